@@ -1,0 +1,2 @@
+//! The `ironmap` program.
+fn main() {}

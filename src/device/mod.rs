@@ -1,0 +1,48 @@
+//! What lies below: something that reads and writes sectors, its limits, and its queues.
+
+use std::fmt;
+
+use crate::error::Result;
+use crate::units::DevOffset;
+
+/// What a device can take, and what it promises. All sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Offsets and lengths of direct requests are multiples of this.
+    pub logical_block: u32,
+    /// The unit that the device writes without a read-modify-write of its own.
+    pub physical_block: u32,
+    /// Memory of direct requests is aligned to this.
+    pub dma_align: u32,
+    /// The largest single request.
+    pub max_transfer: u32,
+    /// Force-unit-access writes reach the medium without a flush.
+    pub fua: bool,
+    /// There is a volatile cache: a flush is needed for durability.
+    pub volatile_cache: bool,
+    /// The device computes over the data (checksums, parity): memory must not change during a write.
+    pub stable_writes: bool,
+    /// `RWF_NOWAIT` is understood; without it an io_uring request is punted to a worker thread.
+    pub nowait: bool,
+    /// The device has poll queues (`IOPOLL`, `RWF_HIPRI`).
+    pub poll: bool,
+    /// Requests go around the page cache (`O_DIRECT`).
+    pub direct: bool,
+}
+
+/// A device that holds a file system: a block device, an image, or another device beneath this one.
+///
+/// The trait is for metadata and for set-up: it is called through `dyn`. File data goes through a [queue](Device::queue).
+pub trait Device: Send + Sync + fmt::Debug {
+    /// What the device can take.
+    fn limits(&self) -> &Limits;
+
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// Fills `buf` from `at`, at any alignment, waiting as long as it takes. Never short.
+    ///
+    /// # Errors
+    /// `InvalidInput` past the end of the device; `Io` with the device's errno.
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
+}

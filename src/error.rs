@@ -1,0 +1,317 @@
+//! One error type: a kind, the place, and the cause.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::units::{FsBlock, InodeNo};
+
+/// The result of every fallible operation of the crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An errno value, as the system calls and the direct-I/O contract give it. Positive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+macro_rules! errno {
+    ($($name:ident = $value:literal),* $(,)?) => {
+        impl Errno {
+            $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: Self = Self($value);)*
+
+            /// The symbolic name, where it is one that the crate uses.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 { $($value => Some(stringify!($name)),)* _ => None }
+            }
+        }
+    };
+}
+
+errno! {
+    EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, ENXIO = 6, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14,
+    EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, EFBIG = 27, ENOSPC = 28,
+    EROFS = 30, EDOM = 33, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ELOOP = 40, ENODATA = 61, ETIME = 62, EILSEQ = 84,
+    EOVERFLOW = 75, EOPNOTSUPP = 95, ENOKEY = 126, EUCLEAN = 117,
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // std appends " (os error N)"; the symbolic name reads better and can be searched for.
+        let text = std::io::Error::from_raw_os_error(self.0).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        match self.name() {
+            Some(name) => write!(f, "{text} ({name})"),
+            None => write!(f, "{text} (errno {})", self.0),
+        }
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self(errno.raw_os_error())
+    }
+}
+
+/// What went wrong, as far as a program must tell the cases apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The device or a system call failed with this errno.
+    Io(Errno),
+    /// The bytes on disk contradict the format, or a checksum does not match. The image is damaged or hostile.
+    Corrupt,
+    /// The format is valid but uses something that is refused by name.
+    Unsupported,
+    /// The device does not hold a file system that ironmap knows.
+    UnknownFormat,
+    /// The content or the name is encrypted and no key is held.
+    Encrypted,
+    /// Someone else owns the volume: mounted, attached to a loop device, locked, or MMP says so.
+    Busy,
+    /// No such file or directory.
+    NotFound,
+    /// A component of the path is not a directory.
+    NotADirectory,
+    /// The operation needs a file and was given a directory.
+    IsADirectory,
+    /// The operation needs another type of file (a link, a regular file).
+    WrongFileType,
+    /// An argument breaks a rule of the direct-I/O contract: alignment, length, a handle of another volume.
+    InvalidInput,
+    /// NOWAIT was asked for and the request would have had to wait. Nothing has happened.
+    WouldBlock,
+    /// Too many symbolic links on the way of a path.
+    Loop,
+    /// A name or a path is longer than the format allows.
+    NameTooLong,
+    /// No such extended attribute.
+    NoData,
+    /// A stated memory or length limit was reached.
+    LimitExceeded,
+}
+
+impl ErrorKind {
+    /// The errno that Linux gives for the same failure.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::Io(errno) => errno,
+            Self::Corrupt => Errno::EUCLEAN,
+            Self::Unsupported => Errno::EOPNOTSUPP,
+            Self::UnknownFormat | Self::InvalidInput | Self::WrongFileType => Errno::EINVAL,
+            Self::Encrypted => Errno::ENOKEY,
+            Self::Busy => Errno::EBUSY,
+            Self::NotFound => Errno::ENOENT,
+            Self::NotADirectory => Errno::ENOTDIR,
+            Self::IsADirectory => Errno::EISDIR,
+            Self::WouldBlock => Errno::EAGAIN,
+            Self::Loop => Errno::ELOOP,
+            Self::NameTooLong => Errno::ENAMETOOLONG,
+            Self::NoData => Errno::ENODATA,
+            Self::LimitExceeded => Errno::ENOMEM,
+        }
+    }
+}
+
+/// Where on disk: the structure, and as much of inode, block and field as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The structure's name in the field's word: `superblock`, `extent header`, `directory entry`.
+    pub structure: &'static str,
+    /// The field's name as the format's documentation gives it, or empty for the whole structure.
+    pub field: &'static str,
+    /// The block that holds it.
+    pub block: Option<FsBlock>,
+    /// The inode that it belongs to.
+    pub inode: Option<InodeNo>,
+}
+
+impl Place {
+    /// A place named by its structure alone; narrow it with the methods below.
+    #[must_use]
+    pub const fn new(structure: &'static str) -> Self {
+        Self { structure, field: "", block: None, inode: None }
+    }
+
+    /// The same place in this block.
+    #[must_use]
+    pub const fn block(mut self, block: FsBlock) -> Self {
+        self.block = Some(block);
+        self
+    }
+
+    /// The same place in this inode.
+    #[must_use]
+    pub const fn inode(mut self, inode: InodeNo) -> Self {
+        self.inode = Some(inode);
+        self
+    }
+
+    /// The same place, this field.
+    #[must_use]
+    pub const fn field(mut self, field: &'static str) -> Self {
+        self.field = field;
+        self
+    }
+
+    /// The error that says that what stands at this place is wrong, and how.
+    pub fn corrupt(self, what: impl Into<Cow<'static, str>>) -> Error {
+        Error::with_place(ErrorKind::Corrupt, self, what)
+    }
+
+    /// The error for a checksum at this place that does not match its content.
+    pub fn bad_checksum(self, stored: impl fmt::LowerHex, computed: impl fmt::LowerHex) -> Error {
+        self.corrupt(format!("checksum is {stored:#x} on disk, {computed:#x} by content"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(inode) = self.inode {
+            write!(f, "inode {inode}: ")?;
+        }
+        f.write_str(self.structure)?;
+        if let Some(block) = self.block {
+            write!(f, " in block {block}")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ", {}", self.field)?;
+        }
+        Ok(())
+    }
+}
+
+/// An error: its kind, the operation or place, what was wrong there, and the cause below.
+///
+/// One line by `Display`, outermost first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`.
+/// It is one pointer wide, so that a `Result` of a read stays in registers.
+pub struct Error(Box<Repr>);
+
+struct Repr {
+    kind: ErrorKind,
+    place: Option<Place>,
+    what: Cow<'static, str>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    context: Vec<String>,
+}
+
+impl Error {
+    /// An error of this kind; `what` is one clear clause without the kind's own words.
+    #[cold]
+    pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Repr {
+            kind,
+            place: None,
+            what: what.into(),
+            source: None,
+            context: Vec::new(),
+        }))
+    }
+
+    #[cold]
+    fn with_place(kind: ErrorKind, place: Place, what: impl Into<Cow<'static, str>>) -> Self {
+        let place = Some(place);
+        Self(Box::new(Repr { kind, place, what: what.into(), source: None, context: Vec::new() }))
+    }
+
+    /// The device's or a system call's failure; `what` names the operation.
+    #[cold]
+    pub fn io(errno: impl Into<Errno>, what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Io(errno.into()), what)
+    }
+
+    /// Something valid that is refused by name.
+    #[cold]
+    pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unsupported, what)
+    }
+
+    /// An argument that breaks a rule.
+    #[cold]
+    pub fn invalid(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidInput, what)
+    }
+
+    /// Adds the operation that failed; the outermost is shown first.
+    #[must_use]
+    pub fn context(mut self, operation: impl fmt::Display) -> Self {
+        self.0.context.push(operation.to_string());
+        self
+    }
+
+    /// Adds the cause below.
+    #[must_use]
+    pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What kind of failure this is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The errno that Linux gives for the same failure.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        self.0.kind.errno()
+    }
+
+    /// The place on disk, where the error concerns one.
+    #[must_use]
+    pub fn place(&self) -> Option<&Place> {
+        self.0.place.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for operation in self.0.context.iter().rev() {
+            write!(f, "{operation}: ")?;
+        }
+        if let Some(place) = &self.0.place {
+            write!(f, "{place}: ")?;
+        }
+        f.write_str(&self.0.what)?;
+        match self.0.kind {
+            ErrorKind::Io(errno) if self.0.what.is_empty() => write!(f, "{errno}"),
+            ErrorKind::Io(errno) => write!(f, ": {errno}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Adds the operation to the error of a result.
+pub trait Context<T> {
+    /// The same result, its error told which operation failed. The text is made only on failure.
+    fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T>;
+}
+
+impl<T> Context<T> for Result<T> {
+    fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T> {
+        self.map_err(|error| error.context(operation()))
+    }
+}

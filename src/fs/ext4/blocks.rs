@@ -1,0 +1,142 @@
+//! Metadata blocks: read once, kept in memory within a limit, and seen as the journal's recovery leaves them.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use quick_cache::sync::Cache;
+
+use crate::device::Device;
+use crate::error::{Context, Place, Result};
+use crate::sys::Buffer;
+use crate::units::{BlockSize, FsBlock};
+
+/// How much memory cached metadata blocks may take, in bytes.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// A block of metadata, shared and immutable.
+#[derive(Clone)]
+pub(crate) struct Block(Arc<Buffer>);
+
+impl Block {
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        Self(Arc::new(buffer))
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Where the current content of a block stands when it is not at its own place.
+#[derive(Clone)]
+pub(crate) enum Relocated {
+    /// In this block of the journal, as it is.
+    Journal(FsBlock),
+    /// In memory: the journal's copy was escaped, or a fast commit changed it.
+    Memory(Block),
+}
+
+/// What an in-memory recovery of the journal changes: the blocks that the device does not hold at their own place.
+#[derive(Default)]
+pub(crate) struct Overlay(BTreeMap<FsBlock, Relocated>);
+
+impl Overlay {
+    pub(crate) fn insert(&mut self, block: FsBlock, content: Relocated) {
+        self.0.insert(block, content);
+    }
+
+    pub(crate) fn remove(&mut self, block: FsBlock) {
+        self.0.remove(&block);
+    }
+
+    pub(crate) fn get(&self, block: FsBlock) -> Option<&Relocated> {
+        self.0.get(&block)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The relocated blocks within a range, in order.
+    pub(crate) fn range(
+        &self,
+        blocks: Range<FsBlock>,
+    ) -> impl Iterator<Item = (FsBlock, &Relocated)> {
+        self.0.range(blocks).map(|(block, content)| (*block, content))
+    }
+}
+
+/// All metadata reads of a volume go through here.
+pub(crate) struct Blocks {
+    device: Arc<dyn Device>,
+    size: BlockSize,
+    count: u64,
+    cache: Cache<FsBlock, Block>,
+    overlay: Overlay,
+}
+
+impl Blocks {
+    pub(crate) fn new(device: Arc<dyn Device>, size: BlockSize, count: u64) -> Self {
+        let cache = Cache::new(CACHE_BYTES / size.bytes());
+        Self { device, size, count, cache, overlay: Overlay::default() }
+    }
+
+    pub(crate) fn size(&self) -> BlockSize {
+        self.size
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub(crate) fn overlay(&self) -> &Overlay {
+        &self.overlay
+    }
+
+    /// From now on these blocks are seen where recovery found them. What was cached before is forgotten.
+    pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
+        self.overlay = overlay;
+        self.cache.clear();
+    }
+
+    /// Whether `count` blocks from `block` lie within the file system.
+    pub(crate) fn contain(&self, block: FsBlock, count: u64) -> bool {
+        block.0.checked_add(count).is_some_and(|end| end <= self.count)
+    }
+
+    /// A block of metadata. `place` names the structure and field that point to it, for the error.
+    pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
+        if !self.contain(block, 1) {
+            let count = self.count;
+            return Err(place.corrupt(format!("points to block {block} of {count}")));
+        }
+        if let Some(hit) = self.cache.get(&block) {
+            return Ok(hit);
+        }
+        let content = match self.overlay.get(block) {
+            None => self.read_device(block)?,
+            Some(Relocated::Journal(copy)) => self.read_device(*copy)?,
+            Some(Relocated::Memory(content)) => return Ok(content.clone()),
+        };
+        self.cache.insert(block, content.clone());
+        Ok(content)
+    }
+
+    /// A block as the device holds it, neither cached nor relocated. The caller has checked the number.
+    pub(crate) fn read_device(&self, block: FsBlock) -> Result<Block> {
+        let mut buffer = Buffer::aligned(self.size.bytes())?;
+        self.device
+            .read_exact_at(&mut buffer, self.size.offset_of(block))
+            .context(|| format!("metadata block {block}"))?;
+        Ok(Block::new(buffer))
+    }
+}

@@ -1,0 +1,58 @@
+//! The extent tree's nodes, after "Extent Tree" in Linux's ext4 documentation.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::layout;
+
+/// `eh_magic`.
+pub(crate) const MAGIC: u16 = 0xF30A;
+/// The deepest tree that Linux makes.
+pub(crate) const MAX_DEPTH: u16 = 5;
+/// `ee_len` above this means an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
+pub(crate) const INIT_MAX_LEN: u16 = 32768;
+
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawExtentHeader {
+    pub(crate) eh_magic: U16,
+    pub(crate) eh_entries: U16,
+    pub(crate) eh_max: U16,
+    pub(crate) eh_depth: U16,
+    pub(crate) eh_generation: U32,
+}
+
+layout!(RawExtentHeader: 12 { eh_entries @ 2, eh_max @ 4, eh_depth @ 6 });
+
+/// An entry of an inner node: where the node of the next level down is.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawExtentIndex {
+    pub(crate) ei_block: U32,
+    pub(crate) ei_leaf_lo: U32,
+    pub(crate) ei_leaf_hi: U16,
+    pub(crate) ei_unused: U16,
+}
+
+layout!(RawExtentIndex: 12 { ei_leaf_lo @ 4, ei_leaf_hi @ 8 });
+
+/// An entry of a leaf: an extent.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawExtent {
+    pub(crate) ee_block: U32,
+    pub(crate) ee_len: U16,
+    pub(crate) ee_start_hi: U16,
+    pub(crate) ee_start_lo: U32,
+}
+
+layout!(RawExtent: 12 { ee_len @ 4, ee_start_hi @ 6, ee_start_lo @ 8 });
+
+/// The checksum at the end of a node's block: after `eh_max` entries.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawExtentTail {
+    pub(crate) et_checksum: U32,
+}
+
+layout!(RawExtentTail: 4 { et_checksum @ 0 });

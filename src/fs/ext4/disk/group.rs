@@ -1,0 +1,50 @@
+//! The group descriptor, 32 or 64 bytes, after "Block Group Descriptors" in Linux's ext4 documentation.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::layout;
+
+/// Size of a descriptor without the 64bit feature; with it the size is `s_desc_size`.
+pub(crate) const SMALL: usize = 32;
+/// Byte offset of `bg_checksum`, which its own computation leaves out.
+pub(crate) const CHECKSUM_OFFSET: usize = 0x1E;
+
+/// The first half, present in every file system.
+#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawGroupLow {
+    pub(crate) bg_block_bitmap_lo: U32,
+    pub(crate) bg_inode_bitmap_lo: U32,
+    pub(crate) bg_inode_table_lo: U32,
+    pub(crate) bg_free_blocks_count_lo: U16,
+    pub(crate) bg_free_inodes_count_lo: U16,
+    pub(crate) bg_used_dirs_count_lo: U16,
+    pub(crate) bg_flags: U16,
+    pub(crate) bg_exclude_bitmap_lo: U32,
+    pub(crate) bg_block_bitmap_csum_lo: U16,
+    pub(crate) bg_inode_bitmap_csum_lo: U16,
+    pub(crate) bg_itable_unused_lo: U16,
+    pub(crate) bg_checksum: U16,
+}
+
+layout!(RawGroupLow: 32 { bg_free_blocks_count_lo @ 0x0C, bg_flags @ 0x12, bg_checksum @ 0x1E });
+
+/// The second half, present with the 64bit feature.
+#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawGroupHigh {
+    pub(crate) bg_block_bitmap_hi: U32,
+    pub(crate) bg_inode_bitmap_hi: U32,
+    pub(crate) bg_inode_table_hi: U32,
+    pub(crate) bg_free_blocks_count_hi: U16,
+    pub(crate) bg_free_inodes_count_hi: U16,
+    pub(crate) bg_used_dirs_count_hi: U16,
+    pub(crate) bg_itable_unused_hi: U16,
+    pub(crate) bg_exclude_bitmap_hi: U32,
+    pub(crate) bg_block_bitmap_csum_hi: U16,
+    pub(crate) bg_inode_bitmap_csum_hi: U16,
+    pub(crate) bg_reserved: U32,
+}
+
+layout!(RawGroupHigh: 32 { bg_inode_table_hi @ 0x08, bg_itable_unused_hi @ 0x12 });

@@ -1,0 +1,21 @@
+//! ext4's structures as they lie on disk, and nothing else.
+//!
+//! Every struct here has the size and the offsets that Linux's documentation (Documentation/filesystems/ext4) gives, held
+//! by assertions at compile time. Integers keep their on-disk byte order in their type. No value read here has been
+//! checked yet: the modules above turn these into types of their own.
+
+pub(crate) mod extent;
+pub(crate) mod group;
+pub(crate) mod inode;
+pub(crate) mod superblock;
+
+/// Asserts sizes and field offsets of on-disk structures at compile time.
+macro_rules! layout {
+    ($name:ident: $size:literal { $($field:ident @ $offset:literal),* $(,)? }) => {
+        const _: () = {
+            assert!(size_of::<$name>() == $size);
+            $(assert!(core::mem::offset_of!($name, $field) == $offset);)*
+        };
+    };
+}
+pub(crate) use layout;

@@ -1,0 +1,180 @@
+//! The extent tree: from its root in the inode to the leaf that holds a block.
+
+use std::ops::Range;
+
+use zerocopy::FromBytes;
+
+use super::checksum::crc32c_raw;
+use super::disk::extent::{
+    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
+};
+use super::inode::Inode;
+use crate::error::{Place, Result};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock};
+
+const HEADER: usize = size_of::<RawExtentHeader>();
+const ENTRY: usize = size_of::<RawExtent>();
+/// Blocks of a file are numbered with 32 bits.
+const MAX_BLOCKS: u64 = 1 << 32;
+
+/// A node whose header has been checked.
+struct Node<'a> {
+    depth: u16,
+    entries: &'a [u8],
+}
+
+/// Checks a node's header; the depth is known for every node but the root.
+fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Node<'_>> {
+    let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    let magic = header.eh_magic.get();
+    if magic != MAGIC {
+        return Err(place
+            .field("eh_magic")
+            .corrupt(format!("{magic:#06x} instead of {MAGIC:#06x}")));
+    }
+    let found = header.eh_depth.get();
+    if found > MAX_DEPTH || depth.is_some_and(|expected| expected != found) {
+        let expected = depth.map_or(format!("at most {MAX_DEPTH}"), |depth| depth.to_string());
+        return Err(place.field("eh_depth").corrupt(format!("{found} instead of {expected}")));
+    }
+    let (entries, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
+    if entries > max || max > rest.len() / ENTRY {
+        return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
+    }
+    Ok(Node { depth: found, entries: &rest[..entries * ENTRY] })
+}
+
+impl Inode {
+    /// Adds the extents of the leaf that holds `block` to `into`, in order; gives the first block behind the leaf.
+    pub(super) fn extent_leaf(
+        &self,
+        block: FileBlock,
+        into: &mut Vec<Extent>,
+    ) -> Result<FileBlock> {
+        let place = Place::new("extent header").inode(self.number);
+        let root = node(&self.i_block, None, place)?;
+        self.leaf_below(&root, 0..MAX_BLOCKS, block, place, into)
+    }
+
+    /// One step down at a time; the depth falls at each, so the recursion ends.
+    fn leaf_below(
+        &self,
+        above: &Node<'_>,
+        bounds: Range<u64>,
+        block: FileBlock,
+        place: Place,
+        into: &mut Vec<Extent>,
+    ) -> Result<FileBlock> {
+        if above.depth == 0 {
+            self.leaf_extents(above, &bounds, place, into)?;
+            return Ok(FileBlock(bounds.end));
+        }
+        let (child, bounds) = self.child(above, block, bounds, place)?;
+        let Some(child) = child else { return Ok(FileBlock(bounds.end)) };
+        let content = self.fs.blocks.read(child, place.field("ei_leaf"))?;
+        let place = place.block(child);
+        self.verify_extent_block(&content, place)?;
+        let below = node(&content, Some(above.depth - 1), place)?;
+        self.leaf_below(&below, bounds, block, place, into)
+    }
+
+    /// The child whose range holds `block`, and that range; no child where the block lies before the first.
+    fn child(
+        &self,
+        node: &Node<'_>,
+        block: FileBlock,
+        bounds: Range<u64>,
+        place: Place,
+    ) -> Result<(Option<FsBlock>, Range<u64>)> {
+        let Ok(indexes) = <[RawExtentIndex]>::ref_from_bytes(node.entries) else {
+            return Err(place.corrupt("its entries are cut short"));
+        };
+        let key = |index: &RawExtentIndex| u64::from(index.ei_block.get());
+        if !indexes.is_sorted_by(|a, b| key(a) < key(b)) {
+            return Err(place.field("ei_block").corrupt("the entries are out of order"));
+        }
+        let outside = |key: &u64| !bounds.contains(key);
+        if let Some(key) = indexes.iter().map(key).find(outside) {
+            return Err(place
+                .field("ei_block")
+                .corrupt(format!("{key} is outside the parent's range {bounds:?}")));
+        }
+        let after = indexes.partition_point(|index| key(index) <= block.0);
+        let end = indexes.get(after).map_or(bounds.end, key);
+        let Some(index) = after.checked_sub(1).map(|at| &indexes[at]) else {
+            return Ok((None, bounds.start..end));
+        };
+        let leaf = u64::from(index.ei_leaf_lo.get()) | u64::from(index.ei_leaf_hi.get()) << 32;
+        Ok((Some(FsBlock(leaf)), key(index)..end))
+    }
+
+    fn leaf_extents(
+        &self,
+        node: &Node<'_>,
+        bounds: &Range<u64>,
+        place: Place,
+        into: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let Ok(extents) = <[RawExtent]>::ref_from_bytes(node.entries) else {
+            return Err(place.corrupt("its entries are cut short"));
+        };
+        let mut next = bounds.start;
+        for raw in extents {
+            let first = u64::from(raw.ee_block.get());
+            let (len, state) = match raw.ee_len.get() {
+                len @ 0..=INIT_MAX_LEN => (len, ExtentState::Written),
+                len => (len - INIT_MAX_LEN, ExtentState::Unwritten),
+            };
+            let start = u64::from(raw.ee_start_lo.get()) | u64::from(raw.ee_start_hi.get()) << 32;
+            if len == 0 {
+                return Err(place
+                    .field("ee_len")
+                    .corrupt(format!("the extent of block {first} has no length")));
+            }
+            if first < next || first + u64::from(len) > bounds.end {
+                return Err(place
+                    .field("ee_block")
+                    .corrupt(format!("{first}+{len} is out of order or outside {bounds:?}")));
+            }
+            if start == 0 || !self.fs.blocks.contain(FsBlock(start), u64::from(len)) {
+                return Err(place
+                    .field("ee_start")
+                    .corrupt(format!("{start}+{len} is outside the file system")));
+            }
+            next = first + u64::from(len);
+            into.push(Extent {
+                first: FileBlock(first),
+                start: FsBlock(start),
+                len: u32::from(len),
+                state,
+            });
+        }
+        Ok(())
+    }
+
+    /// The checksum stands behind `eh_max` entries and covers all that is before it.
+    fn verify_extent_block(&self, bytes: &[u8], place: Place) -> Result<()> {
+        let Some(seed) = self.fs.superblock.seed else { return Ok(()) };
+        let Ok((header, _)) = RawExtentHeader::ref_from_prefix(bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;
+        let tail = bytes.get(at..).and_then(|rest| RawExtentTail::ref_from_prefix(rest).ok());
+        let Some((tail, _)) = tail else {
+            let max = header.eh_max.get();
+            return Err(place
+                .field("eh_max")
+                .corrupt(format!("{max} entries leave no room for the checksum")));
+        };
+        let computed = crc32c_raw(seed.of_inode(self.number, self.generation), &bytes[..at]);
+        let stored = tail.et_checksum.get();
+        if stored == computed {
+            Ok(())
+        } else {
+            Err(place.field("et_checksum").bad_checksum(stored, computed))
+        }
+    }
+}

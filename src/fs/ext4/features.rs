@@ -1,0 +1,166 @@
+//! The three feature words of the superblock, and what this implementation does with each bit.
+//!
+//! Source: "Super Block" in Linux's ext4 documentation. Unknown bits are kept, so that they can be reported and obeyed: an
+//! unknown INCOMPAT bit refuses the volume, an unknown RO_COMPAT bit makes it read-only.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Features that an implementation may ignore.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Compat: u32 {
+        /// Directory blocks are preallocated.
+        const DIR_PREALLOC = 0x1;
+        /// AFS server inodes.
+        const IMAGIC_INODES = 0x2;
+        /// A journal exists.
+        const HAS_JOURNAL = 0x4;
+        /// Extended attributes.
+        const EXT_ATTR = 0x8;
+        /// Reserved blocks for growth of the descriptor table.
+        const RESIZE_INODE = 0x10;
+        /// Hashed directories.
+        const DIR_INDEX = 0x20;
+        /// Lazily initialised groups, a proposal that Linux never used.
+        const LAZY_BG = 0x40;
+        /// Snapshot exclude inode.
+        const EXCLUDE_INODE = 0x80;
+        /// Snapshot exclude bitmap.
+        const EXCLUDE_BITMAP = 0x100;
+        /// Backup superblocks in at most two groups (`s_backup_bgs`).
+        const SPARSE_SUPER2 = 0x200;
+        /// Fast commits.
+        const FAST_COMMIT = 0x400;
+        /// Inode numbers and UUID do not change: encryption may use them.
+        const STABLE_INODES = 0x800;
+        /// An orphan file exists (`s_orphan_file_inum`).
+        const ORPHAN_FILE = 0x1000;
+        const _ = !0;
+    }
+
+    /// Features without which nothing may be read.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Incompat: u32 {
+        /// Compression, which Linux never had.
+        const COMPRESSION = 0x1;
+        /// Directory entries carry the file type.
+        const FILETYPE = 0x2;
+        /// The journal needs recovery.
+        const RECOVER = 0x4;
+        /// The device is an external journal.
+        const JOURNAL_DEV = 0x8;
+        /// Descriptor blocks live in their meta groups.
+        const META_BG = 0x10;
+        /// Files may use extents.
+        const EXTENTS = 0x40;
+        /// 64-bit block numbers.
+        const SIXTY_FOUR_BIT = 0x80;
+        /// Multiple-mount protection.
+        const MMP = 0x100;
+        /// Bitmaps and inode tables may lie in another group.
+        const FLEX_BG = 0x200;
+        /// Large attribute values in inodes of their own.
+        const EA_INODE = 0x400;
+        /// Data in directory entries, reserved and never used.
+        const DIRDATA = 0x1000;
+        /// The checksum seed is stored (`s_checksum_seed`).
+        const CSUM_SEED = 0x2000;
+        /// Directories above 2 GiB or with three levels of htree.
+        const LARGEDIR = 0x4000;
+        /// Small files live in the inode.
+        const INLINE_DATA = 0x8000;
+        /// Encrypted inodes exist.
+        const ENCRYPT = 0x10000;
+        /// Case-insensitive directories exist.
+        const CASEFOLD = 0x20000;
+        const _ = !0;
+    }
+
+    /// Features without which nothing may be written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RoCompat: u32 {
+        /// Backup superblocks in groups that are powers of 3, 5 and 7.
+        const SPARSE_SUPER = 0x1;
+        /// Files above 2 GiB exist.
+        const LARGE_FILE = 0x2;
+        /// Directories as b-trees, never used.
+        const BTREE_DIR = 0x4;
+        /// `i_blocks` may count file-system blocks.
+        const HUGE_FILE = 0x8;
+        /// Descriptors carry a CRC16.
+        const GDT_CSUM = 0x10;
+        /// Directories with more than 65,000 subdirectories have a link count of 1.
+        const DIR_NLINK = 0x20;
+        /// Inodes are larger than 128 bytes.
+        const EXTRA_ISIZE = 0x40;
+        /// Snapshots.
+        const HAS_SNAPSHOT = 0x80;
+        /// Quota files are hidden inodes.
+        const QUOTA = 0x100;
+        /// Allocation in clusters of blocks.
+        const BIGALLOC = 0x200;
+        /// CRC32C on all metadata.
+        const METADATA_CSUM = 0x400;
+        /// Replicas, never used.
+        const REPLICA = 0x800;
+        /// The image is read-only.
+        const READONLY = 0x1000;
+        /// Project quota.
+        const PROJECT = 0x2000;
+        /// Shared blocks, an Android extension.
+        const SHARED_BLOCKS = 0x4000;
+        /// fs-verity files exist.
+        const VERITY = 0x8000;
+        /// The orphan file may hold entries.
+        const ORPHAN_PRESENT = 0x10000;
+        const _ = !0;
+    }
+}
+
+impl Incompat {
+    /// What the read side understands. ENCRYPT is here since only encrypted inodes, not their volume, are refused.
+    pub const READABLE: Self = Self::FILETYPE
+        .union(Self::RECOVER)
+        .union(Self::META_BG)
+        .union(Self::EXTENTS)
+        .union(Self::SIXTY_FOUR_BIT)
+        .union(Self::MMP)
+        .union(Self::FLEX_BG)
+        .union(Self::EA_INODE)
+        .union(Self::CSUM_SEED)
+        .union(Self::LARGEDIR)
+        .union(Self::INLINE_DATA)
+        .union(Self::ENCRYPT)
+        .union(Self::CASEFOLD);
+}
+
+macro_rules! names {
+    ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
+        impl $type {
+            /// The names of the set bits as e2fsprogs spells them; an unknown bit is `FEATURE_…` with its number.
+            pub fn names(self) -> impl Iterator<Item = String> {
+                const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
+                (0..32).filter(move |bit| self.bits() >> bit & 1 == 1).map(|bit| {
+                    match KNOWN.iter().find(|(flag, _)| flag.bits() == 1 << bit) {
+                        Some((_, name)) => (*name).to_owned(),
+                        None => format!("FEATURE_{}{bit}", stringify!($type)),
+                    }
+                })
+            }
+        }
+    };
+}
+
+names!(Compat: DIR_PREALLOC = "dir_prealloc", IMAGIC_INODES = "imagic_inodes", HAS_JOURNAL = "has_journal",
+    EXT_ATTR = "ext_attr", RESIZE_INODE = "resize_inode", DIR_INDEX = "dir_index", LAZY_BG = "lazy_bg",
+    EXCLUDE_INODE = "snapshot_inode", EXCLUDE_BITMAP = "snapshot_bitmap", SPARSE_SUPER2 = "sparse_super2",
+    FAST_COMMIT = "fast_commit", STABLE_INODES = "stable_inodes", ORPHAN_FILE = "orphan_file");
+names!(Incompat: COMPRESSION = "compression", FILETYPE = "filetype", RECOVER = "needs_recovery",
+    JOURNAL_DEV = "journal_dev", META_BG = "meta_bg", EXTENTS = "extent", SIXTY_FOUR_BIT = "64bit", MMP = "mmp",
+    FLEX_BG = "flex_bg", EA_INODE = "ea_inode", DIRDATA = "dirdata", CSUM_SEED = "metadata_csum_seed",
+    LARGEDIR = "large_dir", INLINE_DATA = "inline_data", ENCRYPT = "encrypt", CASEFOLD = "casefold");
+names!(RoCompat: SPARSE_SUPER = "sparse_super", LARGE_FILE = "large_file", BTREE_DIR = "btree_dir",
+    HUGE_FILE = "huge_file", GDT_CSUM = "uninit_bg", DIR_NLINK = "dir_nlink", EXTRA_ISIZE = "extra_isize",
+    HAS_SNAPSHOT = "snapshot", QUOTA = "quota", BIGALLOC = "bigalloc", METADATA_CSUM = "metadata_csum",
+    REPLICA = "replica", READONLY = "read-only", PROJECT = "project", SHARED_BLOCKS = "shared_blocks",
+    VERITY = "verity", ORPHAN_PRESENT = "orphan_present");

@@ -1,0 +1,91 @@
+//! Group descriptors: where a group's inode table is.
+
+use zerocopy::FromBytes;
+
+use super::Ext4;
+use super::checksum::{crc16, crc32c_raw};
+use super::disk::group::{CHECKSUM_OFFSET, RawGroupHigh, RawGroupLow, SMALL};
+use super::features::{Incompat, RoCompat};
+use crate::error::{Place, Result};
+use crate::units::FsBlock;
+
+const PLACE: Place = Place::new("group descriptor");
+/// `bg_flags`: the inode table and bitmap are not initialised, so no inode of the group is in use.
+const INODE_UNINIT: u16 = 1;
+
+/// A group descriptor, as far as reading needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub(crate) inode_table: FsBlock,
+    /// No inode of this group is in use.
+    pub(crate) inodes_uninit: bool,
+}
+
+impl Ext4 {
+    /// The block that holds the descriptor of a group.
+    fn descriptor_block(&self, group: u32) -> FsBlock {
+        let sb = &self.superblock;
+        let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
+        let index = group / per_block;
+        if !sb.incompat.contains(Incompat::META_BG) || index < sb.first_meta_bg {
+            let superblock = 1024 / sb.block_size.bytes() as u64;
+            return FsBlock(superblock + 1 + u64::from(index));
+        }
+        // In a meta group the descriptor block stands in the first group, behind a backup superblock if one is there. With
+        // blocks of 1 KiB counted from 0 (bigalloc), the boot block stands before group 0's superblock.
+        let first = index * per_block;
+        let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
+        let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
+        FsBlock(sb.group_start(first).0 + before)
+    }
+
+    /// The descriptor of a group, its checksum verified. `group` is below the number of groups.
+    pub(crate) fn group(&self, group: u32) -> Result<Group> {
+        let sb = &self.superblock;
+        let size = usize::from(sb.descriptor_size);
+        let block = self.descriptor_block(group);
+        let place = PLACE.block(block);
+        let content = self.blocks.read(block, place)?;
+        let at = (group as usize % (sb.block_size.bytes() / size)) * size;
+        let bytes = &content[at..at + size];
+        let Ok((low, rest)) = RawGroupLow::ref_from_prefix(bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        self.verify_group(group, bytes, low.bg_checksum.get(), place)?;
+
+        let mut inode_table = u64::from(low.bg_inode_table_lo.get());
+        if let Ok((high, _)) = RawGroupHigh::ref_from_prefix(rest) {
+            inode_table |= u64::from(high.bg_inode_table_hi.get()) << 32;
+        }
+        let inode_table = FsBlock(inode_table);
+        let table_blocks =
+            sb.block_size.blocks_for(u64::from(sb.inodes_per_group) * u64::from(sb.inode_size));
+        if !self.blocks.contain(inode_table, table_blocks) {
+            return Err(place
+                .field("bg_inode_table")
+                .corrupt(format!("group {group}: block {inode_table}")));
+        }
+        let checked = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
+        Ok(Group { inode_table, inodes_uninit: checked && low.bg_flags.get() & INODE_UNINIT != 0 })
+    }
+
+    fn verify_group(&self, group: u32, bytes: &[u8], stored: u16, place: Place) -> Result<()> {
+        let sb = &self.superblock;
+        let number = group.to_le_bytes();
+        let computed = if let Some(seed) = sb.seed {
+            let mut sum = crc32c_raw(seed.0, &number);
+            sum = crc32c_raw(sum, &bytes[..CHECKSUM_OFFSET]);
+            sum = crc32c_raw(sum, &[0; 2]);
+            crc32c_raw(sum, &bytes[SMALL..]) as u16
+        } else if sb.ro_compat.contains(RoCompat::GDT_CSUM) {
+            crc16(&[&sb.uuid, &number, &bytes[..CHECKSUM_OFFSET], &bytes[SMALL..]])
+        } else {
+            return Ok(());
+        };
+        if stored == computed {
+            Ok(())
+        } else {
+            Err(place.field("bg_checksum").bad_checksum(stored, computed))
+        }
+    }
+}

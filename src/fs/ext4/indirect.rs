@@ -1,0 +1,119 @@
+//! Indirect maps, as ext2 and ext3 files have them: 12 direct blocks, then trees of one, two and three levels.
+
+use super::inode::Inode;
+use crate::error::{Place, Result};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock};
+
+const DIRECT: u64 = 12;
+const PLACE: Place = Place::new("indirect block");
+
+impl Inode {
+    /// Adds the runs of blocks that the pointer block of `block` holds to `into`, in order; gives the first block behind.
+    pub(super) fn indirect_leaf(
+        &self,
+        block: FileBlock,
+        into: &mut Vec<Extent>,
+    ) -> Result<FileBlock> {
+        if block.0 < DIRECT {
+            self.pointers(
+                FileBlock(0),
+                &self.i_block[..DIRECT as usize * 4],
+                PLACE.inode(self.number),
+                into,
+            )?;
+            return Ok(FileBlock(DIRECT));
+        }
+        let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
+        let mut first = DIRECT;
+        // How many blocks the tree at this level maps: fan_out, fan_out squared, cubed.
+        let mut span = fan_out;
+        for level in 0..3_u32 {
+            if block.0 - first < span {
+                let root = pointer(&self.i_block, DIRECT + u64::from(level));
+                return self.subtree(root, level, FileBlock(first), span, block, into);
+            }
+            first += span;
+            span *= fan_out;
+        }
+        // Behind all three trees nothing can be mapped.
+        Ok(FileBlock(u64::MAX))
+    }
+
+    /// Walks down from a pointer that maps `span` blocks from `first`, `level` pointer blocks above the last.
+    fn subtree(
+        &self,
+        root: u32,
+        level: u32,
+        first: FileBlock,
+        span: u64,
+        block: FileBlock,
+        into: &mut Vec<Extent>,
+    ) -> Result<FileBlock> {
+        let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
+        let (mut node, mut first, mut span) = (root, first, span);
+        let mut place = PLACE.inode(self.number);
+        for _ in 0..level {
+            if node == 0 {
+                return Ok(FileBlock(first.0 + span));
+            }
+            let content = self.fs.blocks.read(FsBlock(u64::from(node)), place)?;
+            place = PLACE.inode(self.number).block(FsBlock(u64::from(node)));
+            span /= fan_out;
+            let index = (block.0 - first.0) / span;
+            node = pointer(&content, index);
+            first = FileBlock(first.0 + index * span);
+        }
+        if node != 0 {
+            let content = self.fs.blocks.read(FsBlock(u64::from(node)), place)?;
+            self.pointers(
+                first,
+                &content,
+                PLACE.inode(self.number).block(FsBlock(u64::from(node))),
+                into,
+            )?;
+        }
+        Ok(FileBlock(first.0 + span))
+    }
+
+    /// Turns a block of pointers into runs; 0 is a hole.
+    fn pointers(
+        &self,
+        first: FileBlock,
+        bytes: &[u8],
+        place: Place,
+        into: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let (words, _) = bytes.as_chunks::<4>();
+        let mut run: Option<Extent> = None;
+        for (index, word) in words.iter().enumerate() {
+            let start = FsBlock(u64::from(u32::from_le_bytes(*word)));
+            let block = FileBlock(first.0 + index as u64);
+            if start.0 != 0 && !self.fs.blocks.contain(start, 1) {
+                return Err(place
+                    .corrupt(format!("pointer {index} to block {start} outside the file system")));
+            }
+            match &mut run {
+                Some(run) if start.0 != 0 && run.start.0 + u64::from(run.len) == start.0 => {
+                    run.len += 1
+                }
+                _ => {
+                    into.extend(run.take());
+                    run = (start.0 != 0).then_some(Extent {
+                        first: block,
+                        start,
+                        len: 1,
+                        state: ExtentState::Written,
+                    });
+                }
+            }
+        }
+        into.extend(run);
+        Ok(())
+    }
+}
+
+fn pointer(bytes: &[u8], index: u64) -> u32 {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.get(index as usize).map_or(0, |word| u32::from_le_bytes(*word))
+}

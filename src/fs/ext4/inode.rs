@@ -1,0 +1,286 @@
+//! Inodes: found by number, checked, and decoded.
+
+use std::sync::{Arc, OnceLock};
+
+use bitflags::bitflags;
+use zerocopy::FromBytes;
+
+use super::Ext4;
+use super::blocks::Block;
+use super::checksum::crc32c_raw;
+use super::disk::inode::{
+    CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, GOOD_OLD_SIZE, RawInode, RawInodeExtra,
+};
+
+use super::features::{Incompat, RoCompat};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::{FileType, Stat, Timestamp};
+use crate::iomap::ExtentMap;
+use crate::units::{FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("inode");
+
+bitflags! {
+    /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct InodeFlags: u32 {
+        /// No change at all (`chattr +i`).
+        const IMMUTABLE = 0x10;
+        /// Append only (`chattr +a`).
+        const APPEND = 0x20;
+        /// Encrypted content or names.
+        const ENCRYPT = 0x800;
+        /// The directory is hashed.
+        const INDEX = 0x1000;
+        /// File data goes through the journal.
+        const JOURNAL_DATA = 0x4000;
+        /// `i_blocks` counts file-system blocks.
+        const HUGE_FILE = 0x4_0000;
+        /// The file is mapped by extents.
+        const EXTENTS = 0x8_0000;
+        /// The file is protected by fs-verity.
+        const VERITY = 0x10_0000;
+        /// The inode holds a large extended attribute's value.
+        const EA_INODE = 0x20_0000;
+        /// The content lies in the inode.
+        const INLINE_DATA = 0x1000_0000;
+        /// New files inherit the project id.
+        const PROJECT_INHERIT = 0x2000_0000;
+        /// Names are compared without regard to case.
+        const CASEFOLD = 0x4000_0000;
+        const _ = !0;
+    }
+}
+
+/// An inode in memory, with the map of its file once that was needed.
+pub struct Inode {
+    pub(crate) fs: Arc<Ext4>,
+    pub(crate) number: InodeNo,
+    pub(crate) generation: u32,
+    pub(crate) flags: InodeFlags,
+    pub(crate) size: u64,
+    pub(crate) file_type: FileType,
+    /// `i_block`: the root of the map, inline data, a short link's target, or a device's number.
+    pub(crate) i_block: [u8; 60],
+    /// The block of extended attributes, if there is one.
+    pub(crate) xattr_block: Option<FsBlock>,
+    /// What follows the fixed fields within the inode: extended attributes, from `i_extra_isize` on.
+    pub(crate) xattr_area: Box<[u8]>,
+    /// `i_version`, `i_atime` as raw words: an EA inode keeps a reference count and a hash there.
+    pub(crate) raw_atime: u32,
+    stat: Stat,
+    pub(crate) map: OnceLock<Option<ExtentMap>>,
+}
+
+impl Ext4 {
+    /// The inode with this number, checked.
+    ///
+    /// # Errors
+    /// `NotFound` where it is not in use; `Corrupt` where the number or the inode is wrong.
+    pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        let sb = &self.superblock;
+        let place = PLACE.inode(number);
+        let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
+        let Some(number32) = number32 else {
+            let count = sb.inodes_count;
+            return Err(place.corrupt(format!("the number is outside 1 to {count}")));
+        };
+        let (group, index) =
+            ((number32 - 1) / sb.inodes_per_group, (number32 - 1) % sb.inodes_per_group);
+        let group = self.group(group)?;
+        if group.inodes_uninit {
+            return Err(Error::new(ErrorKind::NotFound, format!("inode {number} is not in use")));
+        }
+        let size = usize::from(sb.inode_size);
+        let byte = u64::from(index) * size as u64;
+        let block = FsBlock(group.inode_table.0 + (byte >> sb.block_size.shift()));
+        let content: Block = self.blocks.read(block, place)?;
+        let at = byte as usize & (sb.block_size.bytes() - 1);
+        Inode::decode(self, number, &content[at..at + size], place.block(block))
+    }
+}
+
+impl Inode {
+    fn decode(fs: &Arc<Ext4>, number: InodeNo, bytes: &[u8], place: Place) -> Result<Self> {
+        let sb = &fs.superblock;
+        let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let generation = raw.i_generation.get();
+        if raw.i_links_count.get() == 0 && raw.i_mode.get() == 0 {
+            return Err(Error::new(ErrorKind::NotFound, format!("inode {number} is not in use")));
+        }
+
+        // The extra part: zero-filled beyond i_extra_isize, so that a field that is not there reads as 0.
+        let mut extra_bytes = [0_u8; 32];
+        let mut extra_size = 0;
+        if let Some(length) = rest.first_chunk::<2>() {
+            extra_size = usize::from(u16::from_le_bytes(*length));
+            if extra_size % 4 != 0 || extra_size > rest.len() || (extra_size > 0 && extra_size < 4)
+            {
+                return Err(place.field("i_extra_isize").corrupt(format!("{extra_size} bytes")));
+            }
+            let present = extra_size.min(extra_bytes.len());
+            extra_bytes[..present].copy_from_slice(&rest[..present]);
+        }
+        let extra: &RawInodeExtra = zerocopy::transmute_ref!(&extra_bytes);
+        Self::verify(
+            sb.seed.map(|seed| seed.of_inode(number, generation)),
+            raw,
+            extra,
+            extra_size,
+            bytes,
+            place,
+        )?;
+
+        let mode = u32::from(raw.i_mode.get());
+        let Some(file_type) = FileType::from_mode(mode) else {
+            return Err(place.field("i_mode").corrupt(format!("{mode:#o} names no file type")));
+        };
+        let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
+        let mut size = u64::from(raw.i_size_lo.get());
+        let large = file_type == FileType::Regular
+            || (file_type == FileType::Directory && sb.incompat.contains(Incompat::LARGEDIR));
+        if large {
+            size |= u64::from(raw.i_size_high.get()) << 32;
+        }
+        if size > i64::MAX as u64 {
+            return Err(place.field("i_size").corrupt(format!("{size} bytes")));
+        }
+        if flags.contains(InodeFlags::INLINE_DATA) && !sb.incompat.contains(Incompat::INLINE_DATA) {
+            return Err(place
+                .field("i_flags")
+                .corrupt("inline data on a volume without the feature"));
+        }
+
+        let mut blocks = u64::from(raw.i_blocks_lo.get());
+        if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+            blocks |= u64::from(raw.i_blocks_high.get()) << 32;
+            if flags.contains(InodeFlags::HUGE_FILE) {
+                blocks <<= sb.block_size.shift() - 9;
+            }
+        }
+        let xattr_block =
+            u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.i_file_acl_high.get()) << 32;
+
+        let stamp = |seconds: u32, extra: u32| Timestamp {
+            seconds: i64::from(seconds as i32) + (i64::from(extra & 3) << 32),
+            nanoseconds: (extra >> 2).min(999_999_999),
+        };
+        let has = |end: usize| extra_size >= end;
+        let stat = Stat {
+            inode: number,
+            file_type,
+            mode,
+            links: u32::from(raw.i_links_count.get()),
+            uid: u32::from(raw.i_uid.get()) | u32::from(raw.i_uid_high.get()) << 16,
+            gid: u32::from(raw.i_gid.get()) | u32::from(raw.i_gid_high.get()) << 16,
+            size,
+            blocks,
+            block_size: sb.block_size.bytes() as u32,
+            accessed: stamp(raw.i_atime.get(), extra.i_atime_extra.get()),
+            modified: stamp(raw.i_mtime.get(), extra.i_mtime_extra.get()),
+            changed: stamp(raw.i_ctime.get(), extra.i_ctime_extra.get()),
+            created: has(24).then(|| stamp(extra.i_crtime.get(), extra.i_crtime_extra.get())),
+            device: device_number(file_type, &raw.i_block),
+            flags: raw.i_flags.get(),
+            generation,
+            project: (sb.ro_compat.contains(RoCompat::PROJECT) && has(32))
+                .then(|| extra.i_projid.get()),
+        };
+        // Bytes 128 and 129 hold i_extra_isize itself; an inode of 128 bytes has no room for attributes.
+        let xattr_area = if extra_size == 0 { &[][..] } else { &rest[extra_size..] };
+        Ok(Self {
+            fs: Arc::clone(fs),
+            number,
+            generation,
+            flags,
+            size,
+            file_type,
+            i_block: raw.i_block,
+            xattr_block: (xattr_block != 0).then_some(FsBlock(xattr_block)),
+            xattr_area: xattr_area.into(),
+            raw_atime: raw.i_atime.get(),
+            stat,
+            map: OnceLock::new(),
+        })
+    }
+
+    fn verify(
+        seed: Option<u32>,
+        raw: &RawInode,
+        extra: &RawInodeExtra,
+        extra_size: usize,
+        bytes: &[u8],
+        place: Place,
+    ) -> Result<()> {
+        let Some(seed) = seed else { return Ok(()) };
+        let mut sum = crc32c_raw(seed, &bytes[..CHECKSUM_LO_OFFSET]);
+        sum = crc32c_raw(sum, &[0; 2]);
+        sum = crc32c_raw(sum, &bytes[CHECKSUM_LO_OFFSET + 2..GOOD_OLD_SIZE]);
+        let mut stored = u32::from(raw.i_checksum_lo.get());
+        let mut mask = 0xFFFF;
+        if bytes.len() > GOOD_OLD_SIZE {
+            if extra_size >= 4 {
+                sum = crc32c_raw(sum, &bytes[GOOD_OLD_SIZE..CHECKSUM_HI_OFFSET]);
+                sum = crc32c_raw(sum, &[0; 2]);
+                sum = crc32c_raw(sum, &bytes[CHECKSUM_HI_OFFSET + 2..]);
+                stored |= u32::from(extra.i_checksum_hi.get()) << 16;
+                mask = !0;
+            } else {
+                sum = crc32c_raw(sum, &bytes[GOOD_OLD_SIZE..]);
+            }
+        }
+        if stored == sum & mask {
+            Ok(())
+        } else {
+            Err(place.field("i_checksum").bad_checksum(stored, sum & mask))
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> InodeNo {
+        self.number
+    }
+
+    /// What `stat` says of it.
+    #[must_use]
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Its flags.
+    #[must_use]
+    pub fn flags(&self) -> InodeFlags {
+        self.flags
+    }
+}
+
+/// Linux's two encodings of a device number in `i_block`: 8 + 8 bits in the first word, or 12 + 20 bits in the second.
+fn device_number(file_type: FileType, i_block: &[u8; 60]) -> Option<(u32, u32)> {
+    if !matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
+        return None;
+    }
+    let word = |at: usize| {
+        u32::from_le_bytes([i_block[at], i_block[at + 1], i_block[at + 2], i_block[at + 3]])
+    };
+    let old = word(0);
+    if old != 0 {
+        return Some((old >> 8 & 0xFF, old & 0xFF));
+    }
+    let new = word(4);
+    Some((new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00))
+}

@@ -1,0 +1,194 @@
+//! The map of an ext4 file, as the direct-I/O core sees it.
+
+use super::blocks::Relocated;
+use super::inode::{Inode, InodeFlags};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType, MapFile};
+use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
+
+/// A map whose leaves (of an extent tree or of indirect blocks) number at most this many is read whole at the first use and
+/// kept: 64 MiB of metadata with blocks of 4 KiB. A larger one is looked up leaf by leaf through the metadata cache.
+const RESIDENT_LEAVES: usize = 16 << 10;
+/// A map with more extents than this is not kept either: 96 MiB.
+const RESIDENT_EXTENTS: usize = 4 << 20;
+
+impl Inode {
+    /// Adds the extents of one leaf of the map to `into`; gives the first block behind the leaf. Relocated blocks are split
+    /// off into extents of their own.
+    fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
+        let before = into.len();
+        let end = if self.flags.contains(InodeFlags::EXTENTS) {
+            self.extent_leaf(block, into)?
+        } else {
+            self.indirect_leaf(block, into)?
+        };
+        let overlay = self.fs.blocks.overlay();
+        if !overlay.is_empty() {
+            let extents = into.split_off(before);
+            for extent in extents {
+                self.split_relocated(extent, into);
+            }
+        }
+        if end <= block {
+            let place = Place::new("extent header").inode(self.number);
+            return Err(place.corrupt(format!("the map does not advance behind block {block}")));
+        }
+        Ok(end)
+    }
+
+    fn split_relocated(&self, extent: Extent, into: &mut Vec<Extent>) {
+        let mut rest = extent;
+        let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
+        for (block, content) in self.fs.blocks.overlay().range(physical) {
+            // An unwritten extent's blocks hold no data, whatever once stood there.
+            if extent.state == ExtentState::Unwritten {
+                break;
+            }
+            let before = (block.0 - rest.start.0) as u32;
+            if before > 0 {
+                into.push(Extent { len: before, ..rest });
+            }
+            let (start, state) = match content {
+                Relocated::Journal(copy) => (*copy, ExtentState::Journal),
+                Relocated::Memory(_) => (block, ExtentState::Memory),
+            };
+            into.push(Extent {
+                first: FileBlock(rest.first.0 + u64::from(before)),
+                start,
+                len: 1,
+                state,
+            });
+            rest = Extent {
+                first: FileBlock(rest.first.0 + u64::from(before) + 1),
+                start: FsBlock(block.0 + 1),
+                len: rest.len - before - 1,
+                state: rest.state,
+            };
+        }
+        if rest.len > 0 {
+            into.push(rest);
+        }
+    }
+
+    /// The whole map in memory; `None` where it is too large to be kept.
+    fn resident(&self) -> Result<Option<&ExtentMap>> {
+        if let Some(map) = self.map.get() {
+            return Ok(map.as_ref());
+        }
+        let map = self.load()?;
+        Ok(self.map.get_or_init(|| map).as_ref())
+    }
+
+    fn load(&self) -> Result<Option<ExtentMap>> {
+        let size = self.fs.superblock.block_size;
+        let limit = FileBlock(1 << 32);
+        let mut extents = Vec::new();
+        let mut block = FileBlock(0);
+        for _ in 0..RESIDENT_LEAVES {
+            block = self.leaf(block, &mut extents)?;
+            // An indirect map is walked up to the size only: the trees behind it may be huge and empty.
+            let done = block >= limit
+                || (!self.flags.contains(InodeFlags::EXTENTS)
+                    && block.0 >= size.blocks_for(self.size));
+            if done {
+                let map = ExtentMap::new(extents, size).map_err(|extent| {
+                    let place = Place::new("extent header").inode(self.number).field("ee_block");
+                    place.corrupt(format!(
+                        "the extent of block {} overlaps the one before",
+                        extent.first
+                    ))
+                })?;
+                return Ok(Some(map));
+            }
+            if extents.len() > RESIDENT_EXTENTS {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files.
+    pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
+        let size = self.fs.superblock.block_size;
+        let pos = size.pos_of(block);
+        let iomap = self.map(pos, size.bytes() as u64)?;
+        match iomap.kind {
+            IomapType::Mapped | IomapType::Inline => {
+                Ok(Some(FsBlock(iomap.addr_of(pos).0 >> size.shift())))
+            }
+            IomapType::Hole | IomapType::Unwritten => Ok(None),
+        }
+    }
+
+    fn has_inline_data(&self) -> bool {
+        self.flags.contains(InodeFlags::INLINE_DATA)
+    }
+}
+
+impl MapFile for Inode {
+    fn map(&self, pos: FilePos, _len: u64) -> Result<Iomap> {
+        if self.has_inline_data() {
+            let hole = pos.0 >= self.size;
+            return Ok(Iomap {
+                pos: if hole { FilePos(self.size) } else { FilePos(0) },
+                len: if hole { u64::MAX - self.size } else { self.size },
+                addr: DevOffset(0),
+                kind: if hole { IomapType::Hole } else { IomapType::Inline },
+                flags: if hole { IomapFlags::LAST } else { IomapFlags::empty() },
+            });
+        }
+        if let Some(map) = self.resident()? {
+            return Ok(map.lookup(pos));
+        }
+        let mut extents = Vec::new();
+        let block = self.fs.superblock.block_size.block_of(pos);
+        let end = self.leaf(block, &mut extents)?;
+        let size = self.fs.superblock.block_size;
+        let at = extents.partition_point(|extent| extent.end() <= block);
+        match extents.get(at) {
+            Some(extent) if extent.first <= block => Ok(extent.to_iomap(size)),
+            next => {
+                let end = next.map_or(end, |extent| extent.first);
+                let len = (end.0.min(u64::MAX >> size.shift()) << size.shift()) - pos.0;
+                Ok(Iomap {
+                    pos,
+                    len,
+                    addr: DevOffset(0),
+                    kind: IomapType::Hole,
+                    flags: IomapFlags::empty(),
+                })
+            }
+        }
+    }
+
+    #[inline]
+    fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
+        self.map.get()?.as_ref().map(|map| map.lookup(pos))
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        if self.has_inline_data() {
+            return self.read_inline_data(buf, pos);
+        }
+        // A block whose current copy is in memory.
+        let size = self.fs.superblock.block_size;
+        let (mut done, mut pos) = (0, pos);
+        while done < buf.len() {
+            let block = self.fs_block(size.block_of(pos))?;
+            let Some(Relocated::Memory(content)) =
+                block.and_then(|block| self.fs.blocks.overlay().get(block))
+            else {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("position {pos} is not in memory"),
+                ));
+            };
+            let from = size.offset_in(pos);
+            let count = (content.len() - from).min(buf.len() - done);
+            buf[done..done + count].copy_from_slice(&content[from..from + count]);
+            done += count;
+            pos = FilePos(pos.0 + count as u64);
+        }
+        Ok(())
+    }
+}

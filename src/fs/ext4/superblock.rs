@@ -1,0 +1,400 @@
+//! The superblock, checked: geometry and features that the rest may rely on.
+
+use zerocopy::FromBytes;
+
+use super::checksum::{MetadataSeed, crc32c_raw};
+use super::disk::group;
+use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
+use super::features::{Compat, Incompat, RoCompat};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::Timestamp;
+use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("superblock");
+const CHECKSUM_OFFSET: usize = 0x3FC;
+const CHECKSUM_TYPE_CRC32C: u8 = 1;
+/// `s_state`: cleanly unmounted, and: errors were detected.
+const STATE_VALID: u16 = 1;
+const STATE_ERROR: u16 = 2;
+/// `s_flags`: directory hashes are computed on unsigned characters.
+const FLAG_UNSIGNED_HASH: u32 = 2;
+const REV_DYNAMIC: u32 = 1;
+
+/// What the superblock says, every field that the rest relies on checked against the others and the device's size.
+#[derive(Clone, Debug)]
+pub struct Superblock {
+    /// Size of a block.
+    pub block_size: BlockSize,
+    /// Blocks of the file system.
+    pub blocks_count: u64,
+    /// Blocks of an allocation cluster; 1 without bigalloc.
+    pub cluster_blocks: u32,
+    /// Free blocks as last recorded.
+    pub free_blocks: u64,
+    /// Blocks kept for the superuser.
+    pub reserved_blocks: u64,
+    /// First block of group 0.
+    pub first_data_block: u32,
+    /// Blocks of a group.
+    pub blocks_per_group: u32,
+    /// Inodes of the file system.
+    pub inodes_count: u32,
+    /// Free inodes as last recorded.
+    pub free_inodes: u32,
+    /// Inodes of a group.
+    pub inodes_per_group: u32,
+    /// Size of an inode in bytes.
+    pub inode_size: u16,
+    /// First inode that is not reserved.
+    pub first_inode: u32,
+    /// Size of a group descriptor in bytes.
+    pub descriptor_size: u16,
+    /// Number of groups.
+    pub groups: u32,
+    /// Features that may be ignored.
+    pub compat: Compat,
+    /// Features that must be understood for reading.
+    pub incompat: Incompat,
+    /// Features that must be understood for writing.
+    pub ro_compat: RoCompat,
+    /// UUID of the volume.
+    pub uuid: [u8; 16],
+    /// Its label, without trailing NULs.
+    pub label: Vec<u8>,
+    /// Where it was last mounted, without trailing NULs.
+    pub last_mounted: Vec<u8>,
+    /// Unmounted cleanly, as `s_state` says.
+    pub clean: bool,
+    /// Errors that Linux recorded, or zero.
+    pub errors: RecordedErrors,
+    /// When the file system was made, last mounted, last written, last checked.
+    pub times: Times,
+    pub(crate) seed: Option<MetadataSeed>,
+    pub(crate) hash_seed: [u32; 4],
+    pub(crate) hash_version: u8,
+    pub(crate) hash_unsigned: bool,
+    pub(crate) journal_inode: Option<InodeNo>,
+    pub(crate) journal_uuid: [u8; 16],
+    pub(crate) first_meta_bg: u32,
+    pub(crate) backup_groups: [u32; 2],
+    pub(crate) mmp_block: Option<FsBlock>,
+    pub(crate) mmp_interval: u16,
+    pub(crate) encoding: u16,
+    pub(crate) encoding_flags: u16,
+    pub(crate) last_orphan: u32,
+    pub(crate) orphan_file: Option<InodeNo>,
+}
+
+/// The errors that the superblock records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedErrors {
+    /// `s_state` says that errors were detected.
+    pub detected: bool,
+    /// How many were recorded since the last check.
+    pub count: u32,
+    /// When the first and the last was seen.
+    pub first: Timestamp,
+    /// See `first`.
+    pub last: Timestamp,
+    /// The function that reported the last one.
+    pub last_function: String,
+    /// The inode concerned by the last one, or 0.
+    pub last_inode: u32,
+    /// The block concerned by the last one, or 0.
+    pub last_block: u64,
+}
+
+/// The superblock's time stamps, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Made.
+    pub made: u64,
+    /// Last mounted.
+    pub mounted: u64,
+    /// Last written.
+    pub written: u64,
+    /// Last checked.
+    pub checked: u64,
+}
+
+impl Superblock {
+    /// Where the superblock lies and how long it is.
+    pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
+
+    /// Whether these bytes at [`Self::RANGE`] carry ext4's magic number at all.
+    #[must_use]
+    pub(crate) fn probe(bytes: &[u8]) -> bool {
+        bytes.get(0x38..0x3A) == Some(&MAGIC.to_le_bytes())
+    }
+
+    /// Checks the bytes at [`Self::RANGE`] against each other and against the device's size.
+    pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
+        let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
+            return Err(PLACE.corrupt("the device ends within it"));
+        };
+        if raw.s_magic.get() != MAGIC {
+            return Err(Error::new(ErrorKind::UnknownFormat, "no ext2, ext3 or ext4 file system"));
+        }
+        let dynamic = raw.s_rev_level.get() >= REV_DYNAMIC;
+        let (compat, incompat, ro_compat) = if dynamic {
+            (
+                Compat::from_bits_retain(raw.s_feature_compat.get()),
+                Incompat::from_bits_retain(raw.s_feature_incompat.get()),
+                RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+            )
+        } else {
+            (Compat::empty(), Incompat::empty(), RoCompat::empty())
+        };
+        let refused = incompat - Incompat::READABLE;
+        if !refused.is_empty() {
+            let names: Vec<_> = refused.names().collect();
+            return Err(Error::unsupported(format!("the volume needs {}", names.join(", "))));
+        }
+        let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
+        let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
+
+        let (inode_size, first_inode) =
+            if dynamic { (raw.s_inode_size.get(), raw.s_first_ino.get()) } else { (128, 11) };
+        let max_inode_size = geometry.block_size.bytes();
+        if inode_size < 128
+            || !inode_size.is_power_of_two()
+            || usize::from(inode_size) > max_inode_size
+        {
+            return Err(PLACE.field("s_inode_size").corrupt(format!("{inode_size} bytes")));
+        }
+        let inodes_count = raw.s_inodes_count.get();
+        let inodes_per_group = raw.s_inodes_per_group.get();
+        let per_block = geometry.block_size.bytes() as u32 / u32::from(inode_size);
+        if inodes_per_group < per_block || inodes_per_group > geometry.block_size.bytes() as u32 * 8
+        {
+            return Err(PLACE.field("s_inodes_per_group").corrupt(format!("{inodes_per_group}")));
+        }
+        if u64::from(geometry.groups) * u64::from(inodes_per_group) != u64::from(inodes_count) {
+            let groups = geometry.groups;
+            return Err(PLACE.field("s_inodes_count").corrupt(format!(
+                "{inodes_count} inodes in {groups} groups of {inodes_per_group}"
+            )));
+        }
+
+        let wide = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
+        let stamp =
+            |low: u32, high: u8| Timestamp { seconds: wide(low, high) as i64, nanoseconds: 0 };
+        let hi32 = |low: u32, high: u32| {
+            u64::from(low)
+                | if incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+                    u64::from(high) << 32
+                } else {
+                    0
+                }
+        };
+        let state = raw.s_state.get();
+        let inode = |number: u32| (number != 0).then_some(InodeNo(u64::from(number)));
+        Ok(Self {
+            block_size: geometry.block_size,
+            blocks_count: geometry.blocks_count,
+            cluster_blocks: geometry.cluster_blocks,
+            free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get())
+                .saturating_mul(u64::from(geometry.cluster_blocks)),
+            reserved_blocks: hi32(raw.s_r_blocks_count_lo.get(), raw.s_r_blocks_count_hi.get()),
+            first_data_block: raw.s_first_data_block.get(),
+            blocks_per_group: raw.s_blocks_per_group.get(),
+            inodes_count,
+            free_inodes: raw.s_free_inodes_count.get(),
+            inodes_per_group,
+            inode_size,
+            first_inode,
+            descriptor_size: geometry.descriptor_size,
+            groups: geometry.groups,
+            compat,
+            incompat,
+            ro_compat,
+            uuid: raw.s_uuid,
+            label: until_nul(&raw.s_volume_name).to_vec(),
+            last_mounted: until_nul(&raw.s_last_mounted).to_vec(),
+            clean: state & STATE_VALID != 0 && !incompat.contains(Incompat::RECOVER),
+            errors: RecordedErrors {
+                detected: state & STATE_ERROR != 0,
+                count: raw.s_error_count.get(),
+                first: stamp(raw.s_first_error_time.get(), raw.s_first_error_time_hi),
+                last: stamp(raw.s_last_error_time.get(), raw.s_last_error_time_hi),
+                last_function: String::from_utf8_lossy(until_nul(&raw.s_last_error_func))
+                    .into_owned(),
+                last_inode: raw.s_last_error_ino.get(),
+                last_block: raw.s_last_error_block.get(),
+            },
+            times: Times {
+                made: wide(raw.s_mkfs_time.get(), raw.s_mkfs_time_hi),
+                mounted: wide(raw.s_mtime.get(), raw.s_mtime_hi),
+                written: wide(raw.s_wtime.get(), raw.s_wtime_hi),
+                checked: wide(raw.s_lastcheck.get(), raw.s_lastcheck_hi),
+            },
+            seed,
+            hash_seed: raw.s_hash_seed.map(|word| word.get()),
+            hash_version: raw.s_def_hash_version,
+            hash_unsigned: raw.s_flags.get() & FLAG_UNSIGNED_HASH != 0,
+            journal_inode: inode(raw.s_journal_inum.get())
+                .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
+            journal_uuid: raw.s_journal_uuid,
+            first_meta_bg: raw.s_first_meta_bg.get(),
+            backup_groups: raw.s_backup_bgs.map(|group| group.get()),
+            mmp_block: incompat.contains(Incompat::MMP).then(|| FsBlock(raw.s_mmp_block.get())),
+            mmp_interval: raw.s_mmp_interval.get(),
+            encoding: raw.s_encoding.get(),
+            encoding_flags: raw.s_encoding_flags.get(),
+            last_orphan: raw.s_last_orphan.get(),
+            orphan_file: inode(raw.s_orphan_file_inum.get())
+                .filter(|_| compat.contains(Compat::ORPHAN_FILE)),
+        })
+    }
+
+    /// Verifies the superblock's own checksum and gives the seed for all the others.
+    fn verify(
+        raw: &RawSuperblock,
+        bytes: &[u8],
+        incompat: Incompat,
+        ro_compat: RoCompat,
+    ) -> Result<Option<MetadataSeed>> {
+        if !ro_compat.contains(RoCompat::METADATA_CSUM) {
+            return Ok(None);
+        }
+        if ro_compat.contains(RoCompat::GDT_CSUM) {
+            return Err(PLACE
+                .field("s_feature_ro_compat")
+                .corrupt("metadata_csum and uninit_bg exclude each other"));
+        }
+        if raw.s_checksum_type != CHECKSUM_TYPE_CRC32C {
+            let number = raw.s_checksum_type;
+            return Err(Error::unsupported(format!("metadata checksums of type {number}")));
+        }
+        let computed = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
+        let stored = raw.s_checksum.get();
+        if stored != computed {
+            return Err(PLACE.field("s_checksum").bad_checksum(stored, computed));
+        }
+        let seed = if incompat.contains(Incompat::CSUM_SEED) {
+            raw.s_checksum_seed.get()
+        } else {
+            crc32c_raw(!0, &raw.s_uuid)
+        };
+        Ok(Some(MetadataSeed(seed)))
+    }
+
+    /// Whether this block lies within the file system.
+    #[must_use]
+    pub(crate) fn contains(&self, block: FsBlock) -> bool {
+        block.0 < self.blocks_count
+    }
+
+    /// Whether a group holds a backup of the superblock and of the descriptors.
+    pub(crate) fn group_has_backup(&self, group: u32) -> bool {
+        let power_of = |base: u32| {
+            let mut power = base;
+            while power < group {
+                power = power.saturating_mul(base);
+            }
+            power == group
+        };
+        if group == 0 {
+            true
+        } else if self.compat.contains(Compat::SPARSE_SUPER2) {
+            self.backup_groups.contains(&group)
+        } else if group == 1 || !self.ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            true
+        } else {
+            group % 2 == 1 && (power_of(3) || power_of(5) || power_of(7))
+        }
+    }
+
+    /// First block of a group.
+    pub(crate) fn group_start(&self, group: u32) -> FsBlock {
+        FsBlock(
+            u64::from(self.first_data_block) + u64::from(group) * u64::from(self.blocks_per_group),
+        )
+    }
+}
+
+/// The sizes that depend on each other.
+struct Geometry {
+    block_size: BlockSize,
+    blocks_count: u64,
+    cluster_blocks: u32,
+    descriptor_size: u16,
+    groups: u32,
+}
+
+impl Geometry {
+    fn parse(
+        raw: &RawSuperblock,
+        incompat: Incompat,
+        ro_compat: RoCompat,
+        device_size: u64,
+    ) -> Result<Self> {
+        let log = raw.s_log_block_size.get();
+        let block_size = u8::try_from(log)
+            .ok()
+            .and_then(|log| log.checked_add(10))
+            .and_then(BlockSize::from_shift)
+            .ok_or_else(|| PLACE.field("s_log_block_size").corrupt(format!("{log}")))?;
+        let sixty_four = incompat.contains(Incompat::SIXTY_FOUR_BIT);
+        let high = if sixty_four { raw.s_blocks_count_hi.get() } else { 0 };
+        let blocks_count = u64::from(raw.s_blocks_count_lo.get()) | u64::from(high) << 32;
+        let size = blocks_count
+            .checked_mul(block_size.bytes() as u64)
+            .filter(|size| *size <= i64::MAX as u64);
+        let field = PLACE.field("s_blocks_count");
+        let Some(size) = size else {
+            return Err(field.corrupt(format!("{blocks_count} blocks exceed every device")));
+        };
+        if size > device_size {
+            return Err(field.corrupt(format!(
+                "the file system has {size} bytes, the device only {device_size}"
+            )));
+        }
+
+        let log_ratio = if ro_compat.contains(RoCompat::BIGALLOC) {
+            raw.s_log_cluster_size.get().checked_sub(log).filter(|ratio| *ratio <= 16)
+        } else {
+            Some(0)
+        };
+        let Some(log_ratio) = log_ratio else {
+            let value = raw.s_log_cluster_size.get();
+            return Err(PLACE.field("s_log_cluster_size").corrupt(format!("{value}")));
+        };
+        let cluster_blocks = 1_u32 << log_ratio;
+
+        let blocks_per_group = raw.s_blocks_per_group.get();
+        let clusters_per_group = blocks_per_group / cluster_blocks;
+        if clusters_per_group == 0
+            || blocks_per_group % cluster_blocks != 0
+            || u64::from(clusters_per_group) > block_size.bytes() as u64 * 8
+        {
+            return Err(PLACE.field("s_blocks_per_group").corrupt(format!("{blocks_per_group}")));
+        }
+        let first = raw.s_first_data_block.get();
+        let data_blocks =
+            blocks_count.checked_sub(u64::from(first)).filter(|count| *count > 0 && first <= 1);
+        let Some(data_blocks) = data_blocks else {
+            return Err(PLACE
+                .field("s_first_data_block")
+                .corrupt(format!("{first} of {blocks_count} blocks")));
+        };
+        let groups =
+            u32::try_from(data_blocks.div_ceil(u64::from(blocks_per_group))).map_err(|_| {
+                field.corrupt(format!("{blocks_count} blocks in groups of {blocks_per_group}"))
+            })?;
+
+        let descriptor_size = if sixty_four { raw.s_desc_size.get() } else { group::SMALL as u16 };
+        if sixty_four
+            && (descriptor_size < 64
+                || !descriptor_size.is_power_of_two()
+                || descriptor_size > 1024)
+        {
+            return Err(PLACE.field("s_desc_size").corrupt(format!("{descriptor_size} bytes")));
+        }
+        Ok(Self { block_size, blocks_count, cluster_blocks, descriptor_size, groups })
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}

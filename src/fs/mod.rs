@@ -1,0 +1,6 @@
+//! File systems: each gives the [map](crate::iomap::MapFile) of its files, and its name space.
+
+pub mod ext4;
+mod types;
+
+pub use types::{DirEntry, FileType, Stat, Timestamp, Xattr};

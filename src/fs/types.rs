@@ -1,0 +1,107 @@
+//! What every file system says of a file, in `stat`'s terms.
+
+use crate::units::InodeNo;
+
+/// The type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+}
+
+impl FileType {
+    /// The type in the upper four bits of a mode (`S_IFMT`), if they name one.
+    #[must_use]
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o010_000 => Self::Fifo,
+            0o020_000 => Self::CharDevice,
+            0o040_000 => Self::Directory,
+            0o060_000 => Self::BlockDevice,
+            0o100_000 => Self::Regular,
+            0o120_000 => Self::Symlink,
+            0o140_000 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// A point in time: seconds since 1970 (negative before) and nanoseconds below one second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Seconds since the epoch.
+    pub seconds: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nanoseconds: u32,
+}
+
+/// What `stat` says of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number.
+    pub inode: InodeNo,
+    /// Type of the file.
+    pub file_type: FileType,
+    /// Type and permission bits, as `st_mode`.
+    pub mode: u32,
+    /// Number of hard links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space that it takes, in units of 512 bytes.
+    pub blocks: u64,
+    /// The file system's block size in bytes.
+    pub block_size: u32,
+    /// Last access.
+    pub accessed: Timestamp,
+    /// Last change of the content.
+    pub modified: Timestamp,
+    /// Last change of the inode.
+    pub changed: Timestamp,
+    /// Creation, where the format records it.
+    pub created: Option<Timestamp>,
+    /// Major and minor number of a device node.
+    pub device: Option<(u32, u32)>,
+    /// Inode flags as `lsattr` knows them (`FS_IOC_GETFLAGS`), raw.
+    pub flags: u32,
+    /// Generation (`FS_IOC_GETVERSION`).
+    pub generation: u32,
+    /// Project id, where the format records it.
+    pub project: Option<u32>,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name, any bytes but `/` and NUL, 1 to 255 of them.
+    pub name: Vec<u8>,
+    /// Inode that it names.
+    pub inode: InodeNo,
+    /// Type as the entry records it; `None` where the format does not.
+    pub file_type: Option<FileType>,
+}
+
+/// An extended attribute, its name with the prefix: `user.colour`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xattr {
+    /// Full name as the system calls use it.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+}

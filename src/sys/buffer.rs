@@ -1,0 +1,198 @@
+//! Memory that can be handed to the kernel and comes back whole.
+
+use std::alloc::{self, Layout};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The alignment of every [`Buffer`] that this crate allocates, in bytes. It satisfies every device that Linux drives.
+pub(crate) const ALIGNMENT: usize = 4096;
+
+/// One allocation, freed when the last buffer cut from it goes.
+struct Region {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a Region is only an allocation to be freed once; the bytes are reached through Buffers, each of which owns a range
+// that no other Buffer holds.
+unsafe impl Send for Region {}
+// SAFETY: as above; nothing is read or written through a shared Region.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.layout.size() != 0 {
+            // SAFETY: `base` came from the global allocator with this layout (or from a Vec<u8>, whose layout this is) and no
+            // Buffer of this region is left, since each holds an Arc to it.
+            unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) }
+        }
+    }
+}
+
+/// A range of bytes that a request owns: moved into a queue with a request, moved back with its completion.
+///
+/// The memory does not move when the `Buffer` does, and nobody else can reach it, so the kernel may read and write it while
+/// the request that owns it is in flight. A buffer can be split in two and joined again without copying.
+pub struct Buffer {
+    base: NonNull<u8>,
+    len: usize,
+    region: Arc<Region>,
+    /// Index of the registered buffer that holds this range, and the ring that it is registered with.
+    registered: Option<Registration>,
+}
+
+/// Where a buffer is registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Registration {
+    pub(crate) ring: u32,
+    pub(crate) index: u16,
+}
+
+// SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
+unsafe impl Send for Buffer {}
+// SAFETY: a shared Buffer gives shared slices only.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A zeroed buffer of `len` bytes, aligned for direct I/O.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] where the memory cannot be had.
+    pub fn aligned(len: usize) -> Result<Self> {
+        let no_memory = || {
+            Error::new(ErrorKind::LimitExceeded, format!("no memory for a buffer of {len} bytes"))
+        };
+        let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| no_memory())?;
+        let base = if len == 0 {
+            NonNull::dangling()
+        } else {
+            // SAFETY: the layout's size is not zero.
+            NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(no_memory)?
+        };
+        Ok(Self { base, len, region: Arc::new(Region { base, layout }), registered: None })
+    }
+
+    /// Takes the first `at` bytes off into a buffer of their own; `self` keeps the rest. Nothing is copied.
+    ///
+    /// # Panics
+    /// When `at` exceeds the length.
+    #[must_use]
+    pub fn split_to(&mut self, at: usize) -> Self {
+        assert!(at <= self.len, "split at {at} of {}", self.len);
+        let head = Self {
+            base: self.base,
+            len: at,
+            region: Arc::clone(&self.region),
+            registered: self.registered,
+        };
+        // SAFETY: `at <= len`, so the result is within the allocation or one past its end.
+        self.base = unsafe { self.base.add(at) };
+        self.len -= at;
+        head
+    }
+
+    /// Joins `tail` to the end of `self`.
+    ///
+    /// # Errors
+    /// Gives `tail` back where it does not follow `self` in the same allocation.
+    pub fn unsplit(&mut self, tail: Self) -> Result<(), Self> {
+        // SAFETY: one past the end of this range is within the allocation or one past its end.
+        let end = unsafe { self.base.add(self.len) };
+        if !Arc::ptr_eq(&self.region, &tail.region) || end != tail.base {
+            return Err(tail);
+        }
+        self.len += tail.len;
+        Ok(())
+    }
+
+    /// The address of the first byte; only its alignment is of interest to safe code.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.base.as_ptr() as usize
+    }
+
+    pub(crate) fn registration(&self) -> Option<Registration> {
+        self.registered
+    }
+
+    pub(crate) fn set_registration(&mut self, registration: Registration) {
+        self.registered = Some(registration);
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is initialised, lies in one allocation that `region` keeps alive, and is only written through
+        // `&mut self` or by the kernel while the Buffer itself is inside a ring.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and this Buffer alone owns the range.
+        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    /// Takes over the vector's memory as it lies, aligned or not.
+    fn from(vec: Vec<u8>) -> Self {
+        let mut vec = std::mem::ManuallyDrop::new(vec);
+        let (len, capacity) = (vec.len(), vec.capacity());
+        let base = NonNull::new(vec.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        let layout = Layout::array::<u8>(capacity).unwrap_or(Layout::new::<()>());
+        Self { base, len, region: Arc::new(Region { base, layout }), registered: None }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("registered", &self.registered)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_and_join_keep_the_bytes_and_the_allocation() {
+        let mut whole = Buffer::aligned(8192).unwrap();
+        whole[4096] = 7;
+        let mut head = whole.split_to(4096);
+        assert_eq!((head.len(), whole.len(), whole[0]), (4096, 4096, 7));
+        head[0] = 9;
+        head.unsplit(whole).unwrap();
+        assert_eq!((head.len(), head[0], head[4096]), (8192, 9, 7));
+    }
+
+    #[test]
+    fn strangers_are_not_joined() {
+        let mut one = Buffer::aligned(512).unwrap();
+        assert!(one.unsplit(Buffer::aligned(512).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_vector_is_taken_over_as_it_lies() {
+        let vec = vec![3_u8; 100];
+        let address = vec.as_ptr() as usize;
+        let buffer = Buffer::from(vec);
+        assert_eq!((buffer.address(), buffer.len(), buffer[99]), (address, 100, 3));
+        assert!(Buffer::from(Vec::new()).is_empty());
+    }
+}

@@ -1,0 +1,7 @@
+//! The only unsafe code of the crate: memory that the kernel may write, rings, mappings, and system calls without a safe
+//! wrapper. Each use carries its proof. What leaves this module is safe to call in any order.
+#![allow(unsafe_code)]
+
+mod buffer;
+
+pub use buffer::Buffer;

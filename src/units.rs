@@ -1,0 +1,106 @@
+//! The units of positions and addresses, each a type of its own.
+//!
+//! A byte position in a file, a byte offset on the device and a block number are all integers; mixing two of them reads
+//! the wrong data without an error. Here the compiler refuses to. Conversions name the block size that they need.
+
+use std::fmt;
+
+macro_rules! unit {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub u64);
+
+        impl $name {
+            /// The sum with a distance in the same unit, or `None` where it overflows.
+            #[must_use]
+            pub fn checked_add(self, distance: u64) -> Option<Self> {
+                self.0.checked_add(distance).map(Self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+unit! {
+    /// A byte position in a file.
+    FilePos
+}
+unit! {
+    /// A byte offset on the device, counted from the start of the file system (a partition's start is added below).
+    DevOffset
+}
+unit! {
+    /// A block of a file, counted from the file's start in file-system blocks.
+    FileBlock
+}
+unit! {
+    /// A block of the file system, counted from the start of the device in file-system blocks.
+    FsBlock
+}
+unit! {
+    /// An inode number. ext4 uses 32 bits of it, counted from 1.
+    InodeNo
+}
+
+/// The size of a file-system block: a power of two, 1 KiB to 64 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSize {
+    shift: u8,
+}
+
+impl BlockSize {
+    /// The block size of `1 << shift` bytes; `None` outside 1 KiB to 64 KiB.
+    #[must_use]
+    pub const fn from_shift(shift: u8) -> Option<Self> {
+        if shift >= 10 && shift <= 16 { Some(Self { shift }) } else { None }
+    }
+
+    /// log2 of the size in bytes.
+    #[must_use]
+    pub const fn shift(self) -> u8 {
+        self.shift
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        1 << self.shift
+    }
+
+    /// The block that holds a position.
+    #[must_use]
+    pub const fn block_of(self, pos: FilePos) -> FileBlock {
+        FileBlock(pos.0 >> self.shift)
+    }
+
+    /// The distance of a position from the start of its block, in bytes.
+    #[must_use]
+    pub const fn offset_in(self, pos: FilePos) -> usize {
+        (pos.0 & ((1 << self.shift) - 1)) as usize
+    }
+
+    /// The position at which a file's block begins. The caller bounds the block: at most `u64::MAX >> shift`.
+    #[must_use]
+    pub const fn pos_of(self, block: FileBlock) -> FilePos {
+        FilePos(block.0 << self.shift)
+    }
+
+    /// The device offset at which a block begins. The caller has checked the block against the device's size.
+    #[must_use]
+    pub const fn offset_of(self, block: FsBlock) -> DevOffset {
+        DevOffset(block.0 << self.shift)
+    }
+
+    /// How many blocks hold `bytes`, rounded up.
+    #[must_use]
+    pub const fn blocks_for(self, bytes: u64) -> u64 {
+        bytes.div_ceil(1 << self.shift)
+    }
+}
