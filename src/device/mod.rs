@@ -1,9 +1,15 @@
 //! What lies below: something that reads and writes sectors, its limits, and its queues.
 
+mod block_file;
+mod psync;
+
 use std::fmt;
 
 use crate::error::Result;
 use crate::units::DevOffset;
+
+pub use block_file::{BlockFile, OpenMode};
+pub use psync::Psync;
 
 /// What a device can take, and what it promises. All sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
