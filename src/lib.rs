@@ -2,11 +2,14 @@
 
 pub mod bio;
 pub mod device;
+pub mod dio;
 pub mod error;
+pub mod events;
 mod file;
 pub mod fs;
 pub mod iomap;
 pub mod location;
+mod queue;
 mod sys;
 pub mod units;
 mod volume;
@@ -14,4 +17,5 @@ mod volume;
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions};
 pub use location::Location;
+pub use queue::Queue;
 pub use volume::{Engine, OpenOptions, Volume};

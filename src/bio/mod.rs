@@ -1,3 +1,80 @@
-//! A bio: one contiguous request to one device, and the memory that it owns until it completes.
+//! A bio: one request to one device, and the memory that it owns until it completes.
+//!
+//! Data moves down as an owned [`Bio`] and comes back once, as a [`Done`] that carries it: whoever has the bio has the
+//! memory, and while a device has it, nobody else does.
 
-pub use crate::sys::Buffer;
+use bitflags::bitflags;
+
+pub use crate::sys::{Buffer, Memory};
+
+use crate::error::Errno;
+use crate::units::{DevOffset, FilePos, InodeNo};
+
+/// What a bio does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BioOp {
+    /// From the device to memory.
+    Read,
+    /// From memory to the device.
+    Write,
+    /// Makes everything written before durable. Carries no data.
+    Flush,
+}
+
+bitflags! {
+    /// How a bio is carried out.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct BioFlags: u8 {
+        /// EAGAIN rather than wait (`RWF_NOWAIT`).
+        const NOWAIT = 0x1;
+        /// Poll for the completion (`RWF_HIPRI`).
+        const HIPRI = 0x2;
+        /// The write is durable when it completes (`RWF_DSYNC`, FUA).
+        const DSYNC = 0x4;
+    }
+}
+
+/// Whom a bio's completion concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BioEnd {
+    /// A whole request on the simple path: what its completion needs travels with the bio.
+    Simple {
+        /// The caller's name for the request.
+        token: u64,
+        /// The file, for an error event.
+        inode: InodeNo,
+        /// The position in the file, for an error event.
+        pos: FilePos,
+    },
+    /// A part of a request whose state its queue keeps.
+    Part {
+        /// The request's index in its queue.
+        request: u32,
+        /// The part's index in the request.
+        part: u32,
+    },
+}
+
+/// One request to one device.
+#[derive(Debug)]
+pub struct Bio {
+    /// What to do.
+    pub op: BioOp,
+    /// How.
+    pub flags: BioFlags,
+    /// Where on the device.
+    pub at: DevOffset,
+    /// What to read into or write from.
+    pub memory: Memory,
+    /// Whom the completion concerns.
+    pub end: BioEnd,
+}
+
+/// A bio that has completed: its memory is the caller's again.
+#[derive(Debug)]
+pub struct Done {
+    /// The bio.
+    pub bio: Bio,
+    /// Bytes transferred, or the device's errno.
+    pub result: Result<usize, Errno>,
+}

@@ -46,6 +46,7 @@ pub struct BlockFile {
     path: PathBuf,
     base: u64,
     size: u64,
+    writable: bool,
     limits: Limits,
     notice: Option<String>,
 }
@@ -108,7 +109,7 @@ impl BlockFile {
             ));
             return Ok(opened);
         }
-        Ok(Self { file, path: path.to_owned(), base, size, limits, notice })
+        Ok(Self { file, path: path.to_owned(), base, size, writable: mode.write, limits, notice })
     }
 
     /// Its path, as given.
@@ -139,6 +140,10 @@ impl BlockFile {
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
         self.base + at.0
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

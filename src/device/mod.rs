@@ -1,7 +1,12 @@
 //! What lies below: something that reads and writes sectors, its limits, and its queues.
 
 mod block_file;
+mod dax;
+mod null;
 mod psync;
+mod queue;
+mod sim;
+mod uring;
 
 use std::fmt;
 
@@ -9,7 +14,12 @@ use crate::error::Result;
 use crate::units::DevOffset;
 
 pub use block_file::{BlockFile, OpenMode};
+pub use dax::Dax;
+pub use null::Null;
 pub use psync::Psync;
+pub use queue::{DeviceQueue, Immediate, LentPart, Transfer};
+pub use sim::{Faults, Sim};
+pub use uring::{Uring, UringOptions};
 
 /// What a device can take, and what it promises. All sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,4 +61,51 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
+
+    /// A queue for the calling thread.
+    ///
+    /// # Errors
+    /// `Io` where the kernel refuses.
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue>;
 }
+
+/// How a queue is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// How many requests may be in flight.
+    pub depth: u32,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { depth: 256 }
+    }
+}
+
+/// A queue of any device: matched once at the top of a request, monomorphized below.
+pub enum AnyQueue {
+    /// See [`Psync`].
+    Psync(Immediate<psync::PsyncTransfer>),
+    /// See [`Uring`].
+    Uring(uring::UringQueue),
+    /// See [`Dax`].
+    Dax(Immediate<dax::DaxTransfer>),
+    /// See [`Null`].
+    Null(Immediate<null::NullTransfer>),
+    /// See [`Sim`].
+    Sim(sim::SimQueue),
+}
+
+/// Runs an expression with the queue that a variable of type [`AnyQueue`] holds.
+macro_rules! with_queue {
+    ($any:expr, $queue:ident => $body:expr) => {
+        match $any {
+            $crate::device::AnyQueue::Psync($queue) => $body,
+            $crate::device::AnyQueue::Uring($queue) => $body,
+            $crate::device::AnyQueue::Dax($queue) => $body,
+            $crate::device::AnyQueue::Null($queue) => $body,
+            $crate::device::AnyQueue::Sim($queue) => $body,
+        }
+    };
+}
+pub(crate) use with_queue;

@@ -1,9 +1,13 @@
-//! One system call a request: `pread` and `preadv2`.
+//! One system call a request: `pread`, `preadv2`, `pwritev2`.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::{BlockFile, Device, Limits};
-use crate::error::Result;
+use rustix::io::{Errno as OsErrno, ReadWriteFlags};
+
+use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
+use crate::bio::BioFlags;
+use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
 /// A block device or image, read and written by one system call a request.
@@ -31,5 +35,83 @@ impl Device for Psync {
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         self.file.read_exact_at(buf, at)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        let transfer = PsyncTransfer { file: Arc::clone(&self.file) };
+        Ok(AnyQueue::Psync(Immediate::new(transfer, options.depth as usize)))
+    }
+}
+
+/// The system calls themselves.
+#[derive(Debug)]
+pub struct PsyncTransfer {
+    file: Arc<BlockFile>,
+}
+
+/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues: without them it is cleared, quietly.
+pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
+    let mut result = ReadWriteFlags::empty();
+    result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
+    result.set(ReadWriteFlags::HIPRI, flags.contains(BioFlags::HIPRI) && limits.poll);
+    result.set(ReadWriteFlags::DSYNC, flags.contains(BioFlags::DSYNC));
+    result
+}
+
+/// Repeats a call that a signal interrupted before anything was transferred.
+#[inline]
+fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Ok(value) => return Ok(value),
+            Err(OsErrno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+impl Transfer for PsyncTransfer {
+    #[inline]
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        if flags.is_empty() {
+            // pread spares the kernel the copy of an iovec.
+            return uninterrupted(|| {
+                rustix::io::pread(self.file.fd(), &mut *buf, self.file.absolute(at))
+            });
+        }
+        self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags)
+    }
+
+    fn read_vectored(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let rw_flags = rw_flags(flags, self.file.limits());
+        uninterrupted(|| {
+            rustix::io::preadv2(self.file.fd(), bufs, self.file.absolute(at), rw_flags)
+        })
+    }
+
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let rw_flags = rw_flags(flags, self.file.limits());
+        match bufs {
+            [one] if flags.is_empty() => {
+                uninterrupted(|| rustix::io::pwrite(self.file.fd(), one, self.file.absolute(at)))
+            }
+            _ => uninterrupted(|| {
+                rustix::io::pwritev2(self.file.fd(), bufs, self.file.absolute(at), rw_flags)
+            }),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        uninterrupted(|| rustix::fs::fdatasync(self.file.fd()))
     }
 }

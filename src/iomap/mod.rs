@@ -3,6 +3,7 @@
 //! The vocabulary is that of Linux's `include/linux/iomap.h`.
 
 mod extent_map;
+mod iter;
 
 use bitflags::bitflags;
 
@@ -10,6 +11,7 @@ use crate::error::Result;
 use crate::units::{DevOffset, FilePos};
 
 pub use extent_map::{Extent, ExtentMap, ExtentState};
+pub use iter::{Mappings, seek_data, seek_hole};
 
 /// What stands behind a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

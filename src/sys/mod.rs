@@ -3,5 +3,11 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+mod mapping;
+mod memory;
+mod ring;
 
 pub use buffer::Buffer;
+pub(crate) use mapping::Mapping;
+pub use memory::Memory;
+pub(crate) use ring::{Lent, Ring, RingOp, RingOptions};

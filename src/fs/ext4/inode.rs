@@ -16,7 +16,7 @@ use super::features::{Incompat, RoCompat};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, Stat, Timestamp};
 use crate::iomap::ExtentMap;
-use crate::units::{FsBlock, InodeNo};
+use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
 
@@ -260,6 +260,13 @@ impl Inode {
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// The size of its file system's blocks.
+    #[must_use]
+    #[inline]
+    pub fn block_size(&self) -> BlockSize {
+        self.fs.superblock.block_size
     }
 
     /// Its flags.

@@ -1,0 +1,130 @@
+//! An image in memory: a file of a RAM file system or persistent memory, mapped; loads and stores, no system call.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
+use crate::bio::BioFlags;
+use crate::error::{Errno, Error, Result};
+use crate::sys::Mapping;
+use crate::units::DevOffset;
+
+/// A mapped image. A read is a copy.
+///
+/// Whoever truncates the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image
+/// keeps out those who ask.
+#[derive(Debug)]
+pub struct Dax {
+    mapped: Arc<Mapped>,
+    limits: Limits,
+    size: u64,
+}
+
+#[derive(Debug)]
+struct Mapped {
+    mapping: Mapping,
+    /// Distance of the first byte of the part in use from the mapping's start.
+    skip: usize,
+}
+
+impl Dax {
+    /// Maps an open file.
+    ///
+    /// # Errors
+    /// `Io` where it cannot be mapped; `LimitExceeded` where it exceeds the address space.
+    pub fn new(file: &BlockFile) -> Result<Self> {
+        const PAGE: u64 = 4096;
+        let start = file.absolute(DevOffset(0));
+        let skip = start % PAGE;
+        let size = file.size();
+        let mapping = usize::try_from(size + skip)
+            .map_err(|_| Errno::ENOMEM)
+            .and_then(|len| Mapping::new(file.fd(), start - skip, len, file.is_writable()))
+            .map_err(|errno| Error::io(errno, format!("{}: map", file.path().display())))?;
+        // Memory takes any position, length and address.
+        let limits =
+            Limits { logical_block: 1, dma_align: 1, nowait: true, poll: false, ..*file.limits() };
+        Ok(Self { mapped: Arc::new(Mapped { mapping, skip: skip as usize }), limits, size })
+    }
+}
+
+impl Device for Dax {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        self.mapped.read(buf, at).map_err(|errno| Error::io(errno, format!("read at {at}")))
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        Ok(AnyQueue::Dax(Immediate::new(
+            DaxTransfer { mapped: Arc::clone(&self.mapped) },
+            options.depth as usize,
+        )))
+    }
+}
+
+impl Mapped {
+    #[inline]
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<(), Errno> {
+        self.mapping.read(buf, self.index(at)?)
+    }
+
+    #[inline]
+    fn index(&self, at: DevOffset) -> Result<usize, Errno> {
+        usize::try_from(at.0).ok().and_then(|at| at.checked_add(self.skip)).ok_or(Errno::EINVAL)
+    }
+}
+
+/// The copies themselves.
+#[derive(Debug)]
+pub struct DaxTransfer {
+    mapped: Arc<Mapped>,
+}
+
+impl Transfer for DaxTransfer {
+    #[inline]
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
+        self.mapped.read(buf, at)?;
+        Ok(buf.len())
+    }
+
+    fn read_vectored(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        for buf in bufs {
+            done += self.read(buf, DevOffset(at.0 + done as u64), flags)?;
+        }
+        Ok(done)
+    }
+
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        for buf in bufs {
+            self.mapped.mapping.write(buf, self.mapped.index(DevOffset(at.0 + done as u64))?)?;
+            done += buf.len();
+        }
+        if flags.contains(BioFlags::DSYNC) {
+            self.flush()?;
+        }
+        Ok(done)
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        self.mapped.mapping.flush()
+    }
+}

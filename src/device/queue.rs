@@ -1,0 +1,216 @@
+//! What a device's queue can do, and the queue of devices that complete at once.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+
+use crate::bio::{Bio, BioFlags, BioOp, Buffer, Done, Memory};
+use crate::error::Errno;
+use crate::units::DevOffset;
+
+/// A part of a synchronous read: memory that the caller lends, and where it is read from.
+pub type LentPart<'s, 'a> = (&'s mut [IoSliceMut<'a>], DevOffset);
+
+/// One thread's way to a device.
+///
+/// The synchronous half works on memory that the caller lends for the call. The asynchronous half takes bios and gives them
+/// back: `submit` queues, `commit` hands over, `wait` waits, `pop` takes what has completed.
+pub trait DeviceQueue {
+    /// Reads once; may be short.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
+
+    /// Reads several parts, at the same time where the device can. Gives each part's result, which may be short.
+    fn read_parts_now(
+        &mut self,
+        parts: &mut [LentPart<'_, '_>],
+        flags: BioFlags,
+    ) -> Vec<Result<usize, Errno>>;
+
+    /// Writes once; may be short.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn write_now(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno>;
+
+    /// Makes everything written before durable.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn flush_now(&mut self) -> Result<(), Errno>;
+
+    /// How many bios can be submitted before one must be popped.
+    fn room(&self) -> usize;
+
+    /// How many bios are submitted and not yet popped.
+    fn in_flight(&self) -> usize;
+
+    /// Queues a bio.
+    ///
+    /// # Errors
+    /// Gives the bio back where there is no room.
+    #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+    fn submit(&mut self, bio: Bio) -> Result<(), Bio>;
+
+    /// Hands queued bios to the device without waiting, and sees what has completed.
+    ///
+    /// # Errors
+    /// The errno of the hand-over; the bios stay queued.
+    fn commit(&mut self) -> Result<(), Errno>;
+
+    /// The same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
+    ///
+    /// # Errors
+    /// The errno of the hand-over; the bios stay queued.
+    fn wait(&mut self, min: usize) -> Result<(), Errno>;
+
+    /// Takes a completed bio.
+    fn pop(&mut self) -> Option<Done>;
+
+    /// Buffers registered with the device, so that a request need not pin their pages each time. Plain aligned buffers where
+    /// there is nothing to register with.
+    ///
+    /// # Errors
+    /// ENOMEM, or EINVAL for none or too many bytes.
+    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        count.checked_mul(size).filter(|total| *total > 0).ok_or(Errno::EINVAL)?;
+        (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
+    }
+}
+
+/// A transfer that is complete when the call returns.
+pub trait Transfer {
+    /// Reads once; may be short.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
+
+    /// Reads into several buffers; may be short.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn read_vectored(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno>;
+
+    /// Writes once; may be short.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno>;
+
+    /// Makes everything written before durable.
+    ///
+    /// # Errors
+    /// The device's errno.
+    fn flush(&mut self) -> Result<(), Errno>;
+}
+
+/// The queue of a device that completes at once: a bio is done when `submit` returns, and waits to be popped.
+#[derive(Debug)]
+pub struct Immediate<T> {
+    transfer: T,
+    done: VecDeque<Done>,
+    depth: usize,
+}
+
+impl<T: Transfer> Immediate<T> {
+    pub(super) fn new(transfer: T, depth: usize) -> Self {
+        Self { transfer, done: VecDeque::with_capacity(depth), depth }
+    }
+
+    fn run(&mut self, bio: &mut Bio) -> Result<usize, Errno> {
+        match (bio.op, &mut bio.memory) {
+            (BioOp::Read, Memory::Flat(buffer)) => self.transfer.read(buffer, bio.at, bio.flags),
+            (BioOp::Read, Memory::Vectored(buffers)) => {
+                let mut slices: Vec<_> =
+                    buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+                self.transfer.read_vectored(&mut slices, bio.at, bio.flags)
+            }
+            (BioOp::Write, memory) => {
+                let slices: Vec<_> =
+                    memory.buffers().iter().map(|buffer| IoSlice::new(buffer)).collect();
+                self.transfer.write(&slices, bio.at, bio.flags)
+            }
+            (BioOp::Flush, _) => self.transfer.flush().map(|()| 0),
+        }
+    }
+}
+
+impl<T: Transfer> DeviceQueue for Immediate<T> {
+    #[inline]
+    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        self.transfer.read(buf, at, flags)
+    }
+
+    fn read_parts_now(
+        &mut self,
+        parts: &mut [LentPart<'_, '_>],
+        flags: BioFlags,
+    ) -> Vec<Result<usize, Errno>> {
+        parts.iter_mut().map(|(bufs, at)| self.transfer.read_vectored(bufs, *at, flags)).collect()
+    }
+
+    fn write_now(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        self.transfer.write(bufs, at, flags)
+    }
+
+    fn flush_now(&mut self) -> Result<(), Errno> {
+        self.transfer.flush()
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.depth - self.done.len()
+    }
+
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+
+    #[inline]
+    fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        if self.done.len() == self.depth {
+            return Err(bio);
+        }
+        let result = self.run(&mut bio);
+        self.done.push_back(Done { bio, result });
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    #[inline]
+    fn wait(&mut self, _min: usize) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+}

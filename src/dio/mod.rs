@@ -1,0 +1,304 @@
+//! The direct-I/O core: from a range of a file to requests to the device, modelled on Linux's `fs/iomap/direct-io.c`.
+//!
+//! A read meets one decision here: [`simple`], or not. The simple path maps the range in memory and submits one bio that
+//! carries the request; the generic path ([`generic`] for lent memory, [`request`] for owned) walks the mappings. What the
+//! device cannot take goes through [`bounce`].
+
+mod bounce;
+mod generic;
+mod request;
+mod simple;
+mod stats;
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+pub use self::request::Rejected;
+pub use self::stats::{NotSimple, Stats};
+
+use self::request::Requests;
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Memory};
+use crate::device::{DeviceQueue, Limits};
+use crate::error::{Errno, Error, Result};
+use crate::events::{Direction, ErrorEvent, Events};
+use crate::iomap::MapFile;
+use crate::units::{FilePos, InodeNo};
+
+bitflags! {
+    /// How a request is carried out. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct DioFlags: u8 {
+        /// EAGAIN rather than wait: for metadata, for a slot, for the device. Nothing has happened then.
+        const NOWAIT = 0x1;
+        /// Poll for the completion where the device can and one bio suffices; otherwise cleared, quietly.
+        const HIPRI = 0x2;
+        /// The request waits for its completion whatever it is.
+        const FORCE_WAIT = 0x4;
+        /// A fault in the middle may leave a part done.
+        const PARTIAL = 0x8;
+        /// Copy through a bounce buffer even where the device could take the memory.
+        const BOUNCE = 0x10;
+    }
+}
+
+impl DioFlags {
+    fn for_bio(self) -> BioFlags {
+        let mut flags = BioFlags::empty();
+        flags.set(BioFlags::NOWAIT, self.contains(Self::NOWAIT));
+        flags.set(BioFlags::HIPRI, self.contains(Self::HIPRI));
+        flags
+    }
+}
+
+/// The file of a request, as far as this layer needs to know it.
+pub(crate) struct Target<'a, M> {
+    pub(crate) map: &'a M,
+    pub(crate) inode: InodeNo,
+    /// `i_size`, sampled when the request came.
+    pub(crate) size: u64,
+    /// Size of a file-system block in bytes.
+    pub(crate) block: u64,
+    /// The handle takes only what `O_DIRECT` takes.
+    pub(crate) strict: bool,
+}
+
+/// A request that is done, and its memory.
+#[derive(Debug)]
+pub struct Completion {
+    /// The caller's name for the request.
+    pub token: u64,
+    /// The memory that went down with it.
+    pub memory: Memory,
+    /// Bytes read: less than asked only at the end of the file.
+    pub result: Result<usize>,
+}
+
+/// What a queue keeps for this layer.
+pub(crate) struct State {
+    limits: Limits,
+    /// Position and length must have none of these bits.
+    sector_mask: u64,
+    /// An address must have none of these bits.
+    dma_mask: usize,
+    simple: bool,
+    stats: Stats,
+    requests: Requests,
+    finished: VecDeque<Completion>,
+    /// Requests submitted and not yet popped.
+    outstanding: usize,
+    /// Bounce buffers to be used again.
+    spare: Vec<Buffer>,
+    events: Arc<Events>,
+}
+
+impl State {
+    pub(crate) fn new(limits: &Limits, depth: usize, events: Arc<Events>) -> Self {
+        Self {
+            limits: *limits,
+            sector_mask: u64::from(limits.logical_block) - 1,
+            dma_mask: limits.dma_align as usize - 1,
+            simple: true,
+            stats: Stats::default(),
+            requests: Requests::default(),
+            finished: VecDeque::with_capacity(depth),
+            outstanding: 0,
+            spare: Vec::new(),
+            events,
+        }
+    }
+
+    pub(crate) fn set_simple(&mut self, on: bool) {
+        self.simple = on;
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// The error of a failed read, told to the watchers too.
+    #[cold]
+    fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
+        let event =
+            ErrorEvent { direction: Direction::DirectRead, inode, pos, len: len as u64, errno };
+        self.events.report(event);
+        if errno == Errno::EAGAIN {
+            return Error::new(
+                crate::error::ErrorKind::WouldBlock,
+                "the device would have to be waited for",
+            );
+        }
+        Error::io(errno, format!("inode {inode}: direct read of {len} bytes at {pos}"))
+    }
+}
+
+/// Reads into lent memory and waits. Gives the bytes read: fewer than asked only at the end of the file.
+#[inline]
+pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &mut [u8],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Result<usize> {
+    match simple::gate(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
+        Ok(at) => {
+            state.stats.simple_hits += 1;
+            match queue.read_now(buf, at, flags.for_bio()) {
+                Ok(count) if count == buf.len() => Ok(count),
+                // A short transfer is done again from its start where transfers are continued.
+                Ok(_) => {
+                    generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
+                }
+                Err(errno) => Err(state.failed(errno, target.inode, pos, buf.len())),
+            }
+        }
+        Err(reason) => {
+            state.stats.miss(reason);
+            generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
+        }
+    }
+}
+
+/// The same into several buffers.
+pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    bufs: &mut [IoSliceMut<'_>],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Result<usize> {
+    state.stats.miss(NotSimple::Vectored);
+    generic::read_now(queue, state, target, bufs, pos, flags)
+}
+
+/// Starts a read into owned memory.
+#[inline]
+#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
+pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    memory: Memory,
+    pos: FilePos,
+    flags: DioFlags,
+    token: u64,
+) -> Result<(), Rejected> {
+    let gate = match &memory {
+        Memory::Flat(buffer) => {
+            simple::gate(state, target, pos, buffer.len(), buffer.address(), flags)
+        }
+        Memory::Vectored(_) => Err(NotSimple::Vectored),
+    };
+    match gate {
+        Ok(at) => {
+            let end = BioEnd::Simple { token, inode: target.inode, pos };
+            let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), at, memory, end };
+            match queue.submit(bio) {
+                Ok(()) => {}
+                Err(bio) => request::submit_when_room(queue, state, bio, flags)?,
+            }
+            state.stats.simple_hits += 1;
+            state.outstanding += 1;
+            Ok(())
+        }
+        Err(reason) => {
+            state.stats.miss(reason);
+            request::submit(queue, state, target, memory, pos, flags, token)
+        }
+    }
+}
+
+/// Takes a completion that is there.
+#[inline]
+pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
+    loop {
+        if let Some(completion) = state.finished.pop_front() {
+            state.outstanding -= 1;
+            return Some(completion);
+        }
+        let done = queue.pop()?;
+        match (done.bio.end, done.result) {
+            (BioEnd::Simple { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
+                state.outstanding -= 1;
+                return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
+            }
+            _ => request::complete(queue, state, done),
+        }
+    }
+}
+
+/// Waits until `min` completions (or all that are outstanding, if fewer) can be popped.
+#[inline]
+pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
+    let min = min.min(state.outstanding);
+    if state.requests.is_empty() {
+        // Each bio in flight is a request, so the device can count for us.
+        let missing = min.saturating_sub(state.finished.len());
+        return queue.wait(missing).map_err(hand_over_failed);
+    }
+    loop {
+        while let Some(done) = queue.pop() {
+            request::complete(queue, state, done);
+        }
+        if state.finished.len() >= min {
+            return queue.commit().map_err(hand_over_failed);
+        }
+        queue.wait(1).map_err(hand_over_failed)?;
+    }
+}
+
+/// Hands over what is queued and sees what has completed, without waiting.
+#[inline]
+pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q) -> Result<()> {
+    queue.commit().map_err(hand_over_failed)
+}
+
+#[cold]
+fn hand_over_failed(errno: Errno) -> Error {
+    Error::io(errno, "the device's queue")
+}
+
+/// What of a request is read from the device: nothing behind the file's last sector.
+struct Span {
+    /// Bytes that the caller gets.
+    count: usize,
+    /// Bytes to be read: `count` up to a whole number of logical blocks.
+    device: usize,
+}
+
+impl State {
+    /// Cuts a request that the device can take to the file's size.
+    fn span(&self, size: u64, pos: FilePos, len: usize) -> Span {
+        let count = size.saturating_sub(pos.0).min(len as u64);
+        // The length is a multiple of the logical block, so rounding up stays within it.
+        Span {
+            count: count as usize,
+            device: (count + self.sector_mask & !self.sector_mask) as usize,
+        }
+    }
+
+    /// Whether the device takes this position, and buffers with these addresses and lengths.
+    fn is_aligned(&self, pos: FilePos, mut bufs: impl Iterator<Item = (usize, usize)>) -> bool {
+        pos.0 & self.sector_mask == 0
+            && bufs.all(|(address, len)| {
+                address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
+            })
+    }
+}
+
+#[cold]
+fn misaligned(limits: &Limits, pos: FilePos, len: usize) -> Error {
+    Error::invalid(format!(
+        "direct read of {len} bytes at {pos}: position and length must be multiples of {}, addresses of {}",
+        limits.logical_block, limits.dma_align
+    ))
+}

@@ -1,0 +1,475 @@
+//! The generic path for owned memory: a request of several bios, and everything that is not a clean completion.
+//!
+//! A request's memory is cut into the parts that lie together on the device, each part moves down with its bio and comes
+//! back with it, and the parts are joined before the request completes. Nothing here is on the simple path.
+
+use std::collections::VecDeque;
+
+use super::{Completion, DioFlags, State, Target, misaligned};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Memory};
+use crate::device::DeviceQueue;
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
+use crate::units::{DevOffset, FilePos, InodeNo};
+
+/// How often a bio is submitted again that the device refused with EAGAIN though it may wait.
+const RETRIES: u8 = 100;
+
+/// A request that was not started, and its memory.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub error: Error,
+    /// The memory that would have gone down with it.
+    pub memory: Memory,
+}
+
+/// The requests of a queue that have parts.
+#[derive(Default)]
+pub(super) struct Requests {
+    slots: Vec<Option<Request>>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.len() == self.free.len()
+    }
+
+    fn insert(&mut self, request: Request) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = Some(request);
+            return index;
+        }
+        self.slots.push(Some(request));
+        self.slots.len() as u32 - 1
+    }
+
+    fn get_mut(&mut self, index: u32) -> Option<&mut Request> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Request> {
+        let request = self.slots.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(request)
+    }
+}
+
+struct Request {
+    token: u64,
+    inode: InodeNo,
+    pos: FilePos,
+    /// Bytes that the caller gets when all goes well.
+    count: usize,
+    /// Bytes read from the device; those behind `count` are zeroed.
+    device: usize,
+    /// The memory in order, each part's own; empty while it is with a bio.
+    parts: Vec<Vec<Buffer>>,
+    /// The lengths of the caller's buffers, to join the parts to.
+    shape: Shape,
+    in_flight: usize,
+    error: Option<Error>,
+    retries: u8,
+    bounced_for: Option<BouncedFor>,
+}
+
+/// How the memory looked when it came.
+enum Shape {
+    Flat,
+    Vectored(Vec<usize>),
+}
+
+/// The caller's memory of a request that reads into a bounce buffer.
+struct BouncedFor {
+    memory: Memory,
+    /// Distance of the caller's first byte from the bounce buffer's.
+    skip: usize,
+    /// Bytes that the caller gets.
+    count: usize,
+}
+
+/// Submits a bio that found no slot: waits for one, unless the caller will not.
+#[cold]
+#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
+pub(super) fn submit_when_room<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    bio: Bio,
+    flags: DioFlags,
+) -> Result<(), Rejected> {
+    if flags.contains(DioFlags::NOWAIT) {
+        return Err(Rejected {
+            error: Error::new(ErrorKind::WouldBlock, "no slot is free"),
+            memory: bio.memory,
+        });
+    }
+    submit_waiting(queue, state, bio).map_err(|(errno, bio)| Rejected {
+        error: super::hand_over_failed(errno),
+        memory: bio.memory,
+    })
+}
+
+/// Submits a bio, making room by taking completions first.
+#[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+fn submit_waiting<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    mut bio: Bio,
+) -> Result<(), (Errno, Bio)> {
+    loop {
+        match queue.submit(bio) {
+            Ok(()) => return Ok(()),
+            Err(back) => bio = back,
+        }
+        if let Err(errno) = queue.wait(1) {
+            return Err((errno, bio));
+        }
+        // One is enough; the completion of a part may submit that part again, into the slot that became free.
+        if let Some(done) = queue.pop() {
+            complete(queue, state, done);
+        }
+    }
+}
+
+/// Starts a read of any range.
+#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
+pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    memory: Memory,
+    pos: FilePos,
+    flags: DioFlags,
+    token: u64,
+) -> Result<(), Rejected> {
+    let len = memory.len();
+    let aligned =
+        state.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
+    if !aligned && target.strict {
+        return Err(Rejected { error: misaligned(&state.limits, pos, len), memory });
+    }
+    if len == 0 || pos.0 >= target.size {
+        state.outstanding += 1;
+        state.finished.push_back(Completion { token, memory, result: Ok(0) });
+        return Ok(());
+    }
+    let nowait = flags.contains(DioFlags::NOWAIT);
+    let (pos, memory, bounced_for) = if aligned && !flags.contains(DioFlags::BOUNCE) {
+        (pos, memory, None)
+    } else {
+        state.stats.bounced += 1;
+        let count = (target.size - pos.0).min(len as u64) as usize;
+        let (start, widened, skip) = state.widen(pos, count);
+        match Buffer::aligned(widened) {
+            Ok(bounce) => (start, Memory::Flat(bounce), Some(BouncedFor { memory, skip, count })),
+            Err(error) => return Err(Rejected { error, memory }),
+        }
+    };
+    let span = state.span(target.size, pos, memory.len());
+    let mappings = match plan(state, target, pos, span.device, nowait) {
+        Ok(mappings) => mappings,
+        Err(error) => {
+            return Err(Rejected {
+                error,
+                memory: bounced_for.map_or(memory, |bounced| bounced.memory),
+            });
+        }
+    };
+    let bios = mappings.iter().filter(|iomap| iomap.kind == IomapType::Mapped).count();
+    if nowait && bios > queue.room() {
+        let error = Error::new(
+            ErrorKind::WouldBlock,
+            format!("{bios} slots are needed, {} are free", queue.room()),
+        );
+        return Err(Rejected {
+            error,
+            memory: bounced_for.map_or(memory, |bounced| bounced.memory),
+        });
+    }
+
+    let shape = match &memory {
+        Memory::Flat(_) => Shape::Flat,
+        Memory::Vectored(buffers) => Shape::Vectored(buffers.iter().map(|buf| buf.len()).collect()),
+    };
+    let request = Request {
+        token,
+        inode: target.inode,
+        pos,
+        count: span.count,
+        device: span.device,
+        parts: Vec::with_capacity(mappings.len() + 1),
+        shape,
+        // The submission itself counts, so that early completions do not end the request.
+        in_flight: 1,
+        error: None,
+        retries: RETRIES,
+        bounced_for,
+    };
+    state.outstanding += 1;
+    let mut bio_flags = flags.for_bio();
+    if bios > 1 {
+        bio_flags -= BioFlags::HIPRI;
+    }
+    start(queue, state, target, request, memory, &mappings, bio_flags);
+    Ok(())
+}
+
+/// The mappings of a range, cut to what one bio may carry.
+fn plan<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    resident: bool,
+) -> Result<Vec<Iomap>> {
+    let max = u64::from(state.limits.max_transfer);
+    let mut plan = Vec::new();
+    for iomap in Mappings::new(target.map, pos, FilePos(pos.0 + len as u64)).resident(resident) {
+        let iomap = iomap?;
+        let mut from = iomap.pos;
+        while from < iomap.end() {
+            let to = FilePos(from.0.saturating_add(max)).min(iomap.end());
+            plan.push(iomap.cut(from, to));
+            from = to;
+        }
+    }
+    Ok(plan)
+}
+
+/// Cuts the memory by the mappings and submits a bio for each that lies on the device. The first error stops it.
+fn start<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    request: Request,
+    memory: Memory,
+    mappings: &[Iomap],
+    flags: BioFlags,
+) {
+    let index = state.requests.insert(request);
+    let mut rest: VecDeque<Buffer> = memory.into_buffers().into();
+    for (part, iomap) in mappings.iter().enumerate() {
+        let mut buffers = take(&mut rest, iomap.len as usize);
+        let Some(request) = state.requests.get_mut(index) else { return };
+        let failed = request.error.is_some();
+        match iomap.kind {
+            IomapType::Mapped if !failed => {
+                request.parts.push(Vec::new());
+                request.in_flight += 1;
+                let end = BioEnd::Part { request: index, part: part as u32 };
+                let bio =
+                    Bio { op: BioOp::Read, flags, at: iomap.addr, memory: to_memory(buffers), end };
+                if let Err((errno, bio)) = submit_waiting(queue, state, bio) {
+                    complete(queue, state, Done { bio, result: Err(errno) });
+                }
+                continue;
+            }
+            IomapType::Hole | IomapType::Unwritten => {
+                buffers.iter_mut().for_each(|buf| buf.fill(0))
+            }
+            IomapType::Inline if !failed => {
+                let mut pos = iomap.pos;
+                for buf in &mut buffers {
+                    if let Err(error) = target.map.read_inline(buf, pos) {
+                        request.error = Some(error);
+                        break;
+                    }
+                    pos = FilePos(pos.0 + buf.len() as u64);
+                }
+            }
+            IomapType::Mapped | IomapType::Inline => {}
+        }
+        request.parts.push(buffers);
+    }
+    if let Some(request) = state.requests.get_mut(index) {
+        // What lies behind the end of the file, untouched, and the end of the submission.
+        request.parts.push(rest.into());
+    }
+    release(state, index);
+}
+
+/// Takes the first `count` bytes off the memory that is left.
+fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Vec<Buffer> {
+    let mut taken = Vec::with_capacity(1);
+    let mut left = count;
+    while left > 0 {
+        let Some(mut first) = rest.pop_front() else { break };
+        if first.len() > left {
+            taken.push(first.split_to(left));
+            rest.push_front(first);
+            break;
+        }
+        left -= first.len();
+        taken.push(first);
+    }
+    taken
+}
+
+fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
+    match buffers.pop() {
+        Some(only) if buffers.is_empty() => Memory::Flat(only),
+        Some(last) => {
+            buffers.push(last);
+            Memory::Vectored(buffers)
+        }
+        None => Memory::Vectored(buffers),
+    }
+}
+
+/// Deals with a completion that is not a clean one of the simple path.
+#[cold]
+pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
+    match done.bio.end {
+        BioEnd::Part { request, part } => complete_part(queue, state, done, request, part),
+        BioEnd::Simple { token, inode, pos } => {
+            let len = done.bio.memory.len();
+            match done.result {
+                Ok(count) if count == len => {
+                    state.finished.push_back(Completion {
+                        token,
+                        memory: done.bio.memory,
+                        result: Ok(count),
+                    });
+                }
+                // Anything else makes it a request of one part, which knows what to do.
+                _ => {
+                    let index = state.requests.insert(Request {
+                        token,
+                        inode,
+                        pos,
+                        count: len,
+                        device: len,
+                        parts: vec![Vec::new()],
+                        shape: Shape::Flat,
+                        in_flight: 1,
+                        error: None,
+                        retries: RETRIES,
+                        bounced_for: None,
+                    });
+                    complete_part(queue, state, done, index, 0);
+                }
+            }
+        }
+    }
+}
+
+fn complete_part<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    done: Done,
+    index: u32,
+    part: u32,
+) {
+    let Done { bio, result } = done;
+    let len = bio.memory.len();
+    let whole = result.map(|count| count & !(state.sector_mask as usize));
+    let Some(request) = state.requests.get_mut(index) else { return };
+    let Some(buffers) = request.parts.get_mut(part as usize) else { return };
+    let errno = match whole {
+        _ if result == Ok(len) => None,
+        // A part was transferred: the rest, from a whole logical block on, is asked for again.
+        Ok(count) if count > 0 && request.error.is_none() => {
+            state.stats.short += 1;
+            let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
+            buffers.extend(take(&mut rest, count));
+            let at = DevOffset(bio.at.0 + count as u64);
+            let bio = Bio { at, memory: to_memory(rest.into()), ..bio };
+            return resubmit(queue, state, bio);
+        }
+        Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) && request.retries > 0 => {
+            request.retries -= 1;
+            return resubmit(queue, state, bio);
+        }
+        Ok(_) => Some(Errno::EIO),
+        Err(errno) => Some(errno),
+    };
+    buffers.extend(bio.memory.into_buffers());
+    let (inode, pos) = (request.inode, request.pos);
+    if let Some(errno) = errno.filter(|_| request.error.is_none()) {
+        let error = state.failed(errno, inode, pos, len);
+        if let Some(request) = state.requests.get_mut(index) {
+            request.error = Some(error);
+        }
+    }
+    release(state, index);
+}
+
+fn resubmit<Q: DeviceQueue>(queue: &mut Q, state: &mut State, bio: Bio) {
+    if let Err((errno, bio)) = submit_waiting(queue, state, bio) {
+        complete(queue, state, Done { bio, result: Err(errno) });
+    }
+}
+
+/// Lets go of one of the things that keep a request open; the last one completes it.
+fn release(state: &mut State, index: u32) {
+    let Some(request) = state.requests.get_mut(index) else { return };
+    request.in_flight -= 1;
+    if request.in_flight > 0 {
+        return;
+    }
+    if let Some(request) = state.requests.remove(index) {
+        state.finished.push_back(request.finish());
+    }
+}
+
+impl Request {
+    fn finish(self) -> Completion {
+        let mut memory = join(self.parts.into_iter().flatten(), &self.shape);
+        zero_tail(memory.buffers_mut(), self.count, self.device);
+        let (memory, count) = match self.bounced_for {
+            None => (memory, self.count),
+            Some(BouncedFor { memory: mut caller, skip, count }) => {
+                if let (None, Memory::Flat(bounce)) = (&self.error, &memory) {
+                    copy_out(&bounce[skip..skip + count], caller.buffers_mut());
+                }
+                (caller, count)
+            }
+        };
+        Completion { token: self.token, memory, result: self.error.map_or(Ok(count), Err) }
+    }
+}
+
+/// Joins the parts, which are in order, to buffers as they came.
+fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
+    let mut joined: Vec<Buffer> = Vec::new();
+    for part in parts {
+        // Two buffers of the caller may be neighbours in one allocation, so the lengths decide where one ends.
+        let full = match shape {
+            Shape::Flat => false,
+            Shape::Vectored(lens) => {
+                joined.last().is_some_and(|last| Some(&last.len()) == lens.get(joined.len() - 1))
+            }
+        };
+        match joined.last_mut() {
+            Some(last) if !full => {
+                if let Err(stranger) = last.unsplit(part) {
+                    joined.push(stranger);
+                }
+            }
+            _ => joined.push(part),
+        }
+    }
+    match shape {
+        Shape::Flat => to_memory(joined),
+        Shape::Vectored(_) => Memory::Vectored(joined),
+    }
+}
+
+/// What the device holds behind the file's end is nobody's to see.
+fn zero_tail(buffers: &mut [Buffer], from: usize, to: usize) {
+    let mut start = 0;
+    for buf in buffers {
+        let end = start + buf.len();
+        buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
+        start = end;
+    }
+}
+
+fn copy_out(mut data: &[u8], to: &mut [Buffer]) {
+    for buf in to {
+        let (head, tail) = data.split_at(data.len().min(buf.len()));
+        buf[..head.len()].copy_from_slice(head);
+        data = tail;
+    }
+}

@@ -1,0 +1,85 @@
+//! What a queue has counted: plain numbers of one thread, shared with nobody.
+
+/// Why a read did not take the simple path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum NotSimple {
+    /// The path is switched off.
+    Disabled,
+    /// The request has a flag that asks for more: force-wait, partial or bounce.
+    Flags,
+    /// Several buffers.
+    Vectored,
+    /// No bytes, or more than a file-system block.
+    Length,
+    /// Not entirely inside the file's size.
+    PastSize,
+    /// Position, length or address are not what the device takes.
+    Misaligned,
+    /// The mapping is not in memory.
+    NotResident,
+    /// A hole, an unwritten extent, or inline data.
+    NotMapped,
+    /// The range crosses the mapping's end.
+    SeveralExtents,
+    /// The device protects the range: its data must be verified.
+    Integrity,
+}
+
+impl NotSimple {
+    /// All reasons, in the order of the gates.
+    pub const ALL: [Self; 10] = [
+        Self::Disabled,
+        Self::Flags,
+        Self::Vectored,
+        Self::Length,
+        Self::PastSize,
+        Self::Misaligned,
+        Self::NotResident,
+        Self::NotMapped,
+        Self::SeveralExtents,
+        Self::Integrity,
+    ];
+
+    /// A short name for tables and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Flags => "flags",
+            Self::Vectored => "vectored",
+            Self::Length => "length",
+            Self::PastSize => "past_size",
+            Self::Misaligned => "misaligned",
+            Self::NotResident => "not_resident",
+            Self::NotMapped => "not_mapped",
+            Self::SeveralExtents => "several_extents",
+            Self::Integrity => "integrity",
+        }
+    }
+}
+
+/// The counters of one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Reads that took the simple path.
+    pub simple_hits: u64,
+    /// Reads that did not, by [`NotSimple`].
+    pub simple_misses: [u64; NotSimple::ALL.len()],
+    /// Requests that went through a bounce buffer.
+    pub bounced: u64,
+    /// Transfers that were short and were continued.
+    pub short: u64,
+}
+
+impl Stats {
+    /// The number of reads that missed the simple path for this reason.
+    #[must_use]
+    pub fn misses(&self, reason: NotSimple) -> u64 {
+        self.simple_misses[reason as usize]
+    }
+
+    pub(super) fn miss(&mut self, reason: NotSimple) {
+        self.simple_misses[reason as usize] += 1;
+    }
+}

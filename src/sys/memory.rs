@@ -1,0 +1,63 @@
+//! The memory of one request: one buffer or several.
+
+use super::Buffer;
+
+/// What a request reads into or writes from.
+#[derive(Debug)]
+pub enum Memory {
+    /// One buffer.
+    Flat(Buffer),
+    /// Several, filled one after the other (`iovec`).
+    Vectored(Vec<Buffer>),
+}
+
+impl Memory {
+    /// The length of all buffers together, in bytes.
+    #[must_use]
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "requests of no bytes never get here")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Flat(buffer) => buffer.len(),
+            Self::Vectored(buffers) => buffers.iter().map(|buffer| buffer.len()).sum(),
+        }
+    }
+
+    /// The buffers in order.
+    #[must_use]
+    pub fn buffers(&self) -> &[Buffer] {
+        match self {
+            Self::Flat(buffer) => std::slice::from_ref(buffer),
+            Self::Vectored(buffers) => buffers,
+        }
+    }
+
+    /// The buffers in order, to be written.
+    pub fn buffers_mut(&mut self) -> &mut [Buffer] {
+        match self {
+            Self::Flat(buffer) => std::slice::from_mut(buffer),
+            Self::Vectored(buffers) => buffers,
+        }
+    }
+
+    /// The buffers themselves.
+    #[must_use]
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        match self {
+            Self::Flat(buffer) => vec![buffer],
+            Self::Vectored(buffers) => buffers,
+        }
+    }
+}
+
+impl From<Buffer> for Memory {
+    fn from(buffer: Buffer) -> Self {
+        Self::Flat(buffer)
+    }
+}
+
+impl From<Vec<Buffer>> for Memory {
+    fn from(buffers: Vec<Buffer>) -> Self {
+        Self::Vectored(buffers)
+    }
+}

@@ -1,0 +1,334 @@
+//! io_uring, safe: the ring owns the memory of every request from submission to completion.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::buffer::Registration;
+use super::{Buffer, Memory};
+use crate::error::Errno;
+
+/// The registered file that all requests go to.
+const FILE: types::Fixed = types::Fixed(0);
+/// `user_data` with this bit set belongs to a request on borrowed memory: the rest is its index among the parts.
+const BORROWED: u64 = 1 << 63;
+/// The kernel's limit for one registered buffer.
+const MAX_REGISTERED: usize = 1 << 30;
+
+static NEXT_RING: AtomicU32 = AtomicU32::new(1);
+
+/// How to set a ring up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingOptions {
+    pub(crate) entries: u32,
+    pub(crate) iopoll: bool,
+    /// A kernel thread submits; it sleeps after this many milliseconds without work.
+    pub(crate) sqpoll_idle: Option<u32>,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RingOp {
+    Read,
+    Write,
+    /// `fdatasync`; carries no memory worth mentioning.
+    Flush,
+}
+
+/// A request on memory that the caller lends for the duration of [`Ring::transfer_now`].
+pub(crate) enum Lent<'s, 'a> {
+    Read(&'s mut [IoSliceMut<'a>]),
+    Write(&'s [IoSlice<'a>]),
+}
+
+/// One request in flight: its memory and what the caller attached.
+#[repr(align(64))]
+struct Slot<T> {
+    memory: Memory,
+    attached: T,
+    /// Points into `memory`; the kernel may read it until the request completes on old kernels.
+    iovecs: Vec<libc::iovec>,
+}
+
+/// A ring over one file, and the requests in flight on it.
+///
+/// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them. A ring
+/// belongs to the thread that made it.
+pub(crate) struct Ring<T> {
+    // Dropped by hand, since the slots may go only after the kernel is done with them.
+    ring: ManuallyDrop<IoUring>,
+    slots: ManuallyDrop<Box<[Option<Slot<T>>]>>,
+    free: Vec<u32>,
+    /// Completions that were seen while waiting for another request.
+    early: VecDeque<(u32, i32)>,
+    number: u32,
+    /// Keeps the registered memory.
+    registered: Option<Buffer>,
+    _thread: PhantomData<*const ()>,
+}
+
+impl<T> Ring<T> {
+    /// A ring of at least `options.entries` slots over a file.
+    pub(crate) fn new(file: BorrowedFd<'_>, options: RingOptions) -> Result<Self, Errno> {
+        let entries = options.entries.clamp(1, 4096).next_power_of_two();
+        let ring = build(entries, options).map_err(|error| errno(&error))?;
+        ring.submitter().register_files(&[file.as_raw_fd()]).map_err(|error| errno(&error))?;
+        let slots: Box<[Option<Slot<T>>]> = (0..entries).map(|_| None).collect();
+        Ok(Self {
+            ring: ManuallyDrop::new(ring),
+            slots: ManuallyDrop::new(slots),
+            free: (0..entries).rev().collect(),
+            early: VecDeque::new(),
+            number: NEXT_RING.fetch_add(1, Ordering::Relaxed),
+            registered: None,
+            _thread: PhantomData,
+        })
+    }
+
+    /// How many requests can be pushed before one must complete.
+    pub(crate) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. Once per ring.
+    pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
+        let total = total.ok_or(Errno::EINVAL)?;
+        if self.registered.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let mut whole = Buffer::aligned(total).map_err(|_| Errno::ENOMEM)?;
+        let iovec = libc::iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: total };
+        // SAFETY: the range is one live allocation. The kernel pins its pages, and the allocation is kept by `self.registered`
+        // until after the ring is closed.
+        unsafe { self.ring.submitter().register_buffers(&[iovec]) }
+            .map_err(|error| errno(&error))?;
+        whole.set_registration(Registration { ring: self.number, index: 0 });
+        let buffers = (0..count).map(|_| whole.split_to(size)).collect();
+        // What is left has no bytes but shares the allocation.
+        self.registered = Some(whole);
+        Ok(buffers)
+    }
+
+    /// Queues a request. The memory comes back with the completion, or now where no slot is free.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        op: RingOp,
+        at: u64,
+        rw_flags: i32,
+        memory: Memory,
+        attached: T,
+    ) -> Result<(), (Memory, T)> {
+        let Some(index) = self.free.pop() else { return Err((memory, attached)) };
+        let slot = self.slots[index as usize].insert(Slot { memory, attached, iovecs: Vec::new() });
+        let entry = match (&mut slot.memory, op) {
+            (_, RingOp::Flush) => {
+                opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build()
+            }
+            (Memory::Flat(buffer), _) => flat_entry(buffer, op, at, rw_flags, self.number),
+            (Memory::Vectored(buffers), _) => {
+                slot.iovecs = buffers
+                    .iter_mut()
+                    .map(|buffer| libc::iovec {
+                        iov_base: buffer.as_mut_ptr().cast(),
+                        iov_len: buffer.len(),
+                    })
+                    .collect();
+                vectored_entry(&slot.iovecs, op, at, rw_flags)
+            }
+        };
+        let entry = entry.user_data(u64::from(index));
+        // SAFETY: the entry points to memory that the slot owns. The slot is emptied only by `pop` after the completion, and is
+        // neither moved (the slots are boxed) nor dropped before (see `drop`). The file is registered with the ring.
+        unsafe { self.push_entry(&entry) };
+        Ok(())
+    }
+
+    /// # Safety
+    /// What the entry points to stays valid, and the kernel's alone for a read, until the completion was seen.
+    #[inline]
+    unsafe fn push_entry(&mut self, entry: &squeue::Entry) {
+        // SAFETY: by the contract of this function.
+        while unsafe { self.ring.submission().push(entry) }.is_err() {
+            // The submission queue is full: hand it over. Errors are met again, and reported, by the next wait.
+            drop(self.ring.submit());
+        }
+    }
+
+    /// Hands queued requests to the kernel and, for `min` above 0, waits until that many have completed.
+    pub(crate) fn enter(&mut self, min: usize) -> Result<(), Errno> {
+        loop {
+            match self.ring.submit_and_wait(min) {
+                Ok(_) => return Ok(()),
+                Err(error) => match errno(&error) {
+                    Errno::EINTR => {}
+                    // Completions must be reaped first; the caller does.
+                    Errno::EBUSY | Errno::EAGAIN => return Ok(()),
+                    errno => return Err(errno),
+                },
+            }
+        }
+    }
+
+    /// The next completion: what was attached, the memory, and the system call's result (negative errno).
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(T, Memory, i32)> {
+        let (index, result) = match self.early.pop_front() {
+            Some(early) => early,
+            None => {
+                let entry = self.ring.completion().next()?;
+                (entry.user_data() as u32, entry.result())
+            }
+        };
+        let slot = self.slots[index as usize].take()?;
+        self.free.push(index);
+        Some((slot.attached, slot.memory, result))
+    }
+
+    /// Runs requests on lent memory, all at once, and waits for every one of them. Gives the system calls' results in order.
+    pub(crate) fn transfer_now(
+        &mut self,
+        parts: &mut [(Lent<'_, '_>, u64)],
+        rw_flags: i32,
+    ) -> Vec<i32> {
+        let mut results = vec![None; parts.len()];
+        let mut open = 0;
+        for (index, (lent, at)) in parts.iter_mut().enumerate() {
+            let entry = lent_entry(lent, *at, rw_flags).user_data(BORROWED | index as u64);
+            // SAFETY: the memory is borrowed by the caller for the whole of this function, which returns only when every
+            // completion was seen: the loop below has no other exit, and nothing in between can unwind.
+            unsafe { self.push_entry(&entry) };
+            open += 1;
+            // Never more in flight than the completion queue surely holds.
+            if open >= self.slots.len() {
+                open -= self.collect_lent(&mut results);
+            }
+        }
+        while open > 0 {
+            open -= self.collect_lent(&mut results);
+        }
+        results.into_iter().map(|result| result.unwrap_or(-Errno::EIO.0)).collect()
+    }
+
+    /// Waits for completions of lent memory, puts others aside, and gives the number of the former.
+    fn collect_lent(&mut self, results: &mut [Option<i32>]) -> usize {
+        let mut found = 0;
+        // An error of the system call is no reason to stop waiting: the kernel still holds the memory.
+        let _ = self.enter(1);
+        for entry in self.ring.completion() {
+            if entry.user_data() & BORROWED == 0 {
+                self.early.push_back((entry.user_data() as u32, entry.result()));
+            } else {
+                results[(entry.user_data() & !BORROWED) as usize] = Some(entry.result());
+                found += 1;
+            }
+        }
+        found
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        let mut failures = 0;
+        while self.in_flight() > 0 && failures < 1000 {
+            while self.pop().is_some() {}
+            if self.in_flight() > 0 && self.enter(1).is_err() {
+                failures += 1;
+            }
+        }
+        if self.in_flight() > 0 {
+            // The kernel may still write to the slots' memory: leaking it is safe, freeing it is not.
+            return;
+        }
+        // SAFETY: dropped once, here, and not used after.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        // SAFETY: dropped once, here; nothing is in flight.
+        unsafe { ManuallyDrop::drop(&mut self.slots) };
+    }
+}
+
+/// The newest set of flags that the kernel takes.
+fn build(entries: u32, options: RingOptions) -> std::io::Result<IoUring> {
+    let base = || {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_cqsize(entries * 2);
+        if options.iopoll {
+            builder.setup_iopoll();
+        }
+        builder
+    };
+    if let Some(idle) = options.sqpoll_idle {
+        return base().setup_sqpoll(idle).build(entries);
+    }
+    base()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .build(entries)
+        .or_else(|_| base().setup_coop_taskrun().setup_taskrun_flag().build(entries))
+        .or_else(|_| base().build(entries))
+}
+
+#[inline]
+fn flat_entry(buffer: &mut Buffer, op: RingOp, at: u64, rw_flags: i32, ring: u32) -> squeue::Entry {
+    let len = buffer.len() as u32;
+    let fixed = buffer.registration().filter(|registration| registration.ring == ring);
+    let pointer = buffer.as_mut_ptr();
+    match (op, fixed) {
+        (RingOp::Write, Some(fixed)) => opcode::WriteFixed::new(FILE, pointer, len, fixed.index)
+            .offset(at)
+            .rw_flags(rw_flags)
+            .build(),
+        (RingOp::Write, None) => {
+            opcode::Write::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build()
+        }
+        (_, Some(fixed)) => opcode::ReadFixed::new(FILE, pointer, len, fixed.index)
+            .offset(at)
+            .rw_flags(rw_flags)
+            .build(),
+        (_, None) => opcode::Read::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build(),
+    }
+}
+
+fn vectored_entry(iovecs: &[libc::iovec], op: RingOp, at: u64, rw_flags: i32) -> squeue::Entry {
+    let (pointer, count) = (iovecs.as_ptr(), iovecs.len() as u32);
+    if op == RingOp::Write {
+        opcode::Writev::new(FILE, pointer, count).offset(at).rw_flags(rw_flags).build()
+    } else {
+        opcode::Readv::new(FILE, pointer, count).offset(at).rw_flags(rw_flags).build()
+    }
+}
+
+fn lent_entry(lent: &mut Lent<'_, '_>, at: u64, rw_flags: i32) -> squeue::Entry {
+    // IoSlice and IoSliceMut are documented to be ABI-compatible with iovec.
+    match lent {
+        Lent::Read([one]) => opcode::Read::new(FILE, one.as_mut_ptr(), one.len() as u32)
+            .offset(at)
+            .rw_flags(rw_flags)
+            .build(),
+        Lent::Read(slices) => opcode::Readv::new(FILE, slices.as_ptr().cast(), slices.len() as u32)
+            .offset(at)
+            .rw_flags(rw_flags)
+            .build(),
+        Lent::Write(slices) => {
+            opcode::Writev::new(FILE, slices.as_ptr().cast(), slices.len() as u32)
+                .offset(at)
+                .rw_flags(rw_flags)
+                .build()
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(Errno::EIO.0))
+}
