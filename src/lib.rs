@@ -14,8 +14,9 @@ mod sys;
 pub mod units;
 mod volume;
 
+pub use device::{Engine, QueueOptions};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions};
 pub use location::Location;
 pub use queue::Queue;
-pub use volume::{Engine, OpenOptions, Volume};
+pub use volume::{OpenOptions, Volume};

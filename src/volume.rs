@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::device::{
-    BlockFile, Dax, Device, Null, OpenMode, Psync, QueueOptions, Uring, UringOptions,
-};
+use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, QueueOptions, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions};
@@ -14,24 +12,6 @@ use crate::fs::FileType;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::location::Location;
 use crate::queue::Queue;
-
-/// How requests for file data reach the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// io_uring where the device and the kernel have what it needs, else psync.
-    #[default]
-    Auto,
-    /// One `pread` a request.
-    Psync,
-    /// io_uring, batched. Falls back to psync, with a [notice](Volume::notices), where the device does not know NOWAIT.
-    IoUring,
-    /// io_uring with polled completions, where the device has poll queues.
-    IoUringPoll,
-    /// Loads from a mapping of an image.
-    Dax,
-    /// File data completes at once without being read: measures the engine itself.
-    Null,
-}
 
 /// How to open a volume.
 #[derive(Clone, Debug, Default)]
@@ -62,8 +42,7 @@ impl Volume {
         let open = || {
             let mode = OpenMode { window: location.window()?, ..OpenMode::default() };
             let file = BlockFile::open(&location.path, &mode)?;
-            let mut notices: Vec<String> = file.notice().map(str::to_owned).into_iter().collect();
-            let (device, engine) = open_engine(Arc::new(file), options.engine, &mut notices)?;
+            let Opened { device, engine, notices } = open_engine(file, options.engine)?;
             Ok(Self { engine, notices, ..Self::on(device)? })
         };
         open().context(|| location.path.display().to_string())
@@ -144,42 +123,4 @@ impl Volume {
         }
         Ok(File::new(inode, options, self.id))
     }
-}
-
-/// The device of an engine, and the engine that it is.
-fn open_engine(
-    file: Arc<BlockFile>,
-    engine: Engine,
-    notices: &mut Vec<String>,
-) -> Result<(Arc<dyn Device>, Engine)> {
-    let psync = || Arc::new(Psync::new(Arc::clone(&file))) as Arc<dyn Device>;
-    let uring = |poll| {
-        let options = UringOptions { poll, ..UringOptions::default() };
-        let device = Arc::new(Uring::new(Arc::clone(&file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it: better known now than at the first queue.
-        device.queue(&QueueOptions { depth: 1 }).map(|_| device)
-    };
-    let nowait = file.limits().nowait;
-    Ok(match engine {
-        Engine::Null => (Arc::new(Null::over(psync())), Engine::Null),
-        Engine::Dax => (Arc::new(Dax::new(&file)?), Engine::Dax),
-        Engine::Auto if nowait => match uring(false) {
-            Ok(device) => (device, Engine::IoUring),
-            Err(_) => (psync(), Engine::Psync),
-        },
-        Engine::Auto | Engine::Psync => (psync(), Engine::Psync),
-        Engine::IoUring | Engine::IoUringPoll if !nowait => {
-            notices.push(
-                "the device does not know NOWAIT, io_uring would punt every request: psync is used"
-                    .into(),
-            );
-            (psync(), Engine::Psync)
-        }
-        Engine::IoUringPoll if !file.limits().poll => {
-            notices.push("the device has no poll queues: completions are not polled".into());
-            (uring(false)?, Engine::IoUring)
-        }
-        Engine::IoUring => (uring(false)?, Engine::IoUring),
-        Engine::IoUringPoll => (uring(true)?, Engine::IoUringPoll),
-    })
 }

@@ -2,6 +2,7 @@
 
 mod block_file;
 mod dax;
+mod engine;
 mod null;
 mod psync;
 mod queue;
@@ -9,12 +10,15 @@ mod sim;
 mod uring;
 
 use std::fmt;
+use std::io::IoSlice;
 
-use crate::error::Result;
+use crate::bio::{Bio, BioFlags, Buffer, Done};
+use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
 pub use block_file::{BlockFile, OpenMode};
 pub use dax::Dax;
+pub use engine::{Engine, Opened, open_engine};
 pub use null::Null;
 pub use psync::Psync;
 pub use queue::{DeviceQueue, Immediate, LentPart, Transfer};
@@ -109,3 +113,64 @@ macro_rules! with_queue {
     };
 }
 pub(crate) use with_queue;
+
+/// Each call matches once: for those who drive a device without a file system, as benches of the raw device do.
+impl DeviceQueue for AnyQueue {
+    #[inline]
+    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        with_queue!(self, queue => queue.read_now(buf, at, flags))
+    }
+
+    fn read_parts_now(
+        &mut self,
+        parts: &mut [LentPart<'_, '_>],
+        flags: BioFlags,
+    ) -> Vec<Result<usize, Errno>> {
+        with_queue!(self, queue => queue.read_parts_now(parts, flags))
+    }
+
+    fn write_now(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        with_queue!(self, queue => queue.write_now(bufs, at, flags))
+    }
+
+    fn flush_now(&mut self) -> Result<(), Errno> {
+        with_queue!(self, queue => queue.flush_now())
+    }
+
+    fn room(&self) -> usize {
+        with_queue!(self, queue => queue.room())
+    }
+
+    fn in_flight(&self) -> usize {
+        with_queue!(self, queue => queue.in_flight())
+    }
+
+    #[inline]
+    fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+        with_queue!(self, queue => queue.submit(bio))
+    }
+
+    #[inline]
+    fn commit(&mut self) -> Result<(), Errno> {
+        with_queue!(self, queue => queue.commit())
+    }
+
+    #[inline]
+    fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        with_queue!(self, queue => queue.wait(min))
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Done> {
+        with_queue!(self, queue => queue.pop())
+    }
+
+    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        with_queue!(self, queue => queue.register_buffers(count, size))
+    }
+}

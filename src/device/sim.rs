@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{AnyQueue, Device, DeviceQueue, LentPart, Limits, QueueOptions, with_queue};
+use super::{AnyQueue, Device, DeviceQueue, LentPart, Limits, QueueOptions};
 use crate::bio::{Bio, BioFlags, BioOp, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -146,7 +146,7 @@ impl SimQueue {
     /// Takes what has completed below, and gives each completion its delay.
     fn collect(&mut self) {
         self.tick += 1;
-        while let Some(done) = with_queue!(&mut *self.below, queue => queue.pop()) {
+        while let Some(done) = self.below.pop() {
             self.hold(done);
         }
     }
@@ -170,9 +170,7 @@ impl SimQueue {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        with_queue!(&mut *self.below, queue => queue.read_parts_now(&mut [(bufs, at)], flags))
-            .pop()
-            .unwrap_or(Err(Errno::EIO))
+        self.below.read_parts_now(&mut [(bufs, at)], flags).pop().unwrap_or(Err(Errno::EIO))
     }
 
     /// Writes the first `len` bytes.
@@ -190,7 +188,7 @@ impl SimQueue {
             left -= count;
             first.push(IoSlice::new(&buf[..count]));
         }
-        with_queue!(&mut *self.below, queue => queue.write_now(&first, at, flags))
+        self.below.write_now(&first, at, flags)
     }
 
     fn ready(&self) -> usize {
@@ -213,7 +211,7 @@ fn cut<'b>(bufs: impl Iterator<Item = &'b mut [u8]>, len: usize) -> Vec<IoSliceM
 impl DeviceQueue for SimQueue {
     fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
         let len = self.state.judge(at, buf.len())?;
-        with_queue!(&mut *self.below, queue => queue.read_now(&mut buf[..len], at, flags))
+        self.below.read_now(&mut buf[..len], at, flags)
     }
 
     fn read_parts_now(
@@ -243,7 +241,7 @@ impl DeviceQueue for SimQueue {
 
     fn flush_now(&mut self) -> Result<(), Errno> {
         self.state.judge(DevOffset(0), 0)?;
-        with_queue!(&mut *self.below, queue => queue.flush_now())
+        self.below.flush_now()
     }
 
     fn room(&self) -> usize {
@@ -251,7 +249,7 @@ impl DeviceQueue for SimQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.held.len() + with_queue!(&*self.below, queue => queue.in_flight())
+        self.held.len() + self.below.in_flight()
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
@@ -271,13 +269,13 @@ impl DeviceQueue for SimQueue {
                 let result = self.write_below(&bufs, len, bio.at, bio.flags);
                 self.hold(Done { bio, result });
             }
-            Ok(_) => with_queue!(&mut *self.below, queue => queue.submit(bio))?,
+            Ok(_) => self.below.submit(bio)?,
         }
         Ok(())
     }
 
     fn commit(&mut self) -> Result<(), Errno> {
-        with_queue!(&mut *self.below, queue => queue.commit())?;
+        self.below.commit()?;
         self.collect();
         Ok(())
     }
@@ -285,8 +283,8 @@ impl DeviceQueue for SimQueue {
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
         let min = min.min(self.in_flight());
         while self.ready() < min {
-            let flying = with_queue!(&mut *self.below, queue => queue.in_flight());
-            with_queue!(&mut *self.below, queue => queue.wait(flying.min(1)))?;
+            let flying = self.below.in_flight();
+            self.below.wait(flying.min(1))?;
             self.collect();
         }
         Ok(())

@@ -1,0 +1,113 @@
+//! Which device stands over an open file: chosen by name, or by what the file can do.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{BlockFile, Dax, Device, Null, Psync, QueueOptions, Uring, UringOptions};
+use crate::error::{Error, Result};
+
+/// How requests for file data reach the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring where the device and the kernel have what it needs, else psync.
+    #[default]
+    Auto,
+    /// One `pread` a request.
+    Psync,
+    /// io_uring, batched. Falls back to psync, with a notice, where the device does not know NOWAIT.
+    IoUring,
+    /// io_uring with polled completions. Falls back to unpolled ones, with a notice, where the device has no poll queues.
+    IoUringPoll,
+    /// Loads from a mapping of an image.
+    Dax,
+    /// File data completes at once without being read: measures the engine itself.
+    Null,
+}
+
+impl Engine {
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::Auto, "auto"),
+        (Self::Psync, "psync"),
+        (Self::IoUring, "io_uring"),
+        (Self::IoUringPoll, "io_uring_poll"),
+        (Self::Dax, "dax"),
+        (Self::Null, "null"),
+    ];
+
+    /// Whether requests complete within the call that submits them, so that there is no depth to speak of.
+    #[must_use]
+    pub fn is_immediate(self) -> bool {
+        matches!(self, Self::Psync | Self::Dax | Self::Null)
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name =
+            Self::NAMES.iter().find(|(engine, _)| engine == self).map_or("", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for Engine {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(engine, _)| *engine);
+        found.ok_or_else(|| {
+            let names: Vec<_> = Self::NAMES.iter().map(|(_, name)| *name).collect();
+            Error::invalid(format!("{text} is no engine; there are {}", names.join(", ")))
+        })
+    }
+}
+
+/// A device over an open file.
+pub struct Opened {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// The engine that it is; never [`Engine::Auto`].
+    pub engine: Engine,
+    /// What did not go as asked, a line each.
+    pub notices: Vec<String>,
+}
+
+/// The device of an engine over an open file.
+///
+/// # Errors
+/// `Io` where the kernel has no io_uring or cannot map the file.
+pub fn open_engine(file: BlockFile, engine: Engine) -> Result<Opened> {
+    let mut notices: Vec<String> = file.notice().map(str::to_owned).into_iter().collect();
+    let limits = *file.limits();
+    let file = Arc::new(file);
+    let psync = || Arc::new(Psync::new(Arc::clone(&file))) as Arc<dyn Device>;
+    let uring = |poll| {
+        let options = UringOptions { poll, ..UringOptions::default() };
+        let device = Arc::new(Uring::new(Arc::clone(&file), options)) as Arc<dyn Device>;
+        // A kernel may lack io_uring or forbid it: better known now than at the first queue.
+        device.queue(&QueueOptions { depth: 1 }).map(|_| device)
+    };
+    let (device, engine) = match engine {
+        Engine::Null => (Arc::new(Null::over(psync())) as _, Engine::Null),
+        Engine::Dax => (Arc::new(Dax::new(&file)?) as _, Engine::Dax),
+        Engine::Auto if limits.nowait => match uring(false) {
+            Ok(device) => (device, Engine::IoUring),
+            Err(_) => (psync(), Engine::Psync),
+        },
+        Engine::Auto | Engine::Psync => (psync(), Engine::Psync),
+        Engine::IoUring | Engine::IoUringPoll if !limits.nowait => {
+            notices.push(
+                "the device does not know NOWAIT, io_uring would punt every request: psync is used"
+                    .into(),
+            );
+            (psync(), Engine::Psync)
+        }
+        Engine::IoUringPoll if !limits.poll => {
+            notices.push("the device has no poll queues: completions are not polled".into());
+            (uring(false)?, Engine::IoUring)
+        }
+        Engine::IoUring => (uring(false)?, Engine::IoUring),
+        Engine::IoUringPoll => (uring(true)?, Engine::IoUringPoll),
+    };
+    Ok(Opened { device, engine, notices })
+}
