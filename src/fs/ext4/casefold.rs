@@ -72,3 +72,50 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::process::Command;
+
+    use super::super::hash::{HashVersion, NameHash};
+    use super::fold;
+
+    /// Characters that Unicode gained a case or a decomposition for after 12.1 are in these ranges.
+    fn is_younger(c: char) -> bool {
+        matches!(c,
+            '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
+            | '\u{10570}'..='\u{105FF}' | '\u{10D50}'..='\u{10D85}' | '\u{11380}'..='\u{113D0}'
+            | '\u{11930}'..='\u{11938}' | '\u{16120}'..='\u{1612F}' | '\u{16D60}'..='\u{16D6A}'
+            | '\u{1E4EC}'..='\u{1E4EF}')
+    }
+
+    /// Every character folds, decomposes, reorders or vanishes as in the tables of Unicode 12.1 that debugfs carries: the
+    /// hashes of the folded names are the same.
+    #[test]
+    fn folding_agrees_with_debugfs() {
+        let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };
+        let characters = ('\u{80}'..='\u{1FFFF}').chain('\u{E0000}'..='\u{E01FF}');
+        let names: Vec<_> =
+            characters.filter(|c| !is_younger(*c)).map(|c| format!("X{c}\u{301}")).collect();
+        let mut commands = String::new();
+        for name in &names {
+            writeln!(commands, "dx_hash -h half_md4 -c -e utf8 \"{name}\"").unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("commands");
+        std::fs::write(&script, commands).unwrap();
+        let output = Command::new("debugfs").arg("-f").arg(&script).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let hash_of_line = |line: &str| {
+            let hash = line.strip_prefix("Hash of ")?.rsplit_once(" is 0x")?.1;
+            u32::from_str_radix(hash.split(' ').next()?, 16).ok()
+        };
+        let expected: Vec<u32> = text.lines().filter_map(hash_of_line).collect();
+        assert_eq!(expected.len(), names.len(), "debugfs hashed every name");
+        for (name, expected) in names.iter().zip(expected) {
+            let folded = fold(name.as_bytes()).unwrap();
+            assert_eq!(hash.of(folded.as_bytes()), expected, "{}", name.escape_unicode());
+        }
+    }
+}

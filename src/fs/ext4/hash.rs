@@ -116,3 +116,37 @@ fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
     state[0] = state[0].wrapping_add(x);
     state[1] = state[1].wrapping_add(y);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of the seed 00112233-4455-6677-8899-aabbccddeeff.
+    const SEED: [u32; 4] = [0x3322_1100, 0x7766_5544, 0xBBAA_9988, 0xFFEE_DDCC];
+
+    /// All six functions give what debugfs gives for `dx_hash -h N [-s SEED] NAME`.
+    #[test]
+    fn hashes_are_those_of_debugfs() {
+        #[rustfmt::skip]
+        let expected = [
+            ([0; 4], "a", [0xE74B_53E2, 0xD5FA_7D7A, 0x6D0E_A4C0, 0xE74B_53E2, 0xD5FA_7D7A, 0x6D0E_A4C0]),
+            (SEED, "a", [0xE74B_53E2, 0x9375_2EE6, 0xF9B9_0E84, 0xE74B_53E2, 0x9375_2EE6, 0xF9B9_0E84]),
+            ([0; 4], "lost+found", [0x5E2A_BA24, 0x591D_E422, 0x2DBF_9E80, 0x5E2A_BA24, 0x591D_E422, 0x2DBF_9E80]),
+            (SEED, "lost+found", [0x5E2A_BA24, 0x1EFB_822C, 0xD062_09F0, 0x5E2A_BA24, 0x1EFB_822C, 0xD062_09F0]),
+            ([0; 4], &"x".repeat(32), [0xCCF8_E87C, 0xAE38_AE70, 0x4235_B328, 0xCCF8_E87C, 0xAE38_AE70, 0x4235_B328]),
+            (SEED, &"x".repeat(32), [0xCCF8_E87C, 0x7AE8_2A38, 0x4573_4296, 0xCCF8_E87C, 0x7AE8_2A38, 0x4573_4296]),
+            ([0; 4], "Grüße aus der 世界, dreiunddreißig Bytes", [0xE0C7_26BC, 0x3FC6_01AA, 0xF555_F956, 0xB436_D2B4, 0x30E4_BD60, 0xB81E_4160]),
+            (SEED, "Grüße aus der 世界, dreiunddreißig Bytes", [0xE0C7_26BC, 0x234A_82C8, 0x9F6D_2F8A, 0xB436_D2B4, 0xD1AC_AF32, 0xD03C_94C4]),
+            ([0; 4], &"ÿ".repeat(127), [0x6757_40EA, 0xD706_C71E, 0xFF10_EECC, 0x3160_2BCE, 0x26BB_6B40, 0x7ED4_2276]),
+            (SEED, &"ÿ".repeat(127), [0x6757_40EA, 0xC032_612E, 0xEC5B_8602, 0x3160_2BCE, 0xBE2E_14B4, 0xEA96_6A78]),
+        ];
+        for (seed, name, hashes) in expected {
+            for (number, hash) in hashes.into_iter().enumerate() {
+                let version =
+                    [HashVersion::Legacy, HashVersion::HalfMd4, HashVersion::Tea][number % 3];
+                let function = NameHash { version, unsigned: number >= 3, seed };
+                assert_eq!(function.of(name.as_bytes()), hash, "{function:?} of {name}");
+            }
+        }
+    }
+}
