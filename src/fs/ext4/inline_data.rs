@@ -1,12 +1,57 @@
 //! Small files whose content lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`.
 
-use super::inode::Inode;
-use crate::error::{Error, Result};
+use super::dir::Area;
+use super::inode::{Inode, InodeFlags};
+use crate::error::{Place, Result};
 use crate::units::FilePos;
 
+/// What `i_block` holds.
+const FRONT: usize = 60;
+/// An inline directory begins with the number of its parent; there are no entries `.` and `..`.
+const PARENT: usize = 4;
+
 impl Inode {
+    /// Whether the content lies in the inode.
+    pub(super) fn has_inline_data(&self) -> bool {
+        self.flags.contains(InodeFlags::INLINE_DATA)
+    }
+
     /// Copies inline data from `pos` to `buf`; the range lies within the file.
-    pub(super) fn read_inline_data(&self, _buf: &mut [u8], _pos: FilePos) -> Result<()> {
-        Err(Error::unsupported("inline data"))
+    pub(super) fn read_inline_data(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        let behind_front = usize::try_from(self.size).unwrap_or(usize::MAX).saturating_sub(FRONT);
+        let rest = if behind_front > 0 { self.inline_rest()? } else { &[] };
+        if behind_front > rest.len() {
+            let (size, rest) = (self.size, rest.len());
+            let place = Place::new("inline data").inode(self.number).field("i_size");
+            return Err(place.corrupt(format!("{size} bytes, but system.data has {rest}")));
+        }
+        let bytes = self.i_block.iter().chain(rest).skip(pos.0 as usize);
+        for (to, from) in buf.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        Ok(())
+    }
+
+    /// The parts of an inline directory by their number: the two entries that are not there, then those in `i_block`, then
+    /// those in `system.data`.
+    pub(super) fn inline_dir_part(&self, part: u64) -> Result<Option<Area>> {
+        let bytes = match part {
+            0 => self.dot_entries(),
+            1 => self.i_block[PARENT..].to_vec(),
+            2 => self.inline_rest()?.to_vec(),
+            _ => return Ok(None),
+        };
+        Ok(Some(Area::inline(bytes, self.number)))
+    }
+
+    /// `.` and `..` as a directory's block would begin.
+    fn dot_entries(&self) -> Vec<u8> {
+        let own = u32::try_from(self.number.0).unwrap_or(u32::MAX).to_le_bytes();
+        let mut bytes = Vec::with_capacity(24);
+        bytes.extend_from_slice(&own);
+        bytes.extend_from_slice(&[12, 0, 1, 2, b'.', 0, 0, 0]);
+        bytes.extend_from_slice(&self.i_block[..PARENT]);
+        bytes.extend_from_slice(&[12, 0, 2, 2, b'.', b'.', 0, 0]);
+        bytes
     }
 }

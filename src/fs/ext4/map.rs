@@ -119,10 +119,6 @@ impl Inode {
             IomapType::Hole | IomapType::Unwritten => Ok(None),
         }
     }
-
-    fn has_inline_data(&self) -> bool {
-        self.flags.contains(InodeFlags::INLINE_DATA)
-    }
 }
 
 impl MapFile for Inode {

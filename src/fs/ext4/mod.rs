@@ -1,21 +1,31 @@
 //! ext4, and with it ext2 and ext3: the formats as Linux writes them.
 
+mod acl;
 mod blocks;
+mod casefold;
 mod checksum;
+mod dir;
 mod disk;
 mod extent;
 mod features;
 mod group;
+mod hash;
+mod htree;
 mod indirect;
 mod inline_data;
 mod inode;
 mod map;
+mod path;
 mod superblock;
+mod symlink;
+mod xattr;
 
 use std::sync::Arc;
 
+pub use dir::ReadDir;
 pub use features::{Compat, Incompat, RoCompat};
 pub use inode::{Inode, InodeFlags};
+pub use path::Follow;
 pub use superblock::{RecordedErrors, Superblock, Times};
 
 use self::blocks::Blocks;

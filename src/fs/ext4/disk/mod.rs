@@ -4,10 +4,12 @@
 //! by assertions at compile time. Integers keep their on-disk byte order in their type. No value read here has been
 //! checked yet: the modules above turn these into types of their own.
 
+pub(crate) mod dir;
 pub(crate) mod extent;
 pub(crate) mod group;
 pub(crate) mod inode;
 pub(crate) mod superblock;
+pub(crate) mod xattr;
 
 /// Asserts sizes and field offsets of on-disk structures at compile time.
 macro_rules! layout {

@@ -1,0 +1,121 @@
+//! Names compared without regard to case: Unicode case folding and canonical decomposition, ignorable characters left out.
+//!
+//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1); the tables here are newer and agree on all that 12.1
+//! assigned. A name with later characters may hash differently, which is why a miss is searched again linearly.
+
+use caseless::Caseless;
+use unicode_normalization::UnicodeNormalization;
+
+use super::Ext4;
+use crate::error::{Error, Result};
+
+/// `s_encoding` of UTF-8 after Unicode 12.1, the only one there is.
+const ENCODING_UTF8_12_1: u16 = 1;
+
+/// The code points that Unicode's `Default_Ignorable_Code_Point` names.
+fn is_ignorable(c: char) -> bool {
+    matches!(c,
+        '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}' | '\u{180B}'..='\u{180E}'
+        | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{3164}'
+        | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF0}'..='\u{FFF8}' | '\u{1BCA0}'..='\u{1BCA3}'
+        | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
+}
+
+/// The folded form of a name, equal for names that differ in case only; `None` where it is not UTF-8 and stands for itself.
+pub(super) fn fold(name: &[u8]) -> Option<String> {
+    let text = str::from_utf8(name).ok()?;
+    if text.is_ascii() {
+        return Some(text.to_ascii_lowercase());
+    }
+    Some(text.chars().filter(|c| !is_ignorable(*c)).default_case_fold().nfd().collect())
+}
+
+/// A name to look for, and the rule of equality that its directory has.
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a [u8],
+    folded: Option<String>,
+}
+
+impl<'a> Wanted<'a> {
+    /// The name by its bytes.
+    pub(super) fn exact(name: &'a [u8]) -> Self {
+        Self { name, folded: None }
+    }
+
+    /// The name without regard to case.
+    ///
+    /// # Errors
+    /// `Unsupported` where the volume's encoding is unknown.
+    pub(super) fn folded(name: &'a [u8], fs: &Ext4) -> Result<Self> {
+        match fs.superblock.encoding {
+            ENCODING_UTF8_12_1 => Ok(Self { name, folded: fold(name) }),
+            other => Err(Error::unsupported(format!("names in encoding {other}"))),
+        }
+    }
+
+    /// The bytes that the tree's hash is taken of.
+    pub(super) fn hashed_bytes(&self) -> &[u8] {
+        self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
+    }
+
+    /// Whether an entry has the name.
+    pub(super) fn matches(&self, entry: &[u8]) -> bool {
+        match &self.folded {
+            None => entry == self.name,
+            Some(_) if entry == self.name => true,
+            Some(folded) => fold(entry).is_some_and(|entry| entry == *folded),
+        }
+    }
+
+    /// Whether other versions of Unicode may fold this name, or one that is equal to it, in another way.
+    pub(super) fn depends_on_tables(&self) -> bool {
+        self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::process::Command;
+
+    use super::super::hash::{HashVersion, NameHash};
+    use super::fold;
+
+    /// Characters that Unicode gained a case or a decomposition for after 12.1 are in these ranges.
+    fn is_younger(c: char) -> bool {
+        matches!(c,
+            '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
+            | '\u{10570}'..='\u{105FF}' | '\u{10D50}'..='\u{10D85}' | '\u{11380}'..='\u{113D0}'
+            | '\u{11930}'..='\u{11938}' | '\u{16120}'..='\u{1612F}' | '\u{16D60}'..='\u{16D6A}'
+            | '\u{1E4EC}'..='\u{1E4EF}')
+    }
+
+    /// Every character folds, decomposes, reorders or vanishes as in the tables of Unicode 12.1 that debugfs carries: the
+    /// hashes of the folded names are the same.
+    #[test]
+    fn folding_agrees_with_debugfs() {
+        let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };
+        let characters = ('\u{80}'..='\u{1FFFF}').chain('\u{E0000}'..='\u{E01FF}');
+        let names: Vec<_> =
+            characters.filter(|c| !is_younger(*c)).map(|c| format!("X{c}\u{301}")).collect();
+        let mut commands = String::new();
+        for name in &names {
+            writeln!(commands, "dx_hash -h half_md4 -c -e utf8 \"{name}\"").unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("commands");
+        std::fs::write(&script, commands).unwrap();
+        let output = Command::new("debugfs").arg("-f").arg(&script).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let hash_of_line = |line: &str| {
+            let hash = line.strip_prefix("Hash of ")?.rsplit_once(" is 0x")?.1;
+            u32::from_str_radix(hash.split(' ').next()?, 16).ok()
+        };
+        let expected: Vec<u32> = text.lines().filter_map(hash_of_line).collect();
+        assert_eq!(expected.len(), names.len(), "debugfs hashed every name");
+        for (name, expected) in names.iter().zip(expected) {
+            let folded = fold(name.as_bytes()).unwrap();
+            assert_eq!(hash.of(folded.as_bytes()), expected, "{}", name.escape_unicode());
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Directories as a sequence of entries: listing, and the search of one name among them.
+
+use zerocopy::FromBytes;
+
+use super::blocks::Block;
+use super::casefold::Wanted;
+use super::checksum::crc32c_raw;
+use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
+use super::features::Incompat;
+use super::inode::{Inode, InodeFlags};
+use super::{Ext4, ROOT};
+use crate::error::{Context, Error, ErrorKind, Place, Result};
+use crate::fs::{DirEntry, FileType};
+use crate::iomap::{IomapType, MapFile};
+use crate::units::{BlockSize, FileBlock, InodeNo};
+
+const PLACE: Place = Place::new("directory entry");
+const HEADER: usize = size_of::<RawDirEntry>();
+const TAIL: usize = size_of::<RawDirTail>();
+/// The longest name that an entry can hold.
+pub(super) const MAX_NAME: usize = 255;
+
+/// A stretch of entries that none of them crosses: a directory's block, or a part of an inline directory.
+pub(super) struct Area {
+    pub(super) bytes: AreaBytes,
+    /// Where the entries end; behind them stands at most the checksum.
+    end: usize,
+    pub(super) place: Place,
+}
+
+/// The bytes of an area.
+pub(super) enum AreaBytes {
+    Block(Block),
+    Inline(Vec<u8>),
+}
+
+impl std::ops::Deref for AreaBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => block,
+            Self::Inline(bytes) => bytes,
+        }
+    }
+}
+
+/// An entry in its area, checked.
+struct Entry<'a> {
+    name: &'a [u8],
+    /// `None` in unused space.
+    inode: Option<InodeNo>,
+    file_type: Option<FileType>,
+    /// Where the next one begins.
+    next: usize,
+}
+
+impl Area {
+    /// A part of an inline directory.
+    pub(super) fn inline(bytes: Vec<u8>, dir: InodeNo) -> Self {
+        Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), place: PLACE.inode(dir) }
+    }
+
+    fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
+        let corrupt = |field, what: String| {
+            Err(self.place.field(field).corrupt(format!("{what}, at byte {at}")))
+        };
+        let bytes = &self.bytes[at..self.end];
+        let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(bytes) else {
+            return corrupt("rec_len", format!("{} bytes are left for an entry", bytes.len()));
+        };
+        let len = record_length(raw.rec_len.get(), fs.superblock.block_size);
+        let name_len = usize::from(raw.name_len);
+        if !len.is_multiple_of(4) || len < HEADER + name_len || len > bytes.len() {
+            let left = bytes.len();
+            return corrupt("rec_len", format!("{len} for a name of {name_len}, {left} left"));
+        }
+        let next = at + len;
+        let number = raw.inode.get();
+        if number == 0 {
+            return Ok(Entry { name: &[], inode: None, file_type: None, next });
+        }
+        let count = fs.superblock.inodes_count;
+        if number > count {
+            return corrupt("inode", format!("{number} of {count}"));
+        }
+        let name = &behind[..name_len];
+        if name.is_empty() {
+            return corrupt("name_len", "a name without length".to_owned());
+        }
+        if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+            return corrupt("name", format!("{:?} is no name", String::from_utf8_lossy(name)));
+        }
+        let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
+        let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
+        Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
+    }
+
+    /// The inode that a name stands for in this area.
+    pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<InodeNo>> {
+        let mut at = 0;
+        while at < self.end {
+            let entry = self.entry(at, fs)?;
+            if entry.inode.is_some() && wanted.matches(entry.name) {
+                return Ok(entry.inode);
+            }
+            at = entry.next;
+        }
+        Ok(None)
+    }
+}
+
+/// In blocks of 64 KiB a record may take the whole block, which 16 bits cannot say: 0 and 65535 stand for it.
+fn record_length(raw: u16, block_size: BlockSize) -> usize {
+    match raw {
+        0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
+        raw => usize::from(raw),
+    }
+}
+
+fn entry_type(raw: u8) -> Option<FileType> {
+    Some(match raw {
+        1 => FileType::Regular,
+        2 => FileType::Directory,
+        3 => FileType::CharDevice,
+        4 => FileType::BlockDevice,
+        5 => FileType::Fifo,
+        6 => FileType::Socket,
+        7 => FileType::Symlink,
+        _ => return None,
+    })
+}
+
+/// The areas of a directory in their order, one in memory at a time.
+struct Areas<'a> {
+    dir: &'a Inode,
+    next: FileBlock,
+}
+
+impl Areas<'_> {
+    fn next(&mut self) -> Result<Option<Area>> {
+        if self.dir.has_inline_data() {
+            let part = self.next.0;
+            self.next.0 += 1;
+            return self.dir.inline_dir_part(part);
+        }
+        let (dir, size) = (self.dir, self.dir.fs.superblock.block_size);
+        let end = FileBlock(dir.dir_blocks()?);
+        while self.next < end {
+            let pos = size.pos_of(self.next);
+            let iomap = dir.map(pos, size.bytes() as u64)?;
+            if matches!(iomap.kind, IomapType::Hole | IomapType::Unwritten) {
+                // To the first block behind the hole, however large it is.
+                let behind = FileBlock(size.blocks_for(iomap.end().0));
+                self.next = behind.max(FileBlock(self.next.0 + 1));
+                continue;
+            }
+            let block = self.next;
+            self.next.0 += 1;
+            return dir.dir_block(block);
+        }
+        Ok(None)
+    }
+}
+
+/// The entries of a directory in the order in which they stand on disk, `.` and `..` among them.
+///
+/// Holds one block of the directory. After an error it ends.
+pub struct ReadDir<'a> {
+    areas: Areas<'a>,
+    area: Option<Area>,
+    at: usize,
+    ended: bool,
+}
+
+impl ReadDir<'_> {
+    fn step(&mut self) -> Result<Option<DirEntry>> {
+        let fs = &self.areas.dir.fs;
+        loop {
+            let Some(area) = self.area.as_ref().filter(|area| self.at < area.end) else {
+                self.at = 0;
+                self.area = self.areas.next()?;
+                if self.area.is_none() {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let entry = area.entry(self.at, fs)?;
+            self.at = entry.next;
+            if let Some(inode) = entry.inode {
+                let (name, file_type) = (entry.name.to_vec(), entry.file_type);
+                return Ok(Some(DirEntry { name, inode, file_type }));
+            }
+        }
+    }
+}
+
+impl Iterator for ReadDir<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let step = self.step();
+        self.ended = !matches!(step, Ok(Some(_)));
+        step.transpose()
+    }
+}
+
+impl Inode {
+    /// The entries of this directory.
+    ///
+    /// # Errors
+    /// `NotADirectory`; `Encrypted` where the names are; what reading and checking the entries gives.
+    pub fn read_dir(&self) -> Result<ReadDir<'_>> {
+        self.check_directory()?;
+        self.check_readable_names()?;
+        let areas = Areas { dir: self, next: FileBlock(0) };
+        Ok(ReadDir { areas, area: None, at: 0, ended: false })
+    }
+
+    /// The inode that a name of this directory stands for; a name with other case where the directory ignores it.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotADirectory`; `NameTooLong`; `Encrypted` where the names are; `Corrupt` where directory or inode is.
+    pub fn lookup(&self, name: &[u8]) -> Result<Self> {
+        self.check_directory()?;
+        if name.len() > MAX_NAME {
+            let len = name.len();
+            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
+        }
+        let shown = String::from_utf8_lossy(name);
+        let Some(number) = self.find(name).context(|| format!("{shown}"))? else {
+            return Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such entry")));
+        };
+        self.entry_inode(number, &shown)
+    }
+
+    /// The number that a name stands for: the one place that every lookup of a name goes through.
+    fn find(&self, name: &[u8]) -> Result<Option<InodeNo>> {
+        if matches!(name, b"." | b"..") {
+            // These two are neither hashed, encrypted nor folded; they stand first.
+            let area = Areas { dir: self, next: FileBlock(0) }.next()?;
+            return area.map_or(Ok(None), |area| area.find(&Wanted::exact(name), &self.fs));
+        }
+        self.check_readable_names()?;
+        let wanted = if self.flags.contains(InodeFlags::CASEFOLD) {
+            Wanted::folded(name, &self.fs)?
+        } else {
+            Wanted::exact(name)
+        };
+        if self.is_hashed() {
+            let found = self.find_hashed(&wanted)?;
+            if found.is_some() || !wanted.depends_on_tables() {
+                return Ok(found);
+            }
+        }
+        let mut areas = Areas { dir: self, next: FileBlock(0) };
+        while let Some(area) = areas.next()? {
+            if let Some(found) = area.find(&wanted, &self.fs)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The inode that an entry points to. One that no entry may point to is the directory's fault.
+    fn entry_inode(&self, number: InodeNo, name: &str) -> Result<Self> {
+        let place = PLACE.inode(self.number).field("inode");
+        if number != ROOT && number.0 < u64::from(self.fs.superblock.first_inode) {
+            return Err(place.corrupt(format!("{name} points to the reserved inode {number}")));
+        }
+        let unused = || place.corrupt(format!("{name} points to inode {number}, not in use"));
+        match self.fs.inode(number) {
+            Ok(inode) if inode.stat().links == 0 => Err(unused()),
+            Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {
+                Err(place.corrupt(format!("{name} points to inode {number}, an attribute's value")))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(unused().source(error)),
+            inode => inode,
+        }
+    }
+
+    fn check_directory(&self) -> Result<()> {
+        if self.file_type == FileType::Directory {
+            return Ok(());
+        }
+        let number = self.number;
+        Err(Error::new(ErrorKind::NotADirectory, format!("inode {number} is not a directory")))
+    }
+
+    fn check_readable_names(&self) -> Result<()> {
+        if self.flags.contains(InodeFlags::ENCRYPT) {
+            let number = self.number;
+            let what = format!("the names of directory inode {number} are encrypted");
+            return Err(Error::new(ErrorKind::Encrypted, what));
+        }
+        if self.flags.contains(InodeFlags::CASEFOLD)
+            && !self.fs.superblock.incompat.contains(Incompat::CASEFOLD)
+        {
+            let place = Place::new("inode").inode(self.number).field("i_flags");
+            return Err(place.corrupt("casefold on a volume without the feature"));
+        }
+        Ok(())
+    }
+
+    /// The number of this directory's blocks, holes included.
+    pub(super) fn dir_blocks(&self) -> Result<u64> {
+        let sb = &self.fs.superblock;
+        let blocks = self.size >> sb.block_size.shift();
+        if !self.size.is_multiple_of(sb.block_size.bytes() as u64) || blocks > sb.blocks_count {
+            let (size, count) = (self.size, sb.blocks_count);
+            let place = Place::new("inode").inode(self.number).field("i_size");
+            return Err(place.corrupt(format!(
+                "{size} bytes of a directory are no whole blocks or exceed the volume's {count}"
+            )));
+        }
+        Ok(blocks)
+    }
+
+    /// A block of this directory, its checksum verified; `None` where there is a hole.
+    pub(super) fn dir_block(&self, block: FileBlock) -> Result<Option<Area>> {
+        let place = Place::new("directory block").inode(self.number);
+        let Some(at) = self.fs_block(block)? else { return Ok(None) };
+        let content = self.fs.blocks.read(at, place)?;
+        let mut end = content.len();
+        if let Some(seed) = self.fs.superblock.seed {
+            if self.is_dx_block(block, &content) {
+                self.verify_dx_block(block, &content, place.block(at))?;
+            } else {
+                end -= TAIL;
+                let seed = seed.of_inode(self.number, self.generation);
+                verify_tail(seed, &content[..end], &content[end..], place.block(at))?;
+            }
+        }
+        let place = PLACE.inode(self.number).block(at);
+        Ok(Some(Area { bytes: AreaBytes::Block(content), end, place }))
+    }
+
+    /// Whether a block is a node of the hash tree, to a linear reader unused space. The first one is the tree's root.
+    fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
+        let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
+        let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);
+        self.flags.contains(InodeFlags::INDEX)
+            && (block.0 == 0 || (first.inode.get() == 0 && whole == content.len()))
+    }
+}
+
+fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {
+    let place = place.field("det_checksum");
+    let Ok((tail, _)) = RawDirTail::ref_from_prefix(tail) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    if tail.det_reserved_zero1.get() != 0
+        || usize::from(tail.det_rec_len.get()) != TAIL
+        || tail.det_reserved_zero2 != 0
+        || tail.det_reserved_ft != TAIL_FILE_TYPE
+    {
+        return Err(place.corrupt("the block has no checksum"));
+    }
+    let (stored, computed) = (tail.det_checksum.get(), crc32c_raw(seed, entries));
+    if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }
+}

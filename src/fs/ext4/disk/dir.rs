@@ -1,0 +1,87 @@
+//! Directory blocks, linear and hashed, after "Directory Entries" in Linux's ext4 documentation.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::layout;
+
+/// An entry without its name, which follows. An entry whose inode is 0 is unused space.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDirEntry {
+    pub(crate) inode: U32,
+    pub(crate) rec_len: U16,
+    pub(crate) name_len: u8,
+    pub(crate) file_type: u8,
+}
+
+layout!(RawDirEntry: 8 { rec_len @ 4, name_len @ 6, file_type @ 7 });
+
+/// The checksum at the end of a block of entries, disguised as an unused entry.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDirTail {
+    pub(crate) det_reserved_zero1: U32,
+    pub(crate) det_rec_len: U16,
+    pub(crate) det_reserved_zero2: u8,
+    pub(crate) det_reserved_ft: u8,
+    pub(crate) det_checksum: U32,
+}
+
+layout!(RawDirTail: 12 { det_rec_len @ 4, det_reserved_ft @ 7, det_checksum @ 8 });
+
+/// `det_reserved_ft` of every tail.
+pub(crate) const TAIL_FILE_TYPE: u8 = 0xDE;
+
+/// Byte offset of [`RawDxRootInfo`] in a directory's first block: behind `.` and `..`.
+pub(crate) const DX_ROOT_INFO_OFFSET: usize = 0x18;
+/// Byte offset of [`RawDxCount`] in the root.
+pub(crate) const DX_ROOT_COUNT_OFFSET: usize = 0x20;
+/// Byte offset of [`RawDxCount`] in the other nodes: behind one unused entry.
+pub(crate) const DX_NODE_COUNT_OFFSET: usize = 0x08;
+
+/// What the root of a hashed directory says of the tree.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDxRootInfo {
+    pub(crate) reserved_zero: U32,
+    pub(crate) hash_version: u8,
+    pub(crate) info_length: u8,
+    pub(crate) indirect_levels: u8,
+    pub(crate) unused_flags: u8,
+}
+
+layout!(RawDxRootInfo: 8 { hash_version @ 4, info_length @ 5, indirect_levels @ 6, unused_flags @ 7 });
+
+/// How full a node is. It stands where the first entry's hash would, which is always 0.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDxCount {
+    pub(crate) limit: U16,
+    pub(crate) count: U16,
+}
+
+layout!(RawDxCount: 4 { limit @ 0, count @ 2 });
+
+/// From this hash on, names are in or below this block of the directory.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDxEntry {
+    pub(crate) hash: U32,
+    pub(crate) block: U32,
+}
+
+layout!(RawDxEntry: 8 { hash @ 0, block @ 4 });
+
+/// The bits of [`RawDxEntry::block`] that hold the number.
+pub(crate) const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
+
+/// A node's checksum, behind `limit` entries.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDxTail {
+    pub(crate) dt_reserved: U32,
+    pub(crate) dt_checksum: U32,
+}
+
+layout!(RawDxTail: 8 { dt_checksum @ 4 });

@@ -1,0 +1,94 @@
+//! Paths: one component after the other from the root, symbolic links put in their place.
+
+use std::sync::Arc;
+
+use super::inode::Inode;
+use super::{Ext4, ROOT};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::fs::FileType;
+
+/// How many symbolic links Linux follows on the way of one path.
+const MAX_LINKS: usize = 40;
+
+/// What becomes of a symbolic link that the whole path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// It is followed like all others, as `stat` does.
+    All,
+    /// It is the result itself, as with `lstat`.
+    NotLast,
+}
+
+impl Ext4 {
+    /// The inode that a path names. It starts at the root of the volume, and so do absolute links; `..` of the root is the
+    /// root; an empty path is the root. Slashes at the end ask for a directory. Permissions are not looked at.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and those of [`Inode::lookup`], each with the path named.
+    pub fn resolve(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
+        self.walk(path, follow).context(|| String::from_utf8_lossy(path).into_owned())
+    }
+
+    fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
+        let mut current = self.inode(ROOT)?;
+        let mut links = 0;
+        // What is left of the path, the targets of links inserted: bounded by MAX_LINKS targets of a block each.
+        let mut rest = path.to_vec();
+        while let Some((name, behind)) = next_component(&rest) {
+            let found = match name {
+                b"." => None,
+                b".." if current.number == ROOT => None,
+                name => Some(current.lookup(name)?),
+            };
+            let last = behind.is_empty();
+            let Some(found) = found else {
+                rest = behind.to_vec();
+                continue;
+            };
+            if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
+                links += 1;
+                if links > MAX_LINKS {
+                    let what = format!("more than {MAX_LINKS} symbolic links");
+                    return Err(Error::new(ErrorKind::Loop, what));
+                }
+                let mut target = found.read_link()?;
+                if target.first() == Some(&b'/') {
+                    current = self.inode(ROOT)?;
+                }
+                target.extend_from_slice(behind);
+                rest = target;
+                continue;
+            }
+            if !last && found.file_type != FileType::Directory {
+                let name = String::from_utf8_lossy(name);
+                let what = format!("{name} is not a directory");
+                return Err(Error::new(ErrorKind::NotADirectory, what));
+            }
+            rest = behind.to_vec();
+            current = found;
+        }
+        Ok(current)
+    }
+}
+
+/// The first component of a path and what is behind it, with its slashes.
+fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = path.iter().position(|byte| *byte != b'/')?;
+    let path = &path[start..];
+    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+    Some(path.split_at(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_component;
+
+    #[test]
+    fn a_path_is_taken_apart_at_any_number_of_slashes() {
+        assert_eq!(next_component(b"//usr//bin"), Some((&b"usr"[..], &b"//bin"[..])));
+        assert_eq!(next_component(b"bin"), Some((&b"bin"[..], &b""[..])));
+        assert_eq!(next_component(b"bin/"), Some((&b"bin"[..], &b"/"[..])));
+        assert_eq!(next_component(b"//"), None);
+        assert_eq!(next_component(b""), None);
+    }
+}

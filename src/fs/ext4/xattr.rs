@@ -1,0 +1,324 @@
+//! Extended attributes: in the inode, in a block of their own, their values there or in inodes of their own.
+
+use zerocopy::FromBytes;
+
+use super::acl;
+use super::blocks::Block;
+use super::checksum::crc32c_raw;
+use super::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
+use super::features::Incompat;
+use super::inode::{Inode, InodeFlags};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::{FileType, Xattr};
+use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
+
+/// The longest value that Linux's system calls take or give; larger ones are refused here too.
+const MAX_VALUE: usize = 64 << 10;
+/// The longest name that they take, its prefix included.
+const MAX_FULL_NAME: usize = 255;
+
+/// `e_name_index`: what stands before the name in the system calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct NameIndex(u8);
+
+impl NameIndex {
+    const ACL_ACCESS: Self = Self(2);
+    const ACL_DEFAULT: Self = Self(3);
+    const SYSTEM: Self = Self(7);
+
+    /// `None` for an attribute that no system call shows: another index, or one that only Linux itself uses (the
+    /// encryption context, 9).
+    fn prefix(self) -> Option<&'static str> {
+        Some(match self.0 {
+            0 => "",
+            1 => "user.",
+            2 => "system.posix_acl_access",
+            3 => "system.posix_acl_default",
+            4 => "trusted.",
+            6 => "security.",
+            7 => "system.",
+            8 => "system.richacl",
+            10 => "gnu.",
+            _ => return None,
+        })
+    }
+}
+
+/// An attribute as the list holds it.
+struct Entry<'a> {
+    index: NameIndex,
+    name: &'a [u8],
+    value: Value<'a>,
+    hash: u32,
+}
+
+enum Value<'a> {
+    Here(&'a [u8]),
+    /// In an inode of its own, with this length.
+    Inode(InodeNo, usize),
+}
+
+impl Entry<'_> {
+    fn full_name(&self) -> Option<Vec<u8>> {
+        if self.is_inline_data() {
+            return None;
+        }
+        let prefix = self.index.prefix()?.as_bytes();
+        Some([prefix, self.name].concat())
+    }
+
+    /// `system.data`, which is the content of an inline file.
+    fn is_inline_data(&self) -> bool {
+        self.index == NameIndex::SYSTEM && self.name == b"data"
+    }
+}
+
+/// A list of attributes: `list` begins with the first entry, values are counted from the start of `values`.
+struct List<'a> {
+    list: &'a [u8],
+    values: &'a [u8],
+    place: Place,
+}
+
+impl<'a> List<'a> {
+    /// All entries, their values' places checked.
+    fn entries(&self) -> Result<Vec<Entry<'a>>> {
+        let place = self.place;
+        let mut entries = Vec::new();
+        let mut rest = self.list;
+        // Each entry takes at least its header off the rest, so the loop ends.
+        loop {
+            match rest.first_chunk::<4>() {
+                Some([0, 0, 0, 0]) => return Ok(entries),
+                Some(_) => {}
+                None => return Err(place.corrupt("the list has no end")),
+            }
+            let Ok((raw, behind)) = RawXattrEntry::ref_from_prefix(rest) else {
+                return Err(place.corrupt("an entry is cut short"));
+            };
+            let name_len = usize::from(raw.e_name_len);
+            let Some(name) = behind.get(..name_len) else {
+                return Err(place.field("e_name_len").corrupt(format!("{name_len} bytes")));
+            };
+            rest = behind.get(name_len.next_multiple_of(4)..).unwrap_or_default();
+            let size = raw.e_value_size.get() as usize;
+            let value = match raw.e_value_inum.get() {
+                // The place of an empty value means nothing.
+                0 if size == 0 => Value::Here(&[]),
+                0 => {
+                    let offset = usize::from(raw.e_value_offs.get());
+                    let end = offset.checked_add(size);
+                    let Some(value) = end.and_then(|end| self.values.get(offset..end)) else {
+                        let what = format!("{offset}+{size} of {}", self.values.len());
+                        return Err(place.field("e_value_offs").corrupt(what));
+                    };
+                    Value::Here(value)
+                }
+                inode => Value::Inode(InodeNo(u64::from(inode)), size),
+            };
+            let (index, hash) = (NameIndex(raw.e_name_index), raw.e_hash.get());
+            entries.push(Entry { index, name, value, hash });
+        }
+    }
+}
+
+impl Inode {
+    /// The extended attributes in the order on disk, with the names and values that the system calls give.
+    ///
+    /// # Errors
+    /// `Corrupt` where they are; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either.
+    pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+        let mut all = Vec::new();
+        let block = self.read_xattr_block()?;
+        for list in self.lists(block.as_ref()) {
+            for entry in list.entries()? {
+                if let Some(name) = entry.full_name() {
+                    let value = self.value(&entry, list.place)?;
+                    all.push(Xattr { name, value });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// The value of one attribute; `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// As [`Inode::xattrs`], but of this value alone; `NameTooLong`.
+    pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if name.len() > MAX_FULL_NAME {
+            let len = name.len();
+            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
+        }
+        let block = self.read_xattr_block()?;
+        for list in self.lists(block.as_ref()) {
+            for entry in list.entries()? {
+                if entry.full_name().is_some_and(|full| full == name) {
+                    return self.value(&entry, list.place).map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The value of `system.data`: what an inline file has behind `i_block`.
+    pub(super) fn inline_rest(&self) -> Result<&[u8]> {
+        let Some(list) = self.ibody() else { return Ok(&[]) };
+        let entry = list.entries()?.into_iter().find(Entry::is_inline_data);
+        match entry.map(|entry| entry.value) {
+            None => Ok(&[]),
+            Some(Value::Here(bytes)) => Ok(bytes),
+            Some(Value::Inode(..)) => {
+                Err(list.place.field("e_value_inum").corrupt("inline data is in another inode"))
+            }
+        }
+    }
+
+    /// The list in the inode itself.
+    fn ibody(&self) -> Option<List<'_>> {
+        let (magic, list) = self.xattr_area.split_at_checked(4)?;
+        let place = Place::new("attribute in the inode").inode(self.number);
+        (*magic == MAGIC.to_le_bytes()).then_some(List { list, values: list, place })
+    }
+
+    /// The block of attributes, checked as a whole.
+    fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
+        let Some(number) = self.xattr_block else { return Ok(None) };
+        let place = Place::new("attribute block").inode(self.number);
+        let block = self.fs.blocks.read(number, place.field("i_file_acl"))?;
+        let place = place.block(number);
+        let Ok((header, _)) = RawXattrHeader::ref_from_prefix(&block) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let (magic, blocks) = (header.h_magic.get(), header.h_blocks.get());
+        if magic != MAGIC {
+            let what = format!("{magic:#010x} instead of {MAGIC:#010x}");
+            return Err(place.field("h_magic").corrupt(what));
+        }
+        if blocks != 1 {
+            return Err(place.field("h_blocks").corrupt(format!("{blocks} instead of 1")));
+        }
+        if let Some(seed) = self.fs.superblock.seed {
+            let mut computed = crc32c_raw(seed.0, &number.0.to_le_bytes());
+            computed = crc32c_raw(computed, &block[..CHECKSUM_OFFSET]);
+            computed = crc32c_raw(computed, &[0; 4]);
+            computed = crc32c_raw(computed, &block[CHECKSUM_OFFSET + 4..]);
+            let stored = header.h_checksum.get();
+            if stored != computed {
+                return Err(place.field("h_checksum").bad_checksum(stored, computed));
+            }
+        }
+        Ok(Some((block, number)))
+    }
+
+    /// Both lists, that of the inode first.
+    fn lists<'a>(&'a self, block: Option<&'a (Block, FsBlock)>) -> impl Iterator<Item = List<'a>> {
+        let place = Place::new("attribute").inode(self.number);
+        let block = block.map(|(bytes, number)| List {
+            list: &bytes[size_of::<RawXattrHeader>()..],
+            values: bytes,
+            place: place.block(*number),
+        });
+        self.ibody().into_iter().chain(block)
+    }
+
+    /// An attribute's value as the system calls give it, its hash verified where it has one.
+    fn value(&self, entry: &Entry<'_>, place: Place) -> Result<Vec<u8>> {
+        let value = match entry.value {
+            Value::Here(value) => {
+                let words = value.chunks(4).map(|chunk| {
+                    let mut word = [0; 4];
+                    word[..chunk.len()].copy_from_slice(chunk);
+                    u32::from_le_bytes(word)
+                });
+                verify_hash(entry, &words, place)?;
+                value.to_vec()
+            }
+            Value::Inode(number, size) => self.value_of_inode(entry, number, size, place)?,
+        };
+        match entry.index {
+            NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => acl::to_syscall_format(&value, place),
+            _ => Ok(value),
+        }
+    }
+
+    /// A large value, from the inode that holds nothing else.
+    fn value_of_inode(
+        &self,
+        entry: &Entry<'_>,
+        number: InodeNo,
+        size: usize,
+        place: Place,
+    ) -> Result<Vec<u8>> {
+        let place = place.field("e_value_inum");
+        if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
+            return Err(place.corrupt("a value in an inode on a volume without the feature"));
+        }
+        if size > MAX_VALUE {
+            let what = format!("an attribute of {size} bytes, the limit is {MAX_VALUE}");
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
+        let inode = self.fs.inode(number).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                place.corrupt(format!("points to inode {number}, not in use")).source(error)
+            }
+            _ => error,
+        })?;
+        if !inode.flags.contains(InodeFlags::EA_INODE)
+            || inode.has_inline_data()
+            || inode.file_type != FileType::Regular
+            || inode.size != size as u64
+        {
+            return Err(place.corrupt(format!("inode {number} holds no value of {size} bytes")));
+        }
+        let value = inode.read_value(size, self.fs.superblock.block_size)?;
+        // Before reference counts, a value's inode named its owner instead, and there was no hash.
+        let owner = u64::from(inode.stat().modified.seconds as u32);
+        if owner == self.number.0 && inode.generation == self.generation {
+            return Ok(value);
+        }
+        let seed = self.fs.superblock.seed.map_or(!0, |seed| seed.0);
+        let computed = crc32c_raw(seed, &value);
+        if inode.raw_atime != computed {
+            let place = Place::new("attribute's value").inode(number).field("i_atime");
+            return Err(place.bad_checksum(inode.raw_atime, computed));
+        }
+        verify_hash(entry, &std::iter::once(computed), place)?;
+        Ok(value)
+    }
+
+    /// The content of an inode that holds a value; these blocks are metadata.
+    fn read_value(&self, size: usize, block_size: BlockSize) -> Result<Vec<u8>> {
+        let place = Place::new("attribute's value").inode(self.number);
+        let mut value = Vec::with_capacity(size);
+        for block in 0..block_size.blocks_for(size as u64) {
+            let Some(at) = self.fs_block(FileBlock(block))? else {
+                return Err(place.corrupt(format!("block {block} is a hole")));
+            };
+            let content = self.fs.blocks.read(at, place)?;
+            let count = content.len().min(size - value.len());
+            value.extend_from_slice(&content[..count]);
+        }
+        Ok(value)
+    }
+}
+
+/// Verifies `e_hash` against the name and the value's words; 0 stands for none.
+///
+/// Linux once took the name's bytes as signed: both hashes are in use.
+fn verify_hash(
+    entry: &Entry<'_>,
+    value: &(impl Iterator<Item = u32> + Clone),
+    place: Place,
+) -> Result<()> {
+    let of = |widen: fn(u8) -> u32| {
+        let name = entry.name.iter().fold(0_u32, |hash, byte| hash.rotate_left(5) ^ widen(*byte));
+        value.clone().fold(name, |hash, word| hash.rotate_left(16) ^ word)
+    };
+    let computed = of(u32::from);
+    if entry.hash == 0 || entry.hash == computed || entry.hash == of(|byte| byte as i8 as u32) {
+        Ok(())
+    } else {
+        Err(place.field("e_hash").bad_checksum(entry.hash, computed))
+    }
+}
