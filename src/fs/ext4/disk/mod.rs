@@ -5,8 +5,12 @@
 //! checked yet: the modules above turn these into types of their own.
 
 pub(crate) mod extent;
+pub(crate) mod fast_commit;
 pub(crate) mod group;
 pub(crate) mod inode;
+pub(crate) mod journal;
+pub(crate) mod mmp;
+pub(crate) mod orphan;
 pub(crate) mod superblock;
 
 /// Asserts sizes and field offsets of on-disk structures at compile time.
