@@ -12,7 +12,8 @@ pub enum ExtentState {
     Unwritten,
     /// Data whose current copy stands in the journal; the extent's start is there.
     Journal,
-    /// Data whose current copy is in memory; the extent's start is its own place.
+    /// Data whose current copy is not on the device as it is: [`read_inline`](super::MapFile::read_inline) gives it. The extent's
+    /// start is its own place.
     Memory,
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use quick_cache::sync::Cache;
 
+use super::disk::journal;
 use crate::device::Device;
 use crate::error::{Context, Place, Result};
 use crate::sys::Buffer;
@@ -33,12 +34,12 @@ impl Deref for Block {
 }
 
 /// Where the current content of a block stands when it is not at its own place.
-#[derive(Clone)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
     /// In this block of the journal, as it is.
     Journal(FsBlock),
-    /// In memory: the journal's copy was escaped, or a fast commit changed it.
-    Memory(Block),
+    /// In this block of the journal, but for its first four bytes: they are the journal's magic number, and zero there.
+    Escaped(FsBlock),
 }
 
 /// What an in-memory recovery of the journal changes: the blocks that the device does not hold at their own place.
@@ -50,12 +51,8 @@ impl Overlay {
         self.0.insert(block, content);
     }
 
-    pub(crate) fn remove(&mut self, block: FsBlock) {
-        self.0.remove(&block);
-    }
-
-    pub(crate) fn get(&self, block: FsBlock) -> Option<&Relocated> {
-        self.0.get(&block)
+    pub(crate) fn get(&self, block: FsBlock) -> Option<Relocated> {
+        self.0.get(&block).copied()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -70,8 +67,8 @@ impl Overlay {
     pub(crate) fn range(
         &self,
         blocks: Range<FsBlock>,
-    ) -> impl Iterator<Item = (FsBlock, &Relocated)> {
-        self.0.range(blocks).map(|(block, content)| (*block, content))
+    ) -> impl Iterator<Item = (FsBlock, Relocated)> {
+        self.0.range(blocks).map(|(block, content)| (*block, *content))
     }
 }
 
@@ -124,19 +121,34 @@ impl Blocks {
         }
         let content = match self.overlay.get(block) {
             None => self.read_device(block)?,
-            Some(Relocated::Journal(copy)) => self.read_device(*copy)?,
-            Some(Relocated::Memory(content)) => return Ok(content.clone()),
+            Some(copy) => self.read_relocated(copy)?,
         };
         self.cache.insert(block, content.clone());
         Ok(content)
     }
 
+    /// The content of a relocated block.
+    pub(crate) fn read_relocated(&self, relocated: Relocated) -> Result<Block> {
+        match relocated {
+            Relocated::Journal(copy) => self.read_device(copy),
+            Relocated::Escaped(copy) => {
+                let mut buffer = self.read_buffer(copy)?;
+                buffer[..4].copy_from_slice(&journal::MAGIC.to_be_bytes());
+                Ok(Block::new(buffer))
+            }
+        }
+    }
+
     /// A block as the device holds it, neither cached nor relocated. The caller has checked the number.
     pub(crate) fn read_device(&self, block: FsBlock) -> Result<Block> {
+        self.read_buffer(block).map(Block::new)
+    }
+
+    fn read_buffer(&self, block: FsBlock) -> Result<Buffer> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         self.device
             .read_exact_at(&mut buffer, self.size.offset_of(block))
             .context(|| format!("metadata block {block}"))?;
-        Ok(Block::new(buffer))
+        Ok(buffer)
     }
 }

@@ -21,6 +21,15 @@ pub(crate) fn crc16(parts: &[&[u8]]) -> u16 {
     digest.finalize()
 }
 
+/// CRC32 with the highest bit first and no inversion at the end: the journal's checksums of the first version. `!0` begins.
+#[must_use]
+pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
+    const CRC32: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_MPEG_2);
+    let mut digest = CRC32.digest_with_initial(sum);
+    digest.update(data);
+    digest.finalize()
+}
+
 /// The seed of all checksums of a volume, or nothing where the volume has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataSeed(pub(crate) u32);
@@ -37,6 +46,12 @@ impl MetadataSeed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn crc32_be_chains() {
+        assert_eq!(crc32_be(!0, b"123456789"), 0x0376_E6E7);
+        assert_eq!(crc32_be(crc32_be(!0, b"1234"), b"56789"), crc32_be(!0, b"123456789"));
+    }
 
     #[test]
     fn crc32c_raw_is_the_standard_sum_without_the_last_inversion() {

@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::Ext4;
 use super::blocks::Block;
-use super::checksum::crc32c_raw;
+use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::inode::{
     CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, GOOD_OLD_SIZE, RawInode, RawInodeExtra,
 };
@@ -68,6 +68,8 @@ pub struct Inode {
     pub(crate) xattr_area: Box<[u8]>,
     /// `i_version`, `i_atime` as raw words: an EA inode keeps a reference count and a hash there.
     pub(crate) raw_atime: u32,
+    /// `i_dtime`: when it was deleted, or the next inode in the list of orphans.
+    pub(super) raw_dtime: u32,
     stat: Stat,
     pub(crate) map: OnceLock<Option<ExtentMap>>,
 }
@@ -88,27 +90,42 @@ impl Ext4 {
         let (group, index) =
             ((number32 - 1) / sb.inodes_per_group, (number32 - 1) % sb.inodes_per_group);
         let group = self.group(group)?;
-        if group.inodes_uninit {
-            return Err(Error::new(ErrorKind::NotFound, format!("inode {number} is not in use")));
-        }
         let size = usize::from(sb.inode_size);
+        let edit = self.fast_commits.inode(number);
+        if group.inodes_uninit {
+            // The table may hold anything; a fast commit can have made the group's first inode.
+            let Some(edit) = edit else { return Err(not_in_use(number)) };
+            return Inode::decode(self, number, &edit.inode(&vec![0; size]), None, place);
+        }
         let byte = u64::from(index) * size as u64;
         let block = FsBlock(group.inode_table.0 + (byte >> sb.block_size.shift()));
         let content: Block = self.blocks.read(block, place)?;
         let at = byte as usize & (sb.block_size.bytes() - 1);
-        Inode::decode(self, number, &content[at..at + size], place.block(block))
+        let (bytes, place) = (&content[at..at + size], place.block(block));
+        match edit {
+            // Composed of two parts, each of which had a checksum of its own.
+            Some(edit) => Inode::decode(self, number, &edit.inode(bytes), None, place),
+            None => Inode::decode(self, number, bytes, sb.seed, place),
+        }
     }
 }
 
 impl Inode {
-    fn decode(fs: &Arc<Ext4>, number: InodeNo, bytes: &[u8], place: Place) -> Result<Self> {
+    /// Decodes an inode; its checksum is verified where a seed is given.
+    fn decode(
+        fs: &Arc<Ext4>,
+        number: InodeNo,
+        bytes: &[u8],
+        seed: Option<MetadataSeed>,
+        place: Place,
+    ) -> Result<Self> {
         let sb = &fs.superblock;
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Err(place.corrupt("it is cut short"));
         };
         let generation = raw.i_generation.get();
         if raw.i_links_count.get() == 0 && raw.i_mode.get() == 0 {
-            return Err(Error::new(ErrorKind::NotFound, format!("inode {number} is not in use")));
+            return Err(not_in_use(number));
         }
 
         // The extra part: zero-filled beyond i_extra_isize, so that a field that is not there reads as 0.
@@ -125,7 +142,7 @@ impl Inode {
         }
         let extra: &RawInodeExtra = zerocopy::transmute_ref!(&extra_bytes);
         Self::verify(
-            sb.seed.map(|seed| seed.of_inode(number, generation)),
+            seed.map(|seed| seed.of_inode(number, generation)),
             raw,
             extra,
             extra_size,
@@ -201,6 +218,7 @@ impl Inode {
             xattr_block: (xattr_block != 0).then_some(FsBlock(xattr_block)),
             xattr_area: xattr_area.into(),
             raw_atime: raw.i_atime.get(),
+            raw_dtime: raw.i_dtime.get(),
             stat,
             map: OnceLock::new(),
         })
@@ -274,6 +292,10 @@ impl Inode {
     pub fn flags(&self) -> InodeFlags {
         self.flags
     }
+}
+
+fn not_in_use(number: InodeNo) -> Error {
+    Error::new(ErrorKind::NotFound, format!("inode {number} is not in use"))
 }
 
 /// Linux's two encodings of a device number in `i_block`: 8 + 8 bits in the first word, or 12 + 20 bits in the second.

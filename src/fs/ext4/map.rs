@@ -13,17 +13,16 @@ const RESIDENT_LEAVES: usize = 16 << 10;
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl Inode {
-    /// Adds the extents of one leaf of the map to `into`; gives the first block behind the leaf. Relocated blocks are split
-    /// off into extents of their own.
+    /// Adds the extents of one leaf of the map to `into`, from `block` on at least; gives the first block behind the leaf. What
+    /// fast commits changed is changed, and relocated blocks are split off into extents of their own.
     fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         let before = into.len();
-        let end = if self.flags.contains(InodeFlags::EXTENTS) {
-            self.extent_leaf(block, into)?
-        } else {
-            self.indirect_leaf(block, into)?
-        };
-        let overlay = self.fs.blocks.overlay();
-        if !overlay.is_empty() {
+        let end = self.home_leaf(block, into)?;
+        if let Some(edit) = self.fs.fast_commits.inode(self.number) {
+            let extents = into.split_off(before);
+            into.extend(edit.ranges(extents, block..end));
+        }
+        if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
             for extent in extents {
                 self.split_relocated(extent, into);
@@ -34,6 +33,24 @@ impl Inode {
             return Err(place.corrupt(format!("the map does not advance behind block {block}")));
         }
         Ok(end)
+    }
+
+    /// The extents of one leaf as the map itself gives them.
+    fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
+        if self.flags.contains(InodeFlags::EXTENTS) {
+            self.extent_leaf(block, into)
+        } else {
+            self.indirect_leaf(block, into)
+        }
+    }
+
+    /// The own place of a block of this file, whether its content stands there or not: some checksums cover the number.
+    pub(super) fn home_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
+        let mut extents = Vec::new();
+        self.home_leaf(block, &mut extents)?;
+        let holds = |extent: &&Extent| extent.first <= block && block < extent.end();
+        let found = extents.iter().find(holds);
+        Ok(found.map(|extent| FsBlock(extent.start.0 + (block.0 - extent.first.0))))
     }
 
     fn split_relocated(&self, extent: Extent, into: &mut Vec<Extent>) {
@@ -49,8 +66,8 @@ impl Inode {
                 into.push(Extent { len: before, ..rest });
             }
             let (start, state) = match content {
-                Relocated::Journal(copy) => (*copy, ExtentState::Journal),
-                Relocated::Memory(_) => (block, ExtentState::Memory),
+                Relocated::Journal(copy) => (copy, ExtentState::Journal),
+                Relocated::Escaped(_) => (block, ExtentState::Memory),
             };
             into.push(Extent {
                 first: FileBlock(rest.first.0 + u64::from(before)),
@@ -166,19 +183,19 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return self.read_inline_data(buf, pos);
         }
-        // A block whose current copy is in memory.
+        // A block whose copy in the journal is escaped: read as metadata is, which puts it right.
         let size = self.fs.superblock.block_size;
         let (mut done, mut pos) = (0, pos);
         while done < buf.len() {
             let block = self.fs_block(size.block_of(pos))?;
-            let Some(Relocated::Memory(content)) =
-                block.and_then(|block| self.fs.blocks.overlay().get(block))
+            let Some(block) = block.filter(|block| self.fs.blocks.overlay().get(*block).is_some())
             else {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!("position {pos} is not in memory"),
                 ));
             };
+            let content = self.fs.blocks.read(block, Place::new("data").inode(self.number))?;
             let from = size.offset_in(pos);
             let count = (content.len() - from).min(buf.len() - done);
             buf[done..done + count].copy_from_slice(&content[from..from + count]);

@@ -14,7 +14,10 @@ mod htree;
 mod indirect;
 mod inline_data;
 mod inode;
+mod jbd2;
 mod map;
+mod mmp;
+mod orphan;
 mod path;
 mod superblock;
 mod symlink;
@@ -25,13 +28,15 @@ use std::sync::Arc;
 pub use dir::ReadDir;
 pub use features::{Compat, Incompat, RoCompat};
 pub use inode::{Inode, InodeFlags};
+pub use jbd2::{Journal, JournalFeatures, JournalState, Recovery};
 pub use path::Follow;
 pub use superblock::{RecordedErrors, Superblock, Times};
 
-use self::blocks::Blocks;
+use self::blocks::{Blocks, Overlay};
+use self::jbd2::fast_commit::FastCommits;
 use crate::device::Device;
 use crate::error::Result;
-use crate::units::InodeNo;
+use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
 pub const ROOT: InodeNo = InodeNo(2);
@@ -40,25 +45,58 @@ pub const ROOT: InodeNo = InodeNo(2);
 pub struct Ext4 {
     pub(crate) superblock: Superblock,
     pub(crate) blocks: Blocks,
+    pub(crate) fast_commits: FastCommits,
+    journal: Journal,
 }
 
 impl Ext4 {
-    /// Opens the file system on a device.
+    /// Opens the file system on a device. A journal that needs recovery is recovered in memory: nothing is written.
     ///
     /// # Errors
-    /// `UnknownFormat` where there is none, `Unsupported` by name, `Corrupt` with the field.
+    /// `UnknownFormat` where there is none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
+    /// protection says that another node has it: that may take some seconds to find out.
     pub fn open(device: Arc<dyn Device>) -> Result<Arc<Self>> {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
         device.read_exact_at(&mut bytes, at)?;
         let superblock = Superblock::parse(&bytes, device.size())?;
+        mmp::check(&*device, &superblock)?;
+        let as_found = Arc::new(Self::assemble(Arc::clone(&device), superblock));
+        let (journal, overlay, fast_commits) = jbd2::recover(&as_found)?;
+        let superblock = as_found.recovered_superblock(&overlay)?;
+        let mut fs = Self::assemble(device, superblock);
+        fs.blocks.set_overlay(overlay);
+        fs.fast_commits = fast_commits;
+        fs.journal = journal;
+        Ok(Arc::new(fs))
+    }
+
+    fn assemble(device: Arc<dyn Device>, superblock: Superblock) -> Self {
         let blocks = Blocks::new(device, superblock.block_size, superblock.blocks_count);
-        Ok(Arc::new(Self { superblock, blocks }))
+        let (fast_commits, journal) = (FastCommits::default(), Journal::none());
+        Self { superblock, blocks, fast_commits, journal }
+    }
+
+    /// The superblock as the journal holds it, where it does.
+    fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
+        let (at, len) = Superblock::RANGE;
+        let size = self.superblock.block_size;
+        let block = FsBlock(at.0 >> size.shift());
+        let Some(copy) = overlay.get(block) else { return Ok(self.superblock.clone()) };
+        let content = self.blocks.read_relocated(copy)?;
+        let start = at.0 as usize % size.bytes();
+        Superblock::parse(&content[start..start + len], self.blocks.device().size())
     }
 
     /// What the superblock says.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// The journal, and in what state it was found.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 }

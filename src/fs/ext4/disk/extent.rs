@@ -24,6 +24,15 @@ pub(crate) struct RawExtentHeader {
 
 layout!(RawExtentHeader: 12 { eh_entries @ 2, eh_max @ 4, eh_depth @ 6 });
 
+/// The root of a tree without extents, as `i_block` holds it.
+pub(crate) fn empty_root() -> Vec<u8> {
+    let mut root = vec![0; 60];
+    root[..2].copy_from_slice(&MAGIC.to_le_bytes());
+    // eh_max: what fits behind the header.
+    root[4] = 4;
+    root
+}
+
 /// An entry of an inner node: where the node of the next level down is.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -6,8 +6,12 @@
 
 pub(crate) mod dir;
 pub(crate) mod extent;
+pub(crate) mod fast_commit;
 pub(crate) mod group;
 pub(crate) mod inode;
+pub(crate) mod journal;
+pub(crate) mod mmp;
+pub(crate) mod orphan;
 pub(crate) mod superblock;
 pub(crate) mod xattr;
 

@@ -1,0 +1,80 @@
+//! The records of the journal's fast-commit area, little-endian. Names and meaning after "Fast commits" in Linux's ext4
+//! documentation; the layout is that of images left by Linux.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::extent::RawExtent;
+use super::layout;
+
+/// `fc_tag`.
+pub(crate) const ADD_RANGE: u16 = 1;
+pub(crate) const DEL_RANGE: u16 = 2;
+pub(crate) const CREAT: u16 = 3;
+pub(crate) const LINK: u16 = 4;
+pub(crate) const UNLINK: u16 = 5;
+pub(crate) const INODE: u16 = 6;
+pub(crate) const PAD: u16 = 7;
+pub(crate) const TAIL: u16 = 8;
+pub(crate) const HEAD: u16 = 9;
+
+/// The start of a record: what it is, and how many bytes of value follow.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawTagLength {
+    pub(crate) fc_tag: U16,
+    pub(crate) fc_len: U16,
+}
+
+layout!(RawTagLength: 4 { fc_len @ 2 });
+
+/// Opens the area: the transaction that these fast commits belong to.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawHead {
+    pub(crate) fc_features: U32,
+    pub(crate) fc_tid: U32,
+}
+
+layout!(RawHead: 8 { fc_tid @ 4 });
+
+/// Closes a fast commit: the sum of all that came since the one before, up to `fc_crc`.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawTail {
+    pub(crate) fc_tid: U32,
+    pub(crate) fc_crc: U32,
+}
+
+layout!(RawTail: 8 { fc_crc @ 4 });
+
+/// An extent that a file has from now on.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawAddRange {
+    pub(crate) fc_ino: U32,
+    pub(crate) fc_ex: RawExtent,
+}
+
+layout!(RawAddRange: 16 { fc_ex @ 4 });
+
+/// Blocks of a file that are a hole from now on.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDelRange {
+    pub(crate) fc_ino: U32,
+    pub(crate) fc_lblk: U32,
+    pub(crate) fc_len: U32,
+}
+
+layout!(RawDelRange: 12 { fc_lblk @ 4, fc_len @ 8 });
+
+/// A name in a directory, which follows to the end of the record.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawDentry {
+    pub(crate) fc_parent_ino: U32,
+    pub(crate) fc_ino: U32,
+}
+
+layout!(RawDentry: 8 { fc_ino @ 4 });

@@ -1,0 +1,347 @@
+//! Fast commits: small records of what changed since the last full commit, kept behind the log.
+//!
+//! Linux replays them by doing the operations again, which allocates blocks. Here they become a logical overlay instead:
+//! replaced inodes, edited maps and edited directories, each consulted where the structure is read.
+//!
+//! A fast commit counts if its tail has the right transaction and checksum; the first one that has not ends them all, since
+//! it was never completed. Linux refuses the volume where that is the very first; the records before it would be lost.
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::ops::Range;
+
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use super::log::Log;
+use crate::error::{Error, Place, Result};
+use crate::fs::ext4::InodeFlags;
+use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::extent::{self, INIT_MAX_LEN};
+use crate::fs::ext4::disk::fast_commit::{
+    ADD_RANGE, CREAT, DEL_RANGE, HEAD, INODE, LINK, PAD, RawAddRange, RawDelRange, RawDentry,
+    RawHead, RawTagLength, RawTail, TAIL, UNLINK,
+};
+use crate::fs::ext4::disk::inode::{GOOD_OLD_SIZE, RawInode};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("fast commit");
+
+/// What all fast commits together change. Memory: at most a few times the size of the fast-commit area.
+#[derive(Default)]
+pub(crate) struct FastCommits {
+    inodes: BTreeMap<InodeNo, InodeEdit>,
+    directories: BTreeMap<InodeNo, DirEdit>,
+    /// How many fast commits there are.
+    pub(super) count: u32,
+}
+
+/// What fast commits change of an inode.
+#[derive(Default)]
+pub(crate) struct InodeEdit {
+    /// The inode as recorded last, without what follows the fixed fields.
+    pub(super) bytes: Option<Box<[u8]>>,
+    /// It was made by a fast commit: what its place in the inode table maps belonged to another file.
+    pub(super) created: bool,
+    ranges: Vec<RangeEdit>,
+    /// How many edits stood before `bytes` was recorded.
+    ranges_before: usize,
+}
+
+/// Blocks of a file that lie elsewhere from now on, or nowhere.
+struct RangeEdit {
+    blocks: Range<u64>,
+    start: Option<(FsBlock, ExtentState)>,
+}
+
+/// What fast commits change of a directory's entries.
+#[derive(Default)]
+pub(crate) struct DirEdit {
+    /// The directory was made by a fast commit in this one: its blocks hold nothing, not even `.` and `..`.
+    pub(crate) created_in: Option<InodeNo>,
+    /// Each name that was added, with its inode, or removed.
+    pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
+}
+
+/// A record of a fast commit, its value still as bytes.
+struct Record {
+    place: Place,
+    tag: u16,
+    block: Block,
+    value: Range<usize>,
+}
+
+/// What record values are checked against.
+pub(super) struct Bounds {
+    pub(super) inodes: u32,
+    pub(super) blocks: u64,
+}
+
+impl FastCommits {
+    /// Reads the fast commits that follow the last full commit; `sequence` is that of the transaction they belong to.
+    pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
+        let mut commits = Self::default();
+        let mut pending = Vec::new();
+        let mut checksum = 0;
+        for index in log.superblock.fast_commits.clone() {
+            let (at, content) = log.read(index)?;
+            let place = PLACE.block(at);
+            let mut offset = 0;
+            while let Some(record) = Record::at(&content, offset, place) {
+                let first = commits.count == 0 && pending.is_empty();
+                if first && record.tag != HEAD {
+                    return Ok(commits);
+                }
+                match record.tag {
+                    HEAD => {
+                        if record.head()? != sequence {
+                            return Ok(commits);
+                        }
+                    }
+                    TAIL => {
+                        let (tid, stored) = record.tail()?;
+                        let end = record.value.start + size_of::<U32>();
+                        checksum = crc32c_raw(checksum, &content[offset..end]);
+                        if tid != sequence || stored != checksum {
+                            return Ok(commits);
+                        }
+                        for record in pending.drain(..) {
+                            commits.apply(&record, bounds)?;
+                        }
+                        commits.count += 1;
+                    }
+                    ADD_RANGE | DEL_RANGE | CREAT | LINK | UNLINK | INODE | PAD => {}
+                    _ => return Ok(commits),
+                }
+                let end = record.value.end;
+                if record.tag == TAIL {
+                    checksum = 0;
+                } else {
+                    checksum = crc32c_raw(checksum, &content[offset..end]);
+                    pending.push(record);
+                }
+                offset = end;
+            }
+        }
+        Ok(commits)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What changes of this inode and its map.
+    pub(crate) fn inode(&self, inode: InodeNo) -> Option<&InodeEdit> {
+        self.inodes.get(&inode)
+    }
+
+    /// What changes of the entries of this directory.
+    pub(crate) fn edits_of(&self, directory: InodeNo) -> Option<&DirEdit> {
+        self.directories.get(&directory)
+    }
+
+    fn apply(&mut self, record: &Record, bounds: &Bounds) -> Result<()> {
+        match record.tag {
+            ADD_RANGE => {
+                let (inode, edit) = record.add_range(bounds)?;
+                self.inodes.entry(inode).or_default().ranges.push(edit);
+            }
+            DEL_RANGE => {
+                let (inode, edit) = record.del_range(bounds)?;
+                self.inodes.entry(inode).or_default().ranges.push(edit);
+            }
+            INODE => {
+                let (inode, bytes) = record.inode(bounds)?;
+                let edit = self.inodes.entry(inode).or_default();
+                edit.bytes = Some(bytes.into());
+                edit.ranges_before = edit.ranges.len();
+            }
+            CREAT | LINK => {
+                let (directory, inode, name) = record.dentry(bounds)?;
+                self.directories.entry(directory).or_default().names.insert(name, Some(inode));
+                if record.tag == CREAT {
+                    self.create(inode, directory);
+                }
+            }
+            UNLINK => {
+                let (directory, inode, name) = record.dentry(bounds)?;
+                let names = &mut self.directories.entry(directory).or_default().names;
+                // A name that stands for another inode by now is another's.
+                if !names.get(&name).is_some_and(|now| now.is_some_and(|now| now != inode)) {
+                    names.insert(name, None);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The record of a creation comes behind the new inode and its ranges: what is older belongs to the number's former owner.
+    fn create(&mut self, inode: InodeNo, directory: InodeNo) {
+        let edit = self.inodes.entry(inode).or_default();
+        edit.created = true;
+        edit.ranges.drain(..edit.ranges_before);
+        edit.ranges_before = 0;
+        let is_directory = edit.bytes.as_ref().is_some_and(|bytes| bytes[1] & 0xF0 == 0x40);
+        if is_directory {
+            let new = DirEdit { created_in: Some(directory), ..DirEdit::default() };
+            self.directories.insert(inode, new);
+        } else {
+            self.directories.remove(&inode);
+        }
+    }
+}
+
+impl InodeEdit {
+    /// The inode, from the bytes that its place in the inode table holds.
+    ///
+    /// What follows the recorded bytes (extended attributes) stays. The root of the map stays too, since the records' ranges
+    /// are applied to it; of a new file it is empty. Inline data and short link targets are replaced.
+    pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
+        let mut inode: Box<[u8]> = table.into();
+        let Some(bytes) = &self.bytes else { return inode };
+        let len = bytes.len().min(inode.len());
+        let map = offset_of!(RawInode, i_block)..offset_of!(RawInode, i_generation);
+        let flags = U32::read_from_prefix(&bytes[offset_of!(RawInode, i_flags)..]);
+        let flags = InodeFlags::from_bits_retain(flags.map_or(0, |(flags, _)| flags.get()));
+        let kept = inode[map.clone()].to_vec();
+        inode[..len].copy_from_slice(&bytes[..len]);
+        if flags.contains(InodeFlags::EXTENTS) {
+            let magic = kept.starts_with(&extent::MAGIC.to_le_bytes());
+            let root = if magic && !self.created { kept } else { extent::empty_root() };
+            inode[map].copy_from_slice(&root);
+        }
+        inode
+    }
+
+    /// The extents of a leaf as the edits leave them, within `blocks`. The extents are in order and so is the result.
+    pub(crate) fn ranges(&self, extents: Vec<Extent>, blocks: Range<FileBlock>) -> Vec<Extent> {
+        let window = blocks.start.0..blocks.end.0;
+        let mut extents = if self.created { Vec::new() } else { extents };
+        extents = extents.into_iter().filter_map(|extent| part(extent, &window)).collect();
+        for edit in &self.ranges {
+            let changed = edit.blocks.start.max(window.start)..edit.blocks.end.min(window.end);
+            if changed.is_empty() {
+                continue;
+            }
+            let (before, after) = (window.start..changed.start, changed.end..window.end);
+            let mut edited: Vec<_> =
+                extents.iter().filter_map(|extent| part(*extent, &before)).collect();
+            edited.extend(edit.start.map(|(start, state)| Extent {
+                first: FileBlock(changed.start),
+                start: FsBlock(start.0 + (changed.start - edit.blocks.start)),
+                len: (changed.end - changed.start) as u32,
+                state,
+            }));
+            edited.extend(extents.iter().filter_map(|extent| part(*extent, &after)));
+            extents = edited;
+        }
+        extents
+    }
+}
+
+/// The part of an extent that lies within a range of the file's blocks.
+fn part(extent: Extent, window: &Range<u64>) -> Option<Extent> {
+    let first = extent.first.0.max(window.start);
+    let end = extent.end().0.min(window.end);
+    (first < end).then(|| Extent {
+        first: FileBlock(first),
+        start: FsBlock(extent.start.0 + (first - extent.first.0)),
+        len: (end - first) as u32,
+        state: extent.state,
+    })
+}
+
+impl Record {
+    /// The record at an offset of a block; `None` where no whole record is left.
+    fn at(block: &Block, offset: usize, place: Place) -> Option<Self> {
+        let (raw, _) = RawTagLength::ref_from_prefix(block.get(offset..)?).ok()?;
+        let start = offset + size_of::<RawTagLength>();
+        let mut end = start + usize::from(raw.fc_len.get());
+        let tag = raw.fc_tag.get();
+        if tag == TAIL {
+            // A tail takes the rest of its block, whatever its length says.
+            end = block.len();
+        }
+        (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
+    }
+
+    fn value<T: FromBytes>(&self) -> Result<(T, &[u8])> {
+        T::read_from_prefix(&self.block[self.value.clone()])
+            .map_err(|_| self.place.field("fc_len").corrupt("a record is cut short"))
+    }
+
+    fn inode_number(&self, number: U32, bounds: &Bounds) -> Result<InodeNo> {
+        let number = number.get();
+        if (1..=bounds.inodes).contains(&number) {
+            Ok(InodeNo(u64::from(number)))
+        } else {
+            let count = bounds.inodes;
+            Err(self.place.field("fc_ino").corrupt(format!("inode {number} of {count}")))
+        }
+    }
+
+    /// The transaction that a head names.
+    fn head(&self) -> Result<u32> {
+        let (raw, _) = self.value::<RawHead>()?;
+        match raw.fc_features.get() {
+            0 => Ok(raw.fc_tid.get()),
+            features => {
+                Err(Error::unsupported(format!("fast commits with features {features:#x}")))
+            }
+        }
+    }
+
+    /// Transaction and checksum of a tail.
+    fn tail(&self) -> Result<(u32, u32)> {
+        let (raw, _) = self.value::<RawTail>()?;
+        Ok((raw.fc_tid.get(), raw.fc_crc.get()))
+    }
+
+    fn add_range(&self, bounds: &Bounds) -> Result<(InodeNo, RangeEdit)> {
+        let (raw, _) = self.value::<RawAddRange>()?;
+        let extent = raw.fc_ex;
+        let first = u64::from(extent.ee_block.get());
+        let (len, state) = match extent.ee_len.get() {
+            len @ 0..=INIT_MAX_LEN => (len, ExtentState::Written),
+            len => (len - INIT_MAX_LEN, ExtentState::Unwritten),
+        };
+        let start = u64::from(extent.ee_start_lo.get()) | u64::from(extent.ee_start_hi.get()) << 32;
+        let end = first + u64::from(len);
+        if len == 0 || end > 1 << 32 || start == 0 || start + u64::from(len) > bounds.blocks {
+            return Err(self.place.field("fc_ex").corrupt(format!("{first}+{len} at {start}")));
+        }
+        let edit = RangeEdit { blocks: first..end, start: Some((FsBlock(start), state)) };
+        Ok((self.inode_number(raw.fc_ino, bounds)?, edit))
+    }
+
+    fn del_range(&self, bounds: &Bounds) -> Result<(InodeNo, RangeEdit)> {
+        let (raw, _) = self.value::<RawDelRange>()?;
+        let first = u64::from(raw.fc_lblk.get());
+        let end = first + u64::from(raw.fc_len.get());
+        Ok((self.inode_number(raw.fc_ino, bounds)?, RangeEdit { blocks: first..end, start: None }))
+    }
+
+    fn inode(&self, bounds: &Bounds) -> Result<(InodeNo, &[u8])> {
+        let (number, bytes) = self.value::<U32>()?;
+        if bytes.len() < GOOD_OLD_SIZE {
+            let len = bytes.len();
+            return Err(self.place.field("fc_len").corrupt(format!("an inode of {len} bytes")));
+        }
+        Ok((self.inode_number(number, bounds)?, bytes))
+    }
+
+    fn dentry(&self, bounds: &Bounds) -> Result<(InodeNo, InodeNo, Vec<u8>)> {
+        let (raw, name) = self.value::<RawDentry>()?;
+        let valid =
+            !name.is_empty() && name.len() <= 255 && !name.iter().any(|b| b"/\0".contains(b));
+        if !valid {
+            let len = name.len();
+            return Err(self.place.field("fc_dname").corrupt(format!("a name of {len} bytes")));
+        }
+        let directory = self.inode_number(raw.fc_parent_ino, bounds)?;
+        Ok((directory, self.inode_number(raw.fc_ino, bounds)?, name.to_vec()))
+    }
+}

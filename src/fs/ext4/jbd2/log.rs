@@ -1,0 +1,211 @@
+//! The log's own blocks: headers, tags, revocations, and the checksums that protect them.
+
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+use zerocopy::big_endian::{U32, U64};
+
+use super::superblock::{JournalFeatures, JournalSuperblock};
+use crate::error::{Place, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::journal::{
+    COMMIT_CHECKSUM, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3, TAG_ESCAPED,
+    TAG_LAST, TAG_SAME_UUID, TAG_UUID_LEN, TAIL_LEN, tag_len,
+};
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+/// The journal as a file of blocks.
+pub(super) struct Log {
+    inode: Inode,
+    pub(super) superblock: JournalSuperblock,
+}
+
+/// A copy that a transaction holds: one tag of a descriptor block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tag {
+    /// The block that it is a copy of.
+    pub(super) target: FsBlock,
+    /// Its first four bytes were the magic number and were zeroed.
+    pub(super) escaped: bool,
+    /// As stored: all 32 bits, or the lower 16.
+    pub(super) checksum: u32,
+}
+
+impl Log {
+    pub(super) fn open(fs: &Arc<Ext4>, number: InodeNo) -> Result<Self> {
+        let inode = fs.inode(number)?;
+        let inline = inode.flags().intersects(InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT);
+        if inode.file_type() != FileType::Regular || inline {
+            let place = Place::new("journal").inode(number).field("i_mode");
+            return Err(place.corrupt("the journal is not a plain file"));
+        }
+        let size = fs.superblock.block_size;
+        let first = Self::locate(&inode, 0)?;
+        let content = fs.blocks.read_device(first)?;
+        let available = inode.size() >> size.shift();
+        let superblock = JournalSuperblock::parse(&content, first, size, available)?;
+        Ok(Self { inode, superblock })
+    }
+
+    /// Where a block of the journal stands on the device.
+    pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
+        Self::locate(&self.inode, index)
+    }
+
+    fn locate(inode: &Inode, index: u32) -> Result<FsBlock> {
+        inode.fs_block(FileBlock(u64::from(index)))?.ok_or_else(|| {
+            let place = Place::new("journal").inode(inode.number());
+            place.corrupt(format!("its block {index} is a hole"))
+        })
+    }
+
+    /// A block of the journal and where it stands.
+    pub(super) fn read(&self, index: u32) -> Result<(FsBlock, Block)> {
+        let block = self.block(index)?;
+        Ok((block, self.inode.fs.blocks.read_device(block)?))
+    }
+
+    /// The block after this one, around the end of the ring.
+    pub(super) fn after(&self, index: u32) -> u32 {
+        let log = &self.superblock.log;
+        if index + 1 < log.end { index + 1 } else { log.start }
+    }
+
+    /// The type of a block that belongs to a transaction; `None` where the log has ended before it.
+    pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
+        let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
+        (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)
+            .then(|| header.h_blocktype.get())
+    }
+
+    /// The bytes of a descriptor or revoke block before its checksum.
+    fn body<'a>(&self, content: &'a [u8]) -> &'a [u8] {
+        let tail = if self.superblock.seed.is_some() { TAIL_LEN } else { 0 };
+        &content[..content.len() - tail]
+    }
+
+    /// Verifies the checksum at the end of a descriptor or revoke block.
+    pub(super) fn verify_tail(&self, content: &[u8], place: Place) -> Result<()> {
+        let Some(seed) = self.superblock.seed else { return Ok(()) };
+        let body = self.body(content);
+        let computed = crc32c_raw(crc32c_raw(seed, body), &[0; TAIL_LEN]);
+        let stored = U32::read_from_bytes(&content[body.len()..]).map_or(0, U32::get);
+        if stored == computed {
+            Ok(())
+        } else {
+            Err(place.field("t_checksum").bad_checksum(stored, computed))
+        }
+    }
+
+    /// Verifies the checksum of a commit block of versions 2 and 3.
+    pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
+        let Some(seed) = self.superblock.seed else { return Ok(()) };
+        let mut computed = crc32c_raw(seed, &content[..COMMIT_CHECKSUM.start]);
+        computed = crc32c_raw(computed, &[0; 4]);
+        computed = crc32c_raw(computed, &content[COMMIT_CHECKSUM.end..]);
+        let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);
+        if stored == computed {
+            Ok(())
+        } else {
+            Err(place.field("h_chksum").bad_checksum(stored, computed))
+        }
+    }
+
+    /// Verifies a copy as it lies in the journal against its tag.
+    pub(super) fn verify_copy(
+        &self,
+        tag: &Tag,
+        sequence: u32,
+        content: &[u8],
+        place: Place,
+    ) -> Result<()> {
+        let Some(seed) = self.superblock.seed else { return Ok(()) };
+        let mut computed = crc32c_raw(crc32c_raw(seed, &sequence.to_be_bytes()), content);
+        if !self.superblock.has(JournalFeatures::CSUM_V3) {
+            computed &= 0xFFFF;
+        }
+        if tag.checksum == computed {
+            Ok(())
+        } else {
+            Err(place.field("t_checksum").bad_checksum(tag.checksum, computed))
+        }
+    }
+
+    /// The tags of a descriptor block: up to the one marked as the last, or as many as fit.
+    ///
+    /// The flag for a deleted block is not looked at: Linux neither sets nor reads it.
+    pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
+        let sb = &self.superblock;
+        let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);
+        let version3 = sb.has(JournalFeatures::CSUM_V3);
+        let len = if version3 {
+            size_of::<RawTag3>()
+        } else {
+            tag_len(wide, sb.has(JournalFeatures::CSUM_V2))
+        };
+        let mut rest = &self.body(content)[size_of::<RawHeader>()..];
+        let mut tags = Vec::new();
+        while let Some((bytes, behind)) = rest.split_at_checked(len) {
+            let tag = if version3 { tag3(bytes, wide) } else { tag2(bytes, wide) };
+            let Some((tag, flags)) = tag else { break };
+            tags.push(tag);
+            let uuid = if flags & TAG_SAME_UUID == 0 { TAG_UUID_LEN } else { 0 };
+            rest = behind.get(uuid..).unwrap_or_default();
+            if flags & TAG_LAST != 0 {
+                break;
+            }
+        }
+        tags
+    }
+
+    /// The blocks that a revoke block revokes.
+    pub(super) fn revocations(&self, content: &[u8], place: Place) -> Result<Vec<FsBlock>> {
+        let used = RawRevoke::ref_from_prefix(content).map_or(0, |(raw, _)| raw.r_count.get());
+        let numbers = (size_of::<RawRevoke>() <= used as usize)
+            .then(|| self.body(content).get(size_of::<RawRevoke>()..used as usize))
+            .flatten();
+        let Some(numbers) = numbers else {
+            return Err(place.field("r_count").corrupt(format!("{used} bytes")));
+        };
+        let blocks = if self.superblock.has(JournalFeatures::SIXTY_FOUR_BIT) {
+            let (numbers, _) = numbers.as_chunks::<8>();
+            numbers.iter().map(|number| FsBlock(U64::from_bytes(*number).get())).collect()
+        } else {
+            let (numbers, _) = numbers.as_chunks::<4>();
+            numbers
+                .iter()
+                .map(|number| FsBlock(u64::from(U32::from_bytes(*number).get())))
+                .collect()
+        };
+        Ok(blocks)
+    }
+
+    /// The fixed fields of a commit block.
+    pub(super) fn commit(content: &[u8], place: Place) -> Result<&RawCommit> {
+        RawCommit::ref_from_prefix(content)
+            .map(|(raw, _)| raw)
+            .map_err(|_| place.corrupt("it is cut short"))
+    }
+}
+
+fn tag3(bytes: &[u8], wide: bool) -> Option<(Tag, u32)> {
+    let (raw, _) = RawTag3::read_from_prefix(bytes).ok()?;
+    let high = if wide { raw.t_blocknr_high.get() } else { 0 };
+    let flags = raw.t_flags.get();
+    Some((tag(raw.t_blocknr.get(), high, flags, raw.t_checksum.get()), flags))
+}
+
+fn tag2(bytes: &[u8], wide: bool) -> Option<(Tag, u32)> {
+    let (raw, rest) = RawTag::read_from_prefix(bytes).ok()?;
+    let high = if wide { U32::read_from_prefix(rest).ok()?.0.get() } else { 0 };
+    let flags = u32::from(raw.t_flags.get());
+    Some((tag(raw.t_blocknr.get(), high, flags, u32::from(raw.t_checksum.get())), flags))
+}
+
+fn tag(low: u32, high: u32, flags: u32, checksum: u32) -> Tag {
+    let target = FsBlock(u64::from(low) | u64::from(high) << 32);
+    Tag { target, escaped: flags & TAG_ESCAPED != 0, checksum }
+}

@@ -1,0 +1,131 @@
+//! The journal of a volume that was not unmounted: recovered in memory, with nothing written.
+//!
+//! Linux recovers a journal by copying the newest committed version of each block to its place. Here the copies stay where
+//! they are, and an [overlay](super::blocks::Overlay) tells readers where to find them: metadata reads are redirected, and so
+//! are extents of files whose data went through the journal. Fast commits, which record operations instead of blocks, become
+//! [edits](fast_commit) of inodes, maps and directories.
+//!
+//! Memory: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
+
+pub(crate) mod fast_commit;
+mod log;
+mod recover;
+mod superblock;
+
+use std::sync::Arc;
+
+pub use superblock::JournalFeatures;
+
+use self::fast_commit::{Bounds, FastCommits};
+use self::log::Log;
+use super::blocks::Overlay;
+use super::{Compat, Ext4, Incompat};
+use crate::error::{Context, Error, Place, Result};
+use crate::units::InodeNo;
+
+/// A volume's journal: what it is, and in what state it was found.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    /// In what state it was found.
+    pub state: JournalState,
+    /// Its features. Empty where its superblock was not read.
+    pub features: JournalFeatures,
+    /// Its size in blocks of the file system. 0 where its superblock was not read.
+    pub blocks: u32,
+}
+
+/// In what state a journal was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JournalState {
+    /// The volume has none.
+    None,
+    /// Nothing was to be recovered.
+    Clean,
+    /// It was recovered in memory.
+    Recovered(Recovery),
+    /// It is on another device, and nothing is to be recovered.
+    External,
+    /// Nothing is to be recovered, but its superblock is wrong or unknown: this error.
+    Unreadable(String),
+}
+
+/// What a recovery found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Committed transactions.
+    pub transactions: u32,
+    /// Blocks whose newest version stands in the journal.
+    pub blocks: u64,
+    /// Copies that were taken back by a revocation.
+    pub revoked: u64,
+    /// Fast commits behind the last full one.
+    pub fast_commits: u32,
+}
+
+impl Journal {
+    /// The journal of a volume that has none.
+    pub(super) fn none() -> Self {
+        Self::without_superblock(JournalState::None)
+    }
+
+    fn without_superblock(state: JournalState) -> Self {
+        Self { state, features: JournalFeatures::empty(), blocks: 0 }
+    }
+}
+
+/// Reads the journal, and recovers it where the superblock asks for it. `fs` sees the volume as the device holds it.
+pub(super) fn recover(fs: &Arc<Ext4>) -> Result<(Journal, Overlay, FastCommits)> {
+    let sb = &fs.superblock;
+    let dirty = sb.incompat.contains(Incompat::RECOVER);
+    let nothing = |journal| Ok((journal, Overlay::default(), FastCommits::default()));
+    if !sb.compat.contains(Compat::HAS_JOURNAL) {
+        if dirty {
+            let place = Place::new("superblock").field("s_feature_incompat");
+            return Err(place.corrupt("a journal needs recovery, but there is none"));
+        }
+        return nothing(Journal::none());
+    }
+    let Some(number) = sb.journal_inode else {
+        if dirty {
+            return Err(Error::unsupported(
+                "the journal is on another device (journal_dev) and needs recovery",
+            ));
+        }
+        return nothing(Journal::without_superblock(JournalState::External));
+    };
+    if dirty {
+        return replay(fs, number).context(|| "journal recovery");
+    }
+    let journal = match Log::open(fs, number) {
+        Ok(log) => Journal {
+            state: JournalState::Clean,
+            features: log.superblock.features,
+            blocks: log.superblock.blocks,
+        },
+        Err(error) => Journal::without_superblock(JournalState::Unreadable(error.to_string())),
+    };
+    nothing(journal)
+}
+
+fn replay(fs: &Arc<Ext4>, number: InodeNo) -> Result<(Journal, Overlay, FastCommits)> {
+    let log = Log::open(fs, number)?;
+    let (features, blocks) = (log.superblock.features, log.superblock.blocks);
+    let Some(start) = log.superblock.start else {
+        let journal = Journal { state: JournalState::Clean, features, blocks };
+        return Ok((journal, Overlay::default(), FastCommits::default()));
+    };
+    let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
+    let replay = recover::walk(&log, start, device_blocks)?;
+    let bounds = Bounds { inodes: fs.superblock.inodes_count, blocks: fs.superblock.blocks_count };
+    let fast_commits = FastCommits::read(&log, replay.next_sequence, &bounds)?;
+    let (transactions, revoked) = (replay.transactions, replay.revoked);
+    let overlay = replay.into_overlay(&log)?;
+    let recovery = Recovery {
+        transactions,
+        blocks: overlay.len() as u64,
+        revoked,
+        fast_commits: fast_commits.count,
+    };
+    let state = JournalState::Recovered(recovery);
+    Ok((Journal { state, features, blocks }, overlay, fast_commits))
+}

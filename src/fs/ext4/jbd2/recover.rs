@@ -1,0 +1,226 @@
+//! Walks the log and finds where the newest committed copy of each block stands.
+//!
+//! A recovery that writes needs three passes: one to find the end, one for the revocations, one to replay. Here nothing is
+//! written, so that a revocation can still take back a copy that was found before it: one pass is enough.
+//!
+//! What is damaged is judged as Linux does:
+//!
+//! - A block without the magic number or with another sequence number ends the log, and so does a transaction without commit.
+//! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than the one before:
+//!   then it is a left-over of an earlier use of the journal and ends the log.
+//! - With asynchronous commits a bad commit block is an interrupted commit and ends the log. With checksums of the first
+//!   version a commit behind it proves that it was none, and is an error.
+//! - A bad copy is an error, where Linux would write it; here only if no later copy or revocation made it needless.
+
+use std::collections::BTreeMap;
+
+use super::log::{Log, Tag};
+use super::superblock::JournalFeatures;
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::ext4::blocks::{Overlay, Relocated};
+use crate::fs::ext4::checksum::crc32_be;
+use crate::fs::ext4::disk::journal::{CHECKSUM_CRC32, COMMIT, DESCRIPTOR, REVOKE};
+use crate::units::FsBlock;
+
+const DESCRIPTOR_PLACE: Place = Place::new("journal descriptor");
+const REVOKE_PLACE: Place = Place::new("journal revoke block");
+const COMMIT_PLACE: Place = Place::new("journal commit block");
+/// How many copies are kept track of: about 250 MiB. Linux's default journals hold at most 262,144 blocks.
+const MAX_COPIES: usize = 4 << 20;
+
+/// A committed copy of a block: which block of the journal, and what verifies it.
+struct Copy {
+    index: u32,
+    sequence: u32,
+    tag: Tag,
+}
+
+/// What the log holds.
+#[derive(Default)]
+pub(super) struct Replay {
+    copies: BTreeMap<FsBlock, Copy>,
+    pub(super) transactions: u32,
+    pub(super) revoked: u64,
+    /// Sequence number of the transaction that would have come next.
+    pub(super) next_sequence: u32,
+}
+
+/// A transaction whose commit has not been reached yet.
+struct Transaction {
+    copies: Vec<(Tag, u32)>,
+    /// Its revoke blocks, by their index: what they list is read at the commit, one at a time.
+    revokes: Vec<u32>,
+    /// The checksum of the first version, over descriptors and copies.
+    checksum: u32,
+    damage: Option<Error>,
+}
+
+impl Transaction {
+    fn new() -> Self {
+        Self { copies: Vec::new(), revokes: Vec::new(), checksum: !0, damage: None }
+    }
+
+    /// Verifies a transaction by its commit block.
+    fn verify(self, log: &Log, commit: &[u8], place: Place) -> Result<Self, Fault> {
+        if let Some(error) = self.damage {
+            return Err(Fault::Damaged(error));
+        }
+        let verified = if log.superblock.has(JournalFeatures::CHECKSUM) {
+            self.verify_first_version(commit, place)
+        } else {
+            log.verify_commit(commit, place)
+        };
+        match verified {
+            Ok(()) => Ok(self),
+            Err(error) if log.superblock.has(JournalFeatures::ASYNC_COMMIT) => {
+                Err(Fault::Interrupted(error))
+            }
+            Err(error) => Err(Fault::Damaged(error)),
+        }
+    }
+
+    /// The first version's checksum may be absent: then type, size and value are zero.
+    fn verify_first_version(&self, commit: &[u8], place: Place) -> Result<()> {
+        let raw = Log::commit(commit, place)?;
+        let stored = raw.h_chksum[0].get();
+        match (raw.h_chksum_type, raw.h_chksum_size) {
+            (0, 0) if stored == 0 => Ok(()),
+            (CHECKSUM_CRC32, 4) if stored == self.checksum => Ok(()),
+            (CHECKSUM_CRC32, 4) => Err(place.field("h_chksum").bad_checksum(stored, self.checksum)),
+            (number, _) => Err(place.field("h_chksum_type").corrupt(format!("{number}"))),
+        }
+    }
+}
+
+/// What is wrong with a transaction that has a commit block.
+enum Fault {
+    Damaged(Error),
+    /// The commit block alone is wrong, and the journal commits asynchronously.
+    Interrupted(Error),
+}
+
+/// A place in the ring. As many blocks are taken from it as the ring has, so that every walk ends.
+struct Cursor<'a> {
+    log: &'a Log,
+    index: u32,
+    left: usize,
+}
+
+impl Cursor<'_> {
+    fn take(&mut self) -> Option<u32> {
+        self.left = self.left.checked_sub(1)?;
+        let index = self.index;
+        self.index = self.log.after(index);
+        Some(index)
+    }
+}
+
+/// Walks the log from `start`. Blocks below `device_blocks` may be replayed: a volume that was growing has blocks of its own
+/// behind the end that its old superblock names.
+pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
+    let sb = &log.superblock;
+    let first_version = sb.has(JournalFeatures::CHECKSUM);
+    let mut replay = Replay { next_sequence: sb.sequence, ..Replay::default() };
+    let mut cursor = Cursor { log, index: start, left: sb.log.len() };
+    let mut transaction = Transaction::new();
+    let mut sequence = sb.sequence;
+    let mut newest = 0;
+    let mut interrupted: Option<Error> = None;
+
+    'log: while let Some(index) = cursor.take() {
+        let (at, content) = log.read(index)?;
+        match Log::block_type(&content, sequence) {
+            Some(DESCRIPTOR) => {
+                let verified = log.verify_tail(&content, DESCRIPTOR_PLACE.block(at));
+                transaction.damage = transaction.damage.or(verified.err());
+                if first_version {
+                    transaction.checksum = crc32_be(transaction.checksum, &content);
+                }
+                for tag in log.tags(&content) {
+                    let Some(index) = cursor.take() else { break 'log };
+                    if first_version {
+                        let (_, copy) = log.read(index)?;
+                        transaction.checksum = crc32_be(transaction.checksum, &copy);
+                    }
+                    transaction.copies.push((tag, index));
+                }
+                if transaction.copies.len() + replay.copies.len() > MAX_COPIES {
+                    return Err(Error::new(
+                        ErrorKind::LimitExceeded,
+                        format!("the journal holds more than {MAX_COPIES} blocks to recover"),
+                    ));
+                }
+            }
+            Some(REVOKE) => {
+                let verified = log.verify_tail(&content, REVOKE_PLACE.block(at));
+                transaction.damage = transaction.damage.or(verified.err());
+                transaction.revokes.push(index);
+            }
+            Some(COMMIT) => {
+                if let Some(error) = interrupted {
+                    return Err(error);
+                }
+                let finished = std::mem::replace(&mut transaction, Transaction::new());
+                let seconds = Log::commit(&content, COMMIT_PLACE.block(at))?.h_commit_sec.get();
+                match finished.verify(log, &content, COMMIT_PLACE.block(at)) {
+                    Ok(finished) => replay.apply(log, &finished, sequence, device_blocks)?,
+                    Err(_) if seconds < newest => break,
+                    Err(Fault::Damaged(error)) => return Err(error),
+                    Err(Fault::Interrupted(error)) if first_version => interrupted = Some(error),
+                    Err(Fault::Interrupted(_)) => break,
+                }
+                newest = seconds;
+                sequence = sequence.wrapping_add(1);
+            }
+            _ => break,
+        }
+    }
+    Ok(replay)
+}
+
+impl Replay {
+    /// Takes over what a transaction has committed: first its copies, then its revocations, which take back its own copies
+    /// too.
+    fn apply(
+        &mut self,
+        log: &Log,
+        transaction: &Transaction,
+        sequence: u32,
+        device_blocks: u64,
+    ) -> Result<()> {
+        for &(tag, index) in &transaction.copies {
+            if tag.target.0 >= device_blocks {
+                let place = DESCRIPTOR_PLACE.block(log.block(index)?).field("t_blocknr");
+                let target = tag.target;
+                return Err(place.corrupt(format!("block {target} is outside the device")));
+            }
+            self.copies.insert(tag.target, Copy { index, sequence, tag });
+        }
+        for &index in &transaction.revokes {
+            let (at, content) = log.read(index)?;
+            for block in log.revocations(&content, REVOKE_PLACE.block(at))? {
+                self.revoked += u64::from(self.copies.remove(&block).is_some());
+            }
+        }
+        self.transactions += 1;
+        self.next_sequence = sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Verifies the copies that are left and tells where they stand.
+    pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
+        let mut overlay = Overlay::default();
+        for (target, copy) in self.copies {
+            let at = log.block(copy.index)?;
+            if log.superblock.seed.is_some() {
+                let (_, content) = log.read(copy.index)?;
+                let place = Place::new("journal copy").block(at);
+                log.verify_copy(&copy.tag, copy.sequence, &content, place)?;
+            }
+            let relocated =
+                if copy.tag.escaped { Relocated::Escaped(at) } else { Relocated::Journal(at) };
+            overlay.insert(target, relocated);
+        }
+        Ok(overlay)
+    }
+}

@@ -1,0 +1,184 @@
+//! The journal's superblock, checked: where the log lies, what it holds, and how it is protected.
+
+use std::ops::Range;
+
+use bitflags::bitflags;
+use zerocopy::FromBytes;
+
+use crate::error::{Error, Place, Result};
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::journal::{
+    CHECKSUM_CRC32C, MAGIC, RawJournalSuperblock, SUPERBLOCK_V1, SUPERBLOCK_V2,
+};
+use crate::units::{BlockSize, FsBlock};
+
+const PLACE: Place = Place::new("journal superblock");
+const SIZE: usize = size_of::<RawJournalSuperblock>();
+const CHECKSUM_OFFSET: usize = 0xFC;
+/// Fast-commit blocks where `s_num_fc_blocks` is 0.
+const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
+
+bitflags! {
+    /// The features of a journal, in one set: those of `s_feature_incompat`, and the one of `s_feature_compat`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct JournalFeatures: u64 {
+        /// Revoke blocks.
+        const REVOKE = 0x1;
+        /// Block numbers of 64 bits.
+        const SIXTY_FOUR_BIT = 0x2;
+        /// The commit block may reach the device before what it commits.
+        const ASYNC_COMMIT = 0x4;
+        /// Checksums of every block, tags with 16 bits of them.
+        const CSUM_V2 = 0x8;
+        /// Checksums of every block, tags with 32 bits of them.
+        const CSUM_V3 = 0x10;
+        /// A fast-commit area.
+        const FAST_COMMIT = 0x20;
+        /// Commit blocks with a checksum over the transaction (compat: the first version).
+        const CHECKSUM = 0x1 << 32;
+        const _ = !0;
+    }
+}
+
+impl JournalFeatures {
+    const KNOWN: Self = Self::REVOKE
+        .union(Self::SIXTY_FOUR_BIT)
+        .union(Self::ASYNC_COMMIT)
+        .union(Self::CSUM_V2)
+        .union(Self::CSUM_V3)
+        .union(Self::FAST_COMMIT)
+        .union(Self::CHECKSUM);
+}
+
+/// What the journal's superblock says. Log positions are blocks of the journal, counted from its superblock.
+#[derive(Clone, Debug)]
+pub(super) struct JournalSuperblock {
+    pub(super) features: JournalFeatures,
+    /// Blocks of the journal, its superblock and the fast-commit area included.
+    pub(super) blocks: u32,
+    /// The log, used as a ring.
+    pub(super) log: Range<u32>,
+    /// The fast-commit area; empty where there is none.
+    pub(super) fast_commits: Range<u32>,
+    /// First block of the log that is in use; `None` where nothing is to be recovered.
+    pub(super) start: Option<u32>,
+    /// Sequence number of the transaction that begins there.
+    pub(super) sequence: u32,
+    /// Seed of all checksums of version 2 and 3.
+    pub(super) seed: Option<u32>,
+}
+
+impl JournalSuperblock {
+    /// Checks the journal's first block, which stands at `block`. `available` is the number of blocks of the journal file.
+    pub(super) fn parse(
+        bytes: &[u8],
+        block: FsBlock,
+        size: BlockSize,
+        available: u64,
+    ) -> Result<Self> {
+        let place = PLACE.block(block);
+        let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let magic = raw.s_header.h_magic.get();
+        if magic != MAGIC {
+            return Err(place
+                .field("h_magic")
+                .corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
+        }
+        let features = match raw.s_header.h_blocktype.get() {
+            SUPERBLOCK_V1 => JournalFeatures::empty(),
+            SUPERBLOCK_V2 => Self::features(raw)?,
+            other => return Err(place.field("h_blocktype").corrupt(format!("{other}"))),
+        };
+        let seed = Self::verify(raw, &bytes[..SIZE], features, place)?;
+
+        let block_size = raw.s_blocksize.get();
+        if usize::try_from(block_size) != Ok(size.bytes()) {
+            return Err(place.field("s_blocksize").corrupt(format!("{block_size} bytes")));
+        }
+        let blocks = raw.s_maxlen.get();
+        if u64::from(blocks) > available {
+            return Err(place
+                .field("s_maxlen")
+                .corrupt(format!("{blocks} blocks in a journal of {available}")));
+        }
+        let mut log = raw.s_first.get()..blocks;
+        let mut fast_commits = 0..0;
+        if features.contains(JournalFeatures::FAST_COMMIT) {
+            let count = match raw.s_num_fc_blocks.get() {
+                0 => DEFAULT_FAST_COMMIT_BLOCKS,
+                count => count,
+            };
+            log.end = blocks.saturating_sub(count);
+            // Linux leaves the block between the log and the area unused.
+            fast_commits = log.end.saturating_add(1)..blocks;
+        }
+        if log.start == 0 || log.is_empty() {
+            let (first, end) = (log.start, log.end);
+            return Err(place.field("s_first").corrupt(format!("the log from {first} to {end}")));
+        }
+        let start = raw.s_start.get();
+        if start != 0 && !log.contains(&start) {
+            return Err(place.field("s_start").corrupt(format!("{start} is outside {log:?}")));
+        }
+        Ok(Self {
+            features,
+            blocks,
+            log,
+            fast_commits,
+            start: (start != 0).then_some(start),
+            sequence: raw.s_sequence.get(),
+            seed,
+        })
+    }
+
+    fn features(raw: &RawJournalSuperblock) -> Result<JournalFeatures> {
+        let (incompat, compat) = (raw.s_feature_incompat.get(), raw.s_feature_compat.get());
+        let read_only = raw.s_feature_ro_compat.get();
+        let first_version = JournalFeatures::CHECKSUM.bits() & u64::from(compat) << 32;
+        let features = JournalFeatures::from_bits_retain(u64::from(incompat) | first_version);
+        let unknown = features - JournalFeatures::KNOWN;
+        if !unknown.is_empty() || read_only != 0 {
+            return Err(Error::unsupported(format!(
+                "the journal needs features {:#x} incompat, {read_only:#x} ro_compat",
+                unknown.bits()
+            )));
+        }
+        Ok(features)
+    }
+
+    /// Verifies the superblock's own checksum and gives the seed for the others. The three versions exclude each other.
+    fn verify(
+        raw: &RawJournalSuperblock,
+        bytes: &[u8],
+        features: JournalFeatures,
+        place: Place,
+    ) -> Result<Option<u32>> {
+        let versions = features
+            & (JournalFeatures::CSUM_V2 | JournalFeatures::CSUM_V3 | JournalFeatures::CHECKSUM);
+        if versions.bits().count_ones() > 1 {
+            let names: Vec<_> = versions.iter_names().map(|(name, _)| name).collect();
+            return Err(place.field("s_feature_incompat").corrupt(names.join(" and ")));
+        }
+        if !versions.intersects(JournalFeatures::CSUM_V2 | JournalFeatures::CSUM_V3) {
+            return Ok(None);
+        }
+        if raw.s_checksum_type != CHECKSUM_CRC32C {
+            let number = raw.s_checksum_type;
+            return Err(Error::unsupported(format!("journal checksums of type {number}")));
+        }
+        let mut computed = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
+        computed = crc32c_raw(computed, &[0; 4]);
+        computed = crc32c_raw(computed, &bytes[CHECKSUM_OFFSET + 4..]);
+        let stored = raw.s_checksum.get();
+        if stored != computed {
+            return Err(place.field("s_checksum").bad_checksum(stored, computed));
+        }
+        Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
+    }
+
+    pub(super) fn has(&self, feature: JournalFeatures) -> bool {
+        self.features.contains(feature)
+    }
+}

@@ -1,0 +1,89 @@
+//! Multiple mount protection: whether another node has the volume.
+//!
+//! Linux checks it for read-write mounts only. A reader beside a writer on another node would see blocks change under it, so
+//! here a read-only open is refused too while the other node is alive: while it is, it counts the sequence number on. A node
+//! that died left a number that stands still, and the volume is opened, with its journal recovered as after any crash.
+
+use std::time::Duration;
+
+use zerocopy::FromBytes;
+
+use super::checksum::crc32c_raw;
+use super::disk::mmp::{CHECKSUM_OFFSET, MAGIC, RawMmp, SEQ_CLEAN, SEQ_FSCK};
+use super::superblock::Superblock;
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::sys::Buffer;
+use crate::units::FsBlock;
+
+/// How often the sequence number is looked at while waiting.
+const LOOK: Duration = Duration::from_millis(250);
+/// The longest wait, whatever interval the volume names.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Refuses a volume that another node has: `Busy`, with the node's name.
+pub(super) fn check(device: &dyn Device, sb: &Superblock) -> Result<()> {
+    let Some(block) = sb.mmp_block else { return Ok(()) };
+    check_with(device, sb, block, std::thread::sleep)
+}
+
+fn check_with(
+    device: &dyn Device,
+    sb: &Superblock,
+    block: FsBlock,
+    wait: impl Fn(Duration),
+) -> Result<()> {
+    let first = read(device, sb, block)?;
+    let seq = first.mmp_seq.get();
+    let holder = || {
+        let text = |bytes: &[u8]| {
+            let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let (node, device) = (text(&first.mmp_nodename), text(&first.mmp_bdevname));
+        format!("node {node:?} by its device {device:?}")
+    };
+    if seq == SEQ_CLEAN {
+        return Ok(());
+    }
+    if seq == SEQ_FSCK {
+        let what = format!("e2fsck is at work on it, from {}", holder());
+        return Err(Error::new(ErrorKind::Busy, what));
+    }
+    // The holder counts on once in an interval, and may be late by as much.
+    let interval = first.mmp_check_interval.get().max(sb.mmp_interval).max(1);
+    let limit = Duration::from_secs(2 * u64::from(interval)).min(LONGEST);
+    for _ in 0..limit.as_millis() / LOOK.as_millis() {
+        wait(LOOK);
+        if read(device, sb, block)?.mmp_seq.get() != seq {
+            return Err(Error::new(ErrorKind::Busy, format!("in use on {}", holder())));
+        }
+    }
+    Ok(())
+}
+
+/// The block as the device holds it now: it changes, so that it is never cached.
+fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
+    let place = Place::new("MMP block").block(block);
+    if block.0 == 0 || !sb.contains(block) {
+        let place = Place::new("superblock").field("s_mmp_block");
+        return Err(place.corrupt(format!("block {block} of {}", sb.blocks_count)));
+    }
+    let mut buffer = Buffer::aligned(sb.block_size.bytes())?;
+    device.read_exact_at(&mut buffer, sb.block_size.offset_of(block))?;
+    let Ok((raw, _)) = RawMmp::read_from_prefix(&buffer) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    if raw.mmp_magic.get() != MAGIC {
+        let magic = raw.mmp_magic.get();
+        return Err(place.field("mmp_magic").corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
+    }
+    if let Some(seed) = sb.seed {
+        let computed = crc32c_raw(seed.0, &buffer[..CHECKSUM_OFFSET]);
+        let stored = raw.mmp_checksum.get();
+        if stored != computed {
+            return Err(place.field("mmp_checksum").bad_checksum(stored, computed));
+        }
+    }
+    Ok(raw)
+}

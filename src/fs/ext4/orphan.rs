@@ -1,0 +1,88 @@
+//! Orphans: inodes without a name that were still open, or that were being truncated. Reading needs nothing of them; they
+//! are counted for reports.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use super::Ext4;
+use super::checksum::crc32c_raw;
+use super::disk::orphan::{MAGIC, RawOrphanTail};
+use super::inode::Inode;
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+/// A longer list is refused: 16 MiB for the memory of what was seen.
+const MAX_LISTED: usize = 1 << 20;
+const FILE: Place = Place::new("orphan file");
+
+impl Ext4 {
+    /// How many orphans the volume records, in the list that the superblock begins and in the orphan file.
+    ///
+    /// # Errors
+    /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million.
+    pub fn orphans(self: &Arc<Self>) -> Result<u64> {
+        let listed = self.listed_orphans()? as u64;
+        let filed = match self.superblock.orphan_file {
+            Some(number) => self.inode(number)?.filed_orphans()?,
+            None => 0,
+        };
+        Ok(listed + filed)
+    }
+
+    /// Follows the list: each orphan names the next in `i_dtime`.
+    fn listed_orphans(self: &Arc<Self>) -> Result<usize> {
+        let mut seen = HashSet::new();
+        let mut next = self.superblock.last_orphan;
+        while next != 0 {
+            let number = InodeNo(u64::from(next));
+            let inode = self.inode(number)?;
+            if !seen.insert(next) {
+                let place = Place::new("inode").inode(number).field("i_dtime");
+                return Err(place.corrupt("the list of orphans loops"));
+            }
+            if seen.len() > MAX_LISTED {
+                return Err(Error::new(ErrorKind::LimitExceeded, "more than a million orphans"));
+            }
+            next = inode.raw_dtime;
+        }
+        Ok(seen.len())
+    }
+}
+
+impl Inode {
+    fn filed_orphans(&self) -> Result<u64> {
+        let size = self.fs.superblock.block_size;
+        let mut count = 0;
+        for block in 0..size.blocks_for(self.size) {
+            let Some(home) = self.home_block(FileBlock(block))? else { break };
+            count += self.orphans_in(home)?;
+        }
+        Ok(count)
+    }
+
+    fn orphans_in(&self, block: FsBlock) -> Result<u64> {
+        let place = FILE.inode(self.number).block(block);
+        let content = self.fs.blocks.read(block, place)?;
+        let Ok((entries, tail)) = RawOrphanTail::ref_from_suffix(&content) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let magic = tail.ob_magic.get();
+        if magic != MAGIC {
+            return Err(place
+                .field("ob_magic")
+                .corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
+        }
+        if let Some(seed) = self.fs.superblock.seed {
+            let seed = seed.of_inode(self.number, self.generation);
+            let computed = crc32c_raw(crc32c_raw(seed, &block.0.to_le_bytes()), entries);
+            let stored = tail.ob_checksum.get();
+            if stored != computed {
+                return Err(place.field("ob_checksum").bad_checksum(stored, computed));
+            }
+        }
+        let (entries, _) = entries.as_chunks::<4>();
+        Ok(entries.iter().filter(|entry| **entry != [0; 4]).count() as u64)
+    }
+}
