@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno as OsErrno;
@@ -209,7 +210,7 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     if is_device && mode.exclusive {
         flags |= OFlags::EXCL;
     }
-    let open = |flags| rustix::fs::open(path, flags, Mode::empty()).map(File::from);
+    let open = |flags| open_patiently(path, flags);
     let failed = |errno| match errno {
         OsErrno::BUSY => Error::new(
             ErrorKind::Busy,
@@ -225,6 +226,21 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
         }
     }
     open(flags).map(|file| (file, false)).map_err(failed)
+}
+
+/// Opens; where that needs the device for itself, gives a program that has just died a moment to let go of it: the kernel
+/// takes the rings of a dead process down after its end.
+fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
+    const ATTEMPTS: u32 = 20;
+    for _ in 1..ATTEMPTS {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(OsErrno::BUSY) if flags.contains(OFlags::EXCL) => {
+                std::thread::park_timeout(Duration::from_millis(10));
+            }
+            result => return result.map(File::from),
+        }
+    }
+    rustix::fs::open(path, flags, Mode::empty()).map(File::from)
 }
 
 /// Locks an image against other openers, and refuses one that a loop device serves.

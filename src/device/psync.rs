@@ -82,6 +82,7 @@ impl Transfer for PsyncTransfer {
         self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags)
     }
 
+    #[inline]
     fn read_vectored(
         &mut self,
         bufs: &mut [IoSliceMut<'_>],

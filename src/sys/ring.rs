@@ -250,6 +250,9 @@ impl<T> Drop for Ring<T> {
             // The kernel may still write to the slots' memory: leaking it is safe, freeing it is not.
             return;
         }
+        // The kernel takes a ring down after its descriptor is closed, at its leisure: until then the ring would hold the file,
+        // and the next exclusive open of a device would fail.
+        let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used after.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         // SAFETY: dropped once, here; nothing is in flight.

@@ -1,0 +1,243 @@
+//! Devices made for a bench and removed after it, also when it fails or is interrupted.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum;
+use ironmap::{Error, Result};
+
+use super::target::TargetSpec;
+
+/// Size of a fixture's device, and of the file on it that is read.
+const DEVICE_BYTES: u64 = 1 << 30;
+const FILE_BYTES: u64 = 512 << 20;
+/// What everything is filled with: a page of one repeated word costs zram a memset to read.
+const FILL: u32 = 0xdead_beef;
+
+/// Where a fixture's device lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FixtureKind {
+    /// Compressed RAM disks (root): the fastest block device of an ordinary machine.
+    Zram,
+    /// Loop devices over files in memory (root): block devices that know NOWAIT.
+    Loop,
+    /// Image files in memory: needs no root, has no kernel: target.
+    Shm,
+}
+
+/// The file system on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FsKind {
+    /// ext4 with blocks of 4 KiB.
+    Ext4,
+}
+
+/// Twin devices with the same content: one for raw: and vol:, one mounted for kernel:.
+pub struct Fixture {
+    dir: PathBuf,
+    free: Device,
+    mounted: Option<Mounted>,
+}
+
+impl Fixture {
+    /// Makes the devices, the file system and the file.
+    pub fn new(kind: FixtureKind, _fs: FsKind) -> Result<Self> {
+        catch_signals();
+        let dir = PathBuf::from(format!("/dev/shm/ironmap-bench-{}", std::process::id()));
+        std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
+        let guard = RemoveDir(dir.clone());
+        let tree = dir.join("tree");
+        std::fs::create_dir(&tree).map_err(|error| super::io(&error, tree.display().to_string()))?;
+        let free = Device::new(kind, &dir.join("free"))?;
+        let mounted = if kind == FixtureKind::Shm {
+            // Without a kernel to write the file, mke2fs copies it in.
+            fill(&tree.join("f"), FILE_BYTES)?;
+            run("mke2fs", &mke2fs_args(free.path(), Some(&tree)))?;
+            None
+        } else {
+            let twin = Device::new(kind, &dir.join("mounted"))?;
+            for device in [&free, &twin] {
+                fill(device.path(), DEVICE_BYTES)?;
+                run("mke2fs", &mke2fs_args(device.path(), None))?;
+            }
+            for device in [&free, &twin] {
+                let mount = Mount::new(device.path(), &tree)?;
+                write_file(&tree.join("f"))?;
+                drop(mount);
+            }
+            let mount = Mount::new(twin.path(), &tree)?;
+            Some(Mounted { file: tree.join("f"), _mount: mount, _device: twin })
+        };
+        std::mem::forget(guard);
+        Ok(Self { dir, free, mounted })
+    }
+
+    /// raw:, vol: and, where there is one, kernel:.
+    pub fn targets(&self) -> Vec<TargetSpec> {
+        let path = self.free.path();
+        let volume = path.display().to_string();
+        let mut targets = vec![
+            TargetSpec::Raw { path: path.to_owned(), offset: None },
+            TargetSpec::Vol { volume, path: "/f".into(), simple: true },
+        ];
+        targets.extend(self.mounted.as_ref().map(|mounted| TargetSpec::Kernel { path: mounted.file.clone() }));
+        targets
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.mounted = None;
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+// Dropped in the order of the fields: unmounted first.
+struct Mounted {
+    file: PathBuf,
+    _mount: Mount,
+    _device: Device,
+}
+
+struct RemoveDir(PathBuf);
+
+impl Drop for RemoveDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+enum Device {
+    Zram { number: String, path: PathBuf },
+    Loop { path: PathBuf },
+    File { path: PathBuf },
+}
+
+impl Device {
+    fn new(kind: FixtureKind, file: &Path) -> Result<Self> {
+        let sized = || {
+            let made = std::fs::File::create(file).and_then(|made| made.set_len(DEVICE_BYTES));
+            made.map_err(|error| super::io(&error, file.display().to_string()))
+        };
+        match kind {
+            FixtureKind::Shm => {
+                sized()?;
+                Ok(Self::File { path: file.to_owned() })
+            }
+            FixtureKind::Loop => {
+                sized()?;
+                let name = output("losetup", &["--find", "--show", &file.display().to_string()])?;
+                Ok(Self::Loop { path: name.into() })
+            }
+            FixtureKind::Zram => {
+                let add = "/sys/class/zram-control/hot_add";
+                let number = std::fs::read_to_string(add).map_err(|error| super::io(&error, add))?.trim().to_owned();
+                let device = Self::Zram { path: format!("/dev/zram{number}").into(), number };
+                let Self::Zram { number, .. } = &device else { return Ok(device) };
+                let size = format!("/sys/block/zram{number}/disksize");
+                std::fs::write(&size, DEVICE_BYTES.to_string()).map_err(|error| super::io(&error, size))?;
+                Ok(device)
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        let (Self::Zram { path, .. } | Self::Loop { path } | Self::File { path }) = self;
+        path
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        match self {
+            Self::Zram { number, .. } => {
+                retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
+                let _ = std::fs::write("/sys/class/zram-control/hot_remove", number);
+            }
+            Self::Loop { path } => {
+                retry(|| run("losetup", &["--detach".into(), path.display().to_string()]).is_ok());
+            }
+            Self::File { path } => {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+struct Mount {
+    dir: PathBuf,
+}
+
+impl Mount {
+    fn new(device: &Path, dir: &Path) -> Result<Self> {
+        run("mount", &["-t".into(), "ext4".into(), device.display().to_string(), dir.display().to_string()])?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // A process that used io_uring lets its files go a moment after its end.
+        retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
+    }
+}
+
+/// Tries to undo something that may be busy for a moment: for two seconds at most.
+fn retry(mut attempt: impl FnMut() -> bool) {
+    for _ in 0..20 {
+        if attempt() {
+            return;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(100));
+    }
+}
+
+fn mke2fs_args(device: &Path, tree: Option<&Path>) -> Vec<String> {
+    let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+    let mut args: Vec<String> = ["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options].map(String::from).into();
+    if let Some(tree) = tree {
+        args.extend(["-d".into(), tree.display().to_string()]);
+    }
+    args.push(device.display().to_string());
+    args
+}
+
+/// Fills a device, or a new file, from its start.
+fn fill(path: &Path, bytes: u64) -> Result<()> {
+    use std::io::Write;
+    let chunk = FILL.to_le_bytes().repeat(1 << 18);
+    let open = || std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let written = open().and_then(|mut file| {
+        for _ in 0..bytes / chunk.len() as u64 {
+            file.write_all(&chunk)?;
+        }
+        file.sync_all()
+    });
+    written.map_err(|error| super::io(&error, path.display().to_string()))
+}
+
+/// Writes the file that is read, in one extent as far as the file system can.
+fn write_file(path: &Path) -> Result<()> {
+    run("fallocate", &["--length".into(), FILE_BYTES.to_string(), path.display().to_string()])?;
+    fill(path, FILE_BYTES)
+}
+
+fn run(program: &str, args: &[String]) -> Result<()> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    output(program, &args).map(drop)
+}
+
+fn output(program: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(args).output().map_err(|error| super::io(&error, program.to_owned()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::invalid(format!("{program} {}: {said}", args.join(" "))));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Ctrl-C ends the launch under way, whose failure ends the bench, whose end removes the fixture.
+fn catch_signals() {
+    // Fails only where a handler is set already.
+    let _ = ctrlc::set_handler(|| {});
+}

@@ -1,0 +1,78 @@
+//! Launches: each a process of its own that runs one plan, and the medians over them.
+
+use std::process::{Command, Stdio};
+
+use ironmap::{Error, Result};
+
+use super::load::{Measured, Plan, median, run};
+use super::report::Row;
+
+/// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
+pub fn child(plan: &str) -> Result<()> {
+    let plan: Plan = serde_json::from_str(plan).map_err(|error| Error::invalid(error.to_string()))?;
+    let measured = run(&plan)?;
+    let text = serde_json::to_string(&measured).map_err(|error| Error::invalid(error.to_string()))?;
+    println!("{text}");
+    Ok(())
+}
+
+/// The command that runs a plan in a child.
+pub fn command(plan: &Plan) -> Result<Command> {
+    let program = std::env::current_exe().map_err(|error| super::io(&error, "this program"))?;
+    let plan = serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
+    let mut command = Command::new(program);
+    command.args(["bench", "--launch", &plan]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    Ok(command)
+}
+
+/// Runs each plan `launches` times and takes medians.
+pub fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
+    let progress = super::report::progress((plans.len() * launches) as u64);
+    let mut rows = Vec::new();
+    for plan in plans {
+        let mut results: Vec<Vec<Measured>> = Vec::new();
+        for _ in 0..launches {
+            results.push(launch(plan)?);
+            progress.inc(1);
+        }
+        for (index, target) in plan.targets.iter().enumerate() {
+            let of_target: Vec<&Measured> = results.iter().filter_map(|result| result.get(index)).collect();
+            rows.push(row(plan, target, &of_target));
+        }
+    }
+    progress.finish_and_clear();
+    Ok(rows)
+}
+
+fn launch(plan: &Plan) -> Result<Vec<Measured>> {
+    let output = command(plan)?.output().map_err(|error| super::io(&error, "a launch"))?;
+    if !output.status.success() {
+        // The child has said why.
+        return Err(Error::invalid(format!("a launch failed ({})", output.status)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| Error::invalid(format!("a launch's result: {error}")))
+}
+
+fn row(plan: &Plan, target: &super::target::TargetSpec, launches: &[&Measured]) -> Row {
+    let middle = |of: fn(&Measured) -> f64| median(launches.iter().map(|measured| of(measured)));
+    let least = |of: fn(&Measured) -> f64| launches.iter().map(|measured| of(measured)).fold(f64::MAX, f64::min);
+    let most = |of: fn(&Measured) -> f64| launches.iter().map(|measured| of(measured)).fold(0.0, f64::max);
+    let iops = |measured: &Measured| 1e9 / measured.ns;
+    let last = launches.last().copied().cloned().unwrap_or_default();
+    Row {
+        iops: middle(iops),
+        iops_min: least(iops),
+        iops_max: most(iops),
+        ratio: middle(|measured| measured.ratio),
+        ratio_min: least(|measured| measured.ratio),
+        ratio_max: most(|measured| measured.ratio),
+        cpu_ns_per_io: middle(|measured| measured.cpu_ns),
+        p50: middle(|measured| measured.p50 as f64) as u64,
+        p99: middle(|measured| measured.p99 as f64) as u64,
+        p99_9: middle(|measured| measured.p99_9 as f64) as u64,
+        engine: last.engine,
+        notices: last.notices,
+        counters: last.counters,
+        ..Row::new(plan, target)
+    }
+}

@@ -1,0 +1,226 @@
+//! `ironmap bench`: several targets measured side by side, interleaved in one process.
+//!
+//! A figure is the median over several launches (each a process of its own, since the placement of pages differs from one to
+//! the next) of a median over chunks of about two milliseconds that the targets take in turn. So a ratio repeats within a few
+//! percent on a machine that has other things to do.
+
+mod callgrind;
+mod fixture;
+mod launch;
+mod load;
+mod plot;
+mod report;
+mod target;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use ironmap::{Engine, Error, Result};
+
+use self::fixture::{Fixture, FixtureKind, FsKind};
+use self::load::Plan;
+use self::target::TargetSpec;
+
+/// What `--rw` can be. Writes come with ironmap's write paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rw {
+    /// Sequential reads.
+    Read,
+    /// Random reads.
+    Randread,
+}
+
+/// Which variants of the simple path to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Simple {
+    /// Off.
+    #[value(name = "0")]
+    Off,
+    /// On.
+    #[value(name = "1")]
+    On,
+    /// Each on its own.
+    Both,
+}
+
+/// Measure targets side by side.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Targets:
+  raw:DEV[@OFFSET]     the block device or image itself: the limit. Beside a vol: target of the same device it hits
+                       the very blocks of the volume's file
+  kernel:FILE          the same work through the kernel's file system, O_DIRECT
+  vol:VOLUME:/PATH     ironmap, unmounted volume
+  null:SIZE            a device that completes at once: what the engine itself costs
+
+Options that take a list (1,64,256) give a row for each combination.
+
+Examples:
+  ironmap bench raw:disk.img vol:disk.img:/data --simple both
+  ironmap bench --fixture zram --engine psync --simple both          (root; makes and removes the devices)
+  ironmap bench --fixture loop --engine io_uring --iodepth 1,64,256
+  ironmap bench --fixture shm --instructions                         (needs valgrind)")]
+pub struct BenchArgs {
+    /// What to measure; ratios are to the first.
+    #[arg(required_unless_present_any = ["fixture", "launch"])]
+    targets: Vec<TargetSpec>,
+    /// Work.
+    #[arg(long, value_delimiter = ',', default_value = "randread")]
+    rw: Vec<Rw>,
+    /// Bytes a request.
+    #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = size)]
+    bs: Vec<u64>,
+    /// Limit of the range that is read.
+    #[arg(long, value_parser = size)]
+    size: Option<u64>,
+    /// Requests in flight a job. Immediate engines at depth 1 use the synchronous calls.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    iodepth: Vec<u32>,
+    /// Threads, each with its own queue.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    numjobs: Vec<usize>,
+    /// psync, io_uring, io_uring_poll, dax or null.
+    #[arg(long, value_delimiter = ',', default_value = "psync")]
+    engine: Vec<Engine>,
+    /// Requests handed over together (as many as fit where the depth is less).
+    #[arg(long, value_delimiter = ',', default_value = "32")]
+    batch_submit: Vec<usize>,
+    /// Completions waited for together.
+    #[arg(long, default_value = "32")]
+    batch_complete: usize,
+    /// Register the buffers with the kernel.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    fixedbufs: u8,
+    /// Read every cache line of the data after its completion.
+    #[arg(long)]
+    touch: bool,
+    /// The simple path of vol: targets.
+    #[arg(long, default_value = "1")]
+    simple: Simple,
+    /// Seconds a target, launch and combination.
+    #[arg(long, default_value = "0.5")]
+    runtime: f64,
+    /// Launches; each figure is the median over them.
+    #[arg(long, default_value = "5")]
+    rounds: usize,
+    /// CPUs to pin the jobs to; the last one if not given.
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Make the devices, fill them, measure raw:, vol: and kernel: (as root) on them, and remove everything.
+    #[arg(long)]
+    fixture: Option<FixtureKind>,
+    /// The file system of the fixture.
+    #[arg(long, default_value = "ext4")]
+    fs: FsKind,
+    /// Count instructions a request with callgrind instead of time. Needs valgrind.
+    #[arg(long)]
+    instructions: bool,
+    /// Write the results as JSON; - is standard output.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw the results as SVG.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// One launch of a plan, for the bench itself.
+    #[arg(long, hide = true)]
+    launch: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(plan) = &args.launch {
+        return launch::child(plan);
+    }
+    let fixture = args.fixture.map(|kind| Fixture::new(kind, args.fs)).transpose()?;
+    let mut targets = args.targets.clone();
+    if let Some(fixture) = &fixture {
+        targets.extend(fixture.targets());
+    }
+    let targets = variants(&targets, args.simple);
+    let plans = plans(args, &targets);
+    let rows = if args.instructions { callgrind::count(&plans)? } else { launch::measure(&plans, args.rounds.max(1))? };
+    drop(fixture);
+    report::table(&rows);
+    if let Some(path) = &args.json {
+        report::json(&rows, path)?;
+    }
+    if let Some(path) = &args.plot {
+        plot::svg(&rows, path)?;
+    }
+    Ok(())
+}
+
+/// Each target with the variants of the simple path that it has.
+fn variants(targets: &[TargetSpec], simple: Simple) -> Vec<TargetSpec> {
+    let wanted: &[bool] = match simple {
+        Simple::Off => &[false],
+        Simple::On => &[true],
+        Simple::Both => &[false, true],
+    };
+    let variants = |target: &TargetSpec| -> Vec<TargetSpec> {
+        let with: Vec<_> = wanted.iter().filter_map(|on| target.with_simple(*on)).collect();
+        if with.is_empty() { vec![target.clone()] } else { with }
+    };
+    targets.iter().flat_map(variants).collect()
+}
+
+/// A plan for each combination of the listed options.
+fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
+    let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+    let mut plans = Vec::new();
+    for rw in &args.rw {
+        for engine in &args.engine {
+            for block in &args.bs {
+                for jobs in &args.numjobs {
+                    for depth in &args.iodepth {
+                        for batch in &args.batch_submit {
+                            let jobs = (*jobs).max(1);
+                            let all = || (0..=last).collect();
+                            let cpus = match (&args.cpus[..], jobs) {
+                                ([], 1) => vec![last],
+                                ([], _) => all(),
+                                (cpus, _) => cpus.to_vec(),
+                            };
+                            plans.push(Plan {
+                                targets: targets.to_vec(),
+                                engine: engine.to_string(),
+                                random: *rw == Rw::Randread,
+                                block: *block as usize,
+                                depth: (*depth).max(1),
+                                jobs,
+                                batch_submit: (*batch).max(1),
+                                batch_complete: args.batch_complete.max(1),
+                                fixed_buffers: args.fixedbufs == 1,
+                                touch: args.touch,
+                                size: args.size,
+                                runtime_ms: (args.runtime * 1000.0) as u64,
+                                cpus,
+                                requests: None,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    plans
+}
+
+/// Parses bytes: `4096`, `4k`, `1m`, `2g`.
+pub fn size(text: &str) -> std::result::Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(split);
+    let shift = match suffix.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(format!("{text} is no size")),
+    };
+    let value: u64 = digits.parse().map_err(|_| format!("{text} is no size"))?;
+    value.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+}
+
+fn io(error: &std::io::Error, what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::io(ironmap::Errno(error.raw_os_error().unwrap_or(ironmap::Errno::EIO.0)), what)
+}

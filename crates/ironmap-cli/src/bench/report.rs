@@ -1,0 +1,217 @@
+//! The results: rows, as a table and as JSON.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use ironmap::{Error, Result};
+use serde::Serialize;
+
+use super::load::Plan;
+use super::target::TargetSpec;
+
+/// One target under one combination of options.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub target: String,
+    pub simple: Option<bool>,
+    pub rw: &'static str,
+    pub bs: usize,
+    pub iodepth: u32,
+    pub numjobs: usize,
+    pub batch: usize,
+    pub engine: String,
+    pub iops: f64,
+    pub iops_min: f64,
+    pub iops_max: f64,
+    pub ratio: f64,
+    pub ratio_min: f64,
+    pub ratio_max: f64,
+    pub cpu_ns_per_io: f64,
+    pub p50: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub instructions: Option<f64>,
+    pub instructions_above_first: Option<f64>,
+    pub counters: Vec<(String, u64)>,
+    pub notices: Vec<String>,
+}
+
+impl Row {
+    /// A row without figures.
+    pub fn new(plan: &Plan, target: &TargetSpec) -> Self {
+        Self {
+            target: target.to_string(),
+            simple: target.simple(),
+            rw: if plan.random { "randread" } else { "read" },
+            bs: plan.block,
+            iodepth: plan.depth,
+            numjobs: plan.jobs,
+            batch: plan.batch_submit,
+            ..Self::default()
+        }
+    }
+
+    fn mib_s(&self) -> f64 {
+        self.iops * self.bs as f64 / f64::from(1 << 20)
+    }
+
+    /// The target's kind and variant, for tables and plots.
+    pub fn label(&self) -> String {
+        let kind = self.target.split(':').next().unwrap_or_default();
+        match self.simple {
+            None => kind.to_owned(),
+            Some(simple) => format!("{kind} simple={}", u8::from(simple)),
+        }
+    }
+}
+
+/// Prints the rows as a table, and the notices below it.
+pub fn table(rows: &[Row]) {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    let counted = rows.iter().any(|row| row.instructions.is_some());
+    let figures: &[&str] = if counted {
+        &["instructions/IO", "above first"]
+    } else {
+        &["IOPS", "MiB/s", "ratio", "spread", "CPU ns/IO", "p50 ns", "p99 ns", "p99.9 ns", "simple hits"]
+    };
+    table.set_header(["target", "work", "engine", "depth", "jobs"].iter().chain(figures));
+    for row in rows {
+        let work = format!("{} {}", row.rw, row.bs);
+        let mut cells =
+            vec![row.label(), work, row.engine.clone(), row.iodepth.to_string(), row.numjobs.to_string()];
+        if counted {
+            cells.push(format!("{:.1}", row.instructions.unwrap_or_default()));
+            cells.push(format!("{:+.1}", row.instructions_above_first.unwrap_or_default()));
+        } else {
+            let hits = row.counters.iter().find(|(name, _)| name == "simple_hits");
+            cells.extend([
+                format!("{:.0}", row.iops),
+                format!("{:.0}", row.mib_s()),
+                format!("{:.3}", row.ratio),
+                format!("{:.3}..{:.3}", row.ratio_min, row.ratio_max),
+                format!("{:.0}", row.cpu_ns_per_io),
+                row.p50.to_string(),
+                row.p99.to_string(),
+                row.p99_9.to_string(),
+                hits.map_or(String::from("-"), |(_, count)| count.to_string()),
+            ]);
+        }
+        table.add_row(cells);
+    }
+    for column in table.column_iter_mut().skip(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+    let mut notices: Vec<_> = rows.iter().flat_map(|row| row.notices.iter().map(|notice| (row.label(), notice))).collect();
+    notices.sort();
+    notices.dedup();
+    for (label, notice) in notices {
+        println!("note: {label}: {notice}");
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    machine: Machine,
+    results: Vec<JsonRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Machine {
+    cpu: String,
+    cpus: usize,
+    kernel: String,
+}
+
+#[derive(Serialize)]
+struct Latency {
+    p50: u64,
+    p99: u64,
+    p99_9: u64,
+}
+
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    target: &'a str,
+    rw: &'a str,
+    bs: usize,
+    iodepth: u32,
+    numjobs: usize,
+    batch: usize,
+    engine: &'a str,
+    simple: Option<u8>,
+    iops: f64,
+    iops_min: f64,
+    iops_max: f64,
+    mib_s: f64,
+    ratio: f64,
+    ratio_min: f64,
+    ratio_max: f64,
+    cpu_ns_per_io: f64,
+    lat_ns: Latency,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instructions_per_io: Option<f64>,
+    counters: BTreeMap<&'a str, u64>,
+}
+
+impl<'a> JsonRow<'a> {
+    fn new(row: &'a Row) -> Self {
+        Self {
+            target: &row.target,
+            rw: row.rw,
+            bs: row.bs,
+            iodepth: row.iodepth,
+            numjobs: row.numjobs,
+            batch: row.batch,
+            engine: &row.engine,
+            simple: row.simple.map(u8::from),
+            iops: row.iops,
+            iops_min: row.iops_min,
+            iops_max: row.iops_max,
+            mib_s: row.mib_s(),
+            ratio: row.ratio,
+            ratio_min: row.ratio_min,
+            ratio_max: row.ratio_max,
+            cpu_ns_per_io: row.cpu_ns_per_io,
+            lat_ns: Latency { p50: row.p50, p99: row.p99, p99_9: row.p99_9 },
+            instructions_per_io: row.instructions,
+            counters: row.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),
+        }
+    }
+}
+
+/// Writes the rows and the machine as JSON; `-` is standard output.
+pub fn json(rows: &[Row], path: &Path) -> Result<()> {
+    let document = Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
+    let text = serde_json::to_string_pretty(&document).map_err(|error| Error::invalid(error.to_string()))?;
+    let written = if path.as_os_str() == "-" {
+        writeln!(std::io::stdout(), "{text}")
+    } else {
+        std::fs::write(path, text + "\n")
+    };
+    written.map_err(|error| super::io(&error, path.display().to_string()))
+}
+
+fn machine() -> Machine {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Machine {
+        cpu: model.map_or(String::new(), |(_, name)| name.to_owned()),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+    }
+}
+
+/// A progress bar on standard error, where that is a terminal.
+pub fn progress(launches: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("measuring {wide_bar} {pos}/{len} {eta}");
+    let bar = ProgressBar::new(launches);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
