@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::ErrorKind;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Ext4, Follow, InodeFlags};
+use ironmap::fs::ext4::{Ext4, Follow, InodeFlags, JournalState};
 
 use crate::image::Image;
 
@@ -251,4 +251,47 @@ fn names_without_regard_to_case() {
         assert_eq!(dir.lookup(b"readme").err().map(|e| e.kind()), Some(ErrorKind::NotFound));
         assert_eq!(dir.lookup(b"\xFF").err().map(|e| e.kind()), Some(ErrorKind::NotFound));
     }
+}
+
+/// Names that stand only in the journal's fast commits: added, renamed, removed, in old and in new directories. The kernel
+/// mounts a copy of the same state for comparison.
+#[test]
+fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
+    let image = Image::new("-t ext4 -O fast_commit", "64M");
+    let Some(mount) = image.mount("names_in_fast_commits") else { return };
+    let at = |path: &str| mount.path().join(path);
+    fs::create_dir(at("dir")).unwrap();
+    for number in 0..400 {
+        fs::write(at(&format!("dir/old-{number}")), "").unwrap();
+    }
+    rustix::fs::syncfs(fs::File::open(mount.path()).unwrap()).unwrap();
+    fs::create_dir(at("new")).unwrap();
+    for number in 0..10 {
+        fs::write(at(&format!("dir/added-{number}")), "").unwrap();
+        fs::write(at(&format!("new/added-{number}")), "").unwrap();
+    }
+    fs::remove_file(at("dir/old-7")).unwrap();
+    fs::remove_file(at("dir/added-3")).unwrap();
+    fs::rename(at("dir/old-8"), at("dir/renamed")).unwrap();
+    fs::hard_link(at("dir/old-9"), at("new/link")).unwrap();
+    fs::rename(at("dir/old-10"), at("dir/old-11")).unwrap();
+    for path in ["dir/renamed", "dir/added-1", "new/added-1", "new/link", "dir/old-11"] {
+        fs::File::open(at(path)).unwrap().sync_all().unwrap();
+    }
+    let dirty = image.copy();
+    drop(mount);
+    let recovered = dirty.copy();
+    let mount = recovered.mount("names_in_fast_commits").unwrap();
+    let fs = dirty.open();
+    let state = &fs.journal().state;
+    let fast = matches!(state, JournalState::Recovered(recovery) if recovery.fast_commits > 0);
+    assert!(fast, "the kernel made fast commits: {state:?}");
+    for path in ["dir", "new"] {
+        let entries = fs::read_dir(mount.path().join(path)).unwrap().map(Result::unwrap);
+        let expected = entries.map(|e| (e.file_name().as_bytes().to_vec(), e.ino())).collect();
+        assert_names(&fs, path, &expected);
+    }
+    let dir = fs.resolve(b"dir", Follow::All).unwrap();
+    let removed = dir.lookup(b"old-7").err().map(|error| error.kind());
+    assert_eq!(removed, Some(ErrorKind::NotFound));
 }

@@ -9,19 +9,19 @@ use ironmap::fs::ext4::Ext4;
 use ironmap::{Location, OpenOptions, Volume};
 
 /// An image in a directory of its own, gone with it.
-pub struct Image {
-    pub path: PathBuf,
+pub(crate) struct Image {
+    pub(crate) path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Image {
     /// mke2fs with these options and size.
-    pub fn new(options: &str, size: &str) -> Self {
+    pub(crate) fn new(options: &str, size: &str) -> Self {
         Self::of_tree(options, size, None)
     }
 
     /// The same, with a directory tree copied in.
-    pub fn of_tree(options: &str, size: &str, tree: Option<&Path>) -> Self {
+    pub(crate) fn of_tree(options: &str, size: &str, tree: Option<&Path>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let mut command = Command::new("mke2fs");
@@ -33,8 +33,16 @@ impl Image {
         Self { path, _dir: dir }
     }
 
+    /// The image as it is now, also while it is mounted.
+    pub(crate) fn copy(&self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::copy(&self.path, &path).unwrap();
+        Self { path, _dir: dir }
+    }
+
     /// Runs debugfs commands, one a line, and gives what they print.
-    pub fn debugfs(&self, commands: &str) -> String {
+    pub(crate) fn debugfs(&self, commands: &str) -> String {
         let mut child = Command::new("debugfs")
             .args(["-w", "-f", "-"])
             .arg(&self.path)
@@ -53,7 +61,7 @@ impl Image {
     }
 
     /// e2fsck -D: makes hashed directories of all that exceed a block.
-    pub fn index_directories(&self) {
+    pub(crate) fn index_directories(&self) {
         let status = Command::new("e2fsck")
             .args(["-f", "-y", "-D"])
             .arg(&self.path)
@@ -64,29 +72,29 @@ impl Image {
     }
 
     /// e2fsck finds nothing wrong.
-    pub fn assert_sound(&self) {
+    pub(crate) fn assert_sound(&self) {
         run(Command::new("e2fsck").args(["-f", "-n"]).arg(&self.path));
     }
 
-    pub fn tune(&self, options: &str) {
+    pub(crate) fn tune(&self, options: &str) {
         run(Command::new("tune2fs").args(options.split_whitespace()).arg(&self.path));
     }
 
-    pub fn open(&self) -> Arc<Ext4> {
+    pub(crate) fn open(&self) -> Arc<Ext4> {
         let location = Location { path: self.path.clone(), part: ironmap::location::Part::Whole };
         let volume = Volume::open(&location, &OpenOptions::default()).unwrap();
         Arc::clone(volume.fs())
     }
 
     /// Overwrites bytes of a file's or directory's block in the image; the block is one of the file.
-    pub fn poke(&self, path: &str, block: u64, offset: u64, bytes: &[u8]) {
+    pub(crate) fn poke(&self, path: &str, block: u64, offset: u64, bytes: &[u8]) {
         let output = self.debugfs(&format!("bmap {path} {block}\n"));
         let physical = output.lines().last().unwrap().trim().parse().unwrap();
         self.poke_block(physical, offset, bytes);
     }
 
     /// Overwrites bytes of a block of the volume.
-    pub fn poke_block(&self, block: u64, offset: u64, bytes: &[u8]) {
+    pub(crate) fn poke_block(&self, block: u64, offset: u64, bytes: &[u8]) {
         use std::os::unix::fs::FileExt;
         let block_size = self.open().superblock().block_size.bytes() as u64;
         let file = std::fs::File::options().write(true).open(&self.path).unwrap();
@@ -94,7 +102,7 @@ impl Image {
     }
 
     /// Mounts the image; `None`, said by name, where that takes rights that this process has not.
-    pub fn mount(&self, test: &str) -> Option<Mount> {
+    pub(crate) fn mount(&self, test: &str) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED {test}: a loop mount needs root");
             return None;
@@ -106,12 +114,12 @@ impl Image {
 }
 
 /// A mounted image, unmounted when dropped.
-pub struct Mount {
+pub(crate) struct Mount {
     dir: Option<tempfile::TempDir>,
 }
 
 impl Mount {
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.as_ref().unwrap().path()
     }
 }
@@ -128,7 +136,7 @@ impl Drop for Mount {
     }
 }
 
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
