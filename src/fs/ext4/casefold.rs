@@ -58,6 +58,11 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
+    /// Whether only these very bytes are the name.
+    pub(super) fn is_exact(&self) -> bool {
+        self.folded.is_none()
+    }
+
     /// Whether an entry has the name.
     pub(super) fn matches(&self, entry: &[u8]) -> bool {
         match &self.folded {

@@ -1,5 +1,7 @@
 //! Directories as a sequence of entries: listing, and the search of one name among them.
 
+use std::collections::btree_map;
+
 use zerocopy::FromBytes;
 
 use super::blocks::Block;
@@ -8,6 +10,7 @@ use super::checksum::crc32c_raw;
 use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
+use super::jbd2::fast_commit::DirEdit;
 use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirEntry, FileType};
@@ -56,6 +59,16 @@ struct Entry<'a> {
 }
 
 impl Area {
+    /// The entries `.` and `..` of a directory that does not hold them itself.
+    pub(super) fn dots(dir: InodeNo, parent: InodeNo) -> Self {
+        let entry = |number: InodeNo, name_len: u8, name: [u8; 4]| {
+            let number = u32::try_from(number.0).unwrap_or(u32::MAX).to_le_bytes();
+            [number, [12, 0, name_len, 2], name].concat()
+        };
+        let bytes = [entry(dir, 1, *b".\0\0\0"), entry(parent, 2, *b"..\0\0")].concat();
+        Self::inline(bytes, dir)
+    }
+
     /// A part of an inline directory.
     pub(super) fn inline(bytes: Vec<u8>, dir: InodeNo) -> Self {
         Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), place: PLACE.inode(dir) }
@@ -139,10 +152,14 @@ struct Areas<'a> {
 
 impl Areas<'_> {
     fn next(&mut self) -> Result<Option<Area>> {
-        if self.dir.has_inline_data() {
+        let created_in = self.dir.fast_commit_edit().and_then(|edit| edit.created_in);
+        if created_in.is_some() || self.dir.has_inline_data() {
             let part = self.next.0;
             self.next.0 += 1;
-            return self.dir.inline_dir_part(part);
+            return match created_in {
+                Some(parent) => Ok((part == 0).then(|| Area::dots(self.dir.number, parent))),
+                None => self.dir.inline_dir_part(part),
+            };
         }
         let (dir, size) = (self.dir, self.dir.fs.superblock.block_size);
         let end = FileBlock(dir.dir_blocks()?);
@@ -165,33 +182,47 @@ impl Areas<'_> {
 
 /// The entries of a directory in the order in which they stand on disk, `.` and `..` among them.
 ///
-/// Holds one block of the directory. After an error it ends.
+/// Holds one block of the directory. After an error it ends. What fast commits added comes last.
 pub struct ReadDir<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
+    added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,
 }
 
 impl ReadDir<'_> {
     fn step(&mut self) -> Result<Option<DirEntry>> {
-        let fs = &self.areas.dir.fs;
+        let dir = self.areas.dir;
+        let edit = dir.fast_commit_edit();
         loop {
             let Some(area) = self.area.as_ref().filter(|area| self.at < area.end) else {
                 self.at = 0;
                 self.area = self.areas.next()?;
                 if self.area.is_none() {
-                    return Ok(None);
+                    return Ok(self.next_added());
                 }
                 continue;
             };
-            let entry = area.entry(self.at, fs)?;
+            let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
-            if let Some(inode) = entry.inode {
+            let Some(inode) = entry.inode else { continue };
+            // A name that a fast commit changed is no longer what the block says.
+            if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
             }
         }
+    }
+
+    fn next_added(&mut self) -> Option<DirEntry> {
+        let fs = &self.areas.dir.fs;
+        let (name, inode) =
+            self.added.as_mut()?.find_map(|(name, inode)| Some((name, (*inode)?)))?;
+        let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
+        let file_type = if typed { fs.inode(inode).ok() } else { None };
+        let file_type = file_type.map(|inode| inode.file_type);
+        Some(DirEntry { name: name.clone(), inode, file_type })
     }
 }
 
@@ -217,7 +248,8 @@ impl Inode {
         self.check_directory()?;
         self.check_readable_names()?;
         let areas = Areas { dir: self, next: FileBlock(0) };
-        Ok(ReadDir { areas, area: None, at: 0, ended: false })
+        let added = self.fast_commit_edit().map(|edit| edit.names.iter());
+        Ok(ReadDir { areas, area: None, at: 0, added, ended: false })
     }
 
     /// The inode that a name of this directory stands for; a name with other case where the directory ignores it.
@@ -250,6 +282,12 @@ impl Inode {
         } else {
             Wanted::exact(name)
         };
+        if let Some(edit) = self.fast_commit_edit() {
+            let edited = find_edit(edit, &wanted);
+            if edited.is_some() || edit.created_in.is_some() {
+                return Ok(edited.flatten());
+            }
+        }
         if self.is_hashed() {
             let found = self.find_hashed(&wanted)?;
             if found.is_some() || !wanted.depends_on_tables() {
@@ -263,6 +301,11 @@ impl Inode {
             }
         }
         Ok(None)
+    }
+
+    /// What fast commits that are not yet in the directory's blocks change of it.
+    fn fast_commit_edit(&self) -> Option<&DirEdit> {
+        self.fs.fast_commits.edits_of(self.number)
     }
 
     /// The inode that an entry points to. One that no entry may point to is the directory's fault.
@@ -345,6 +388,16 @@ impl Inode {
         self.flags.contains(InodeFlags::INDEX)
             && (block.0 == 0 || (first.inode.get() == 0 && whole == content.len()))
     }
+}
+
+/// What fast commits made of a name, if they changed it. Names that are equal without regard to case stand for one entry, so
+/// an edit of any of them decides.
+fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
+    if wanted.is_exact() {
+        return edit.names.get(wanted.name).copied();
+    }
+    let equal = edit.names.iter().filter(|(name, _)| wanted.matches(name));
+    equal.map(|(_, inode)| *inode).reduce(Option::or)
 }
 
 fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {

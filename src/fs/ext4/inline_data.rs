@@ -3,7 +3,7 @@
 use super::dir::Area;
 use super::inode::{Inode, InodeFlags};
 use crate::error::{Place, Result};
-use crate::units::FilePos;
+use crate::units::{FilePos, InodeNo};
 
 /// What `i_block` holds.
 const FRONT: usize = 60;
@@ -36,7 +36,7 @@ impl Inode {
     /// those in `system.data`.
     pub(super) fn inline_dir_part(&self, part: u64) -> Result<Option<Area>> {
         let bytes = match part {
-            0 => self.dot_entries(),
+            0 => return Ok(Some(Area::dots(self.number, self.inline_parent()))),
             1 => self.i_block[PARENT..].to_vec(),
             2 => self.inline_rest()?.to_vec(),
             _ => return Ok(None),
@@ -44,14 +44,8 @@ impl Inode {
         Ok(Some(Area::inline(bytes, self.number)))
     }
 
-    /// `.` and `..` as a directory's block would begin.
-    fn dot_entries(&self) -> Vec<u8> {
-        let own = u32::try_from(self.number.0).unwrap_or(u32::MAX).to_le_bytes();
-        let mut bytes = Vec::with_capacity(24);
-        bytes.extend_from_slice(&own);
-        bytes.extend_from_slice(&[12, 0, 1, 2, b'.', 0, 0, 0]);
-        bytes.extend_from_slice(&self.i_block[..PARENT]);
-        bytes.extend_from_slice(&[12, 0, 2, 2, b'.', b'.', 0, 0]);
-        bytes
+    fn inline_parent(&self) -> InodeNo {
+        let [a, b, c, d, ..] = self.i_block;
+        InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))
     }
 }

@@ -277,7 +277,9 @@ impl Inode {
         if owner == self.number.0 && inode.generation == self.generation {
             return Ok(value);
         }
-        let seed = self.fs.superblock.seed.map_or(!0, |seed| seed.0);
+        // Values have a checksum even where nothing else has.
+        let sb = &self.fs.superblock;
+        let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
         let computed = crc32c_raw(seed, &value);
         if inode.raw_atime != computed {
             let place = Place::new("attribute's value").inode(number).field("i_atime");

@@ -1,0 +1,257 @@
+//! Damaged directories, trees and attributes: an error that names the place, never a panic or an endless walk.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::{Error, ErrorKind};
+
+use crate::image::Image;
+
+const HASH_SEED: &str = "00112233-4455-6677-8899-aabbccddeeff";
+
+/// A volume with a linear and a hashed directory of files, with checksums or without.
+fn image(checksums: bool) -> Image {
+    let source = tempfile::tempdir().unwrap();
+    for (dir, count) in [("linear", 5), ("hashed", 400)] {
+        fs::create_dir(source.path().join(dir)).unwrap();
+        for number in 0..count {
+            fs::write(source.path().join(format!("{dir}/file-{number:03}")), "").unwrap();
+        }
+    }
+    let feature = if checksums { "metadata_csum" } else { "^metadata_csum" };
+    let options = format!("-t ext4 -b 1024 -O {feature} -E hash_seed={HASH_SEED}");
+    let image = Image::of_tree(&options, "16M", Some(source.path()));
+    image.index_directories();
+    image
+}
+
+fn dir(image: &Image, path: &str) -> Inode {
+    image.open().resolve(path.as_bytes(), Follow::All).unwrap()
+}
+
+fn list(dir: &Inode) -> Result<usize, Error> {
+    dir.read_dir()?.try_fold(0, |count, entry| entry.map(|_| count + 1))
+}
+
+/// Asserts a `Corrupt` error that names this field of this directory.
+fn assert_corrupt<T>(result: Result<T, Error>, dir: &Inode, field: &str) {
+    let error = result.err().unwrap_or_else(|| panic!("{field}: no error"));
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let place = error.place().unwrap();
+    assert_eq!((place.inode, place.field), (Some(dir.number()), field), "{error}");
+}
+
+/// Every field of an entry that can be wrong is found wrong. The first entry of the linear directory behind `.` and `..`
+/// stands at byte 24.
+#[test]
+fn broken_entries_are_refused_by_field() {
+    for (offset, bytes, field) in [
+        (24 + 4, &[0, 0][..], "rec_len"),
+        (24 + 4, &[18, 0], "rec_len"),
+        (24 + 4, &[12, 0], "rec_len"),
+        (24 + 4, &[0xFC, 0xFF], "rec_len"),
+        (24 + 6, &[0], "name_len"),
+        (24, &[0xFF, 0xFF, 0xFF, 0x7F], "inode"),
+        (24 + 8, b"a/b", "name"),
+        (24 + 8, b"a\0b", "name"),
+    ] {
+        let image = image(false);
+        image.poke("linear", 0, offset, bytes);
+        let dir = dir(&image, "linear");
+        assert_corrupt(list(&dir), &dir, field);
+        assert_corrupt(dir.lookup(b"file-004"), &dir, field);
+    }
+}
+
+/// With checksums, any changed byte of a directory's block is found, in entries and in nodes.
+#[test]
+fn changed_directory_blocks_fail_their_checksum() {
+    for (path, offset, field) in [
+        ("linear", 40, "det_checksum"),
+        ("linear", 1020, "det_checksum"),
+        ("hashed", 0x30, "dt_checksum"),
+    ] {
+        let image = image(true);
+        image.poke(path, 0, offset, &[0x55]);
+        let dir = dir(&image, path);
+        assert_corrupt(list(&dir), &dir, field);
+        assert_corrupt(dir.lookup(b"file-004"), &dir, field);
+    }
+    let image = image(true);
+    image.poke("linear", 0, 1012 + 7, &[0]);
+    assert_corrupt(list(&dir(&image, "linear")), &dir(&image, "linear"), "det_checksum");
+}
+
+/// A tree that is wrong is an error of the lookup, not a reason to search linearly; listing does not need it.
+#[test]
+fn broken_trees_are_refused_by_field() {
+    for (offset, bytes, field) in [
+        (0x1C, &[6][..], "hash_version"),
+        (0x1D, &[9], "info_length"),
+        (0x1E, &[2], "indirect_levels"),
+        (0x1F, &[1], "unused_flags"),
+        (0x20, &[0xFF, 0xFF], "limit"),
+        (0x22, &[0xFF, 0x00], "count"),
+        (0x22, &[0, 0], "count"),
+        (0x28, &[0xFE, 0xFF, 0xFF, 0xFF], "hash"),
+        (0x24, &[0, 0, 0, 0, 0xFE, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0xFE], "hash"),
+    ] {
+        let image = image(false);
+        image.poke("hashed", 0, offset, bytes);
+        let dir = dir(&image, "hashed");
+        assert_eq!(list(&dir).unwrap(), 402, "{field}");
+        let result = (0..400).map(|number| dir.lookup(format!("file-{number:03}").as_bytes()));
+        let error = result.filter_map(Result::err).next();
+        assert_corrupt(error.map_or(Ok(()), Err), &dir, field);
+    }
+}
+
+/// A tree whose every entry leads to the same leaf, of the same hash, ends with an error and not with a long walk.
+#[test]
+fn a_tree_that_leads_in_circles_ends() {
+    let image = image(false);
+    let blocks = dir(&image, "hashed").size() / 1024;
+    let output = image.debugfs(&format!("dx_hash -h half_md4 -s {HASH_SEED} missing\n"));
+    let hash = output.split(" is 0x").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let continued = u32::from_str_radix(hash, 16).unwrap() | 1;
+    // Entries that all lead to block 1, each but the first marked as continuing the leaf before it.
+    let count = 123_u16;
+    assert!(blocks < u64::from(count));
+    let mut entries = Vec::from(1_u32.to_le_bytes());
+    for _ in 1..count {
+        entries.extend_from_slice(&continued.to_le_bytes());
+        entries.extend_from_slice(&1_u32.to_le_bytes());
+    }
+    image.poke("hashed", 0, 0x22, &count.to_le_bytes());
+    image.poke("hashed", 0, 0x24, &entries);
+    let dir = dir(&image, "hashed");
+    assert_corrupt(dir.lookup(b"missing"), &dir, "block");
+}
+
+/// Bytes changed anywhere in a directory or in attributes give an error or other names, never a panic or a hang.
+#[test]
+fn random_damage_is_survived() {
+    let image = image(false);
+    image.debugfs("ea_set linear user.a b\nea_set hashed user.name 0123456789\n");
+    let bytes = fs::read(&image.path).unwrap();
+    let file = fs::File::options().write(true).open(&image.path).unwrap();
+    // xorshift64 from a fixed seed.
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let block_of = |path: &str, block: u64| {
+        let output = image.debugfs(&format!("bmap {path} {block}\n"));
+        output.lines().last().unwrap().trim().parse::<usize>().unwrap()
+    };
+    let mut targets = vec![block_of("linear", 0)];
+    targets.extend((0..4).map(|block| block_of("hashed", block)));
+    let stat = image.debugfs("imap linear\n");
+    let table = stat.split("located at block ").nth(1).unwrap().split(',').next().unwrap();
+    targets.push(table.trim().parse().unwrap());
+    for _ in 0..1500 {
+        for target in &targets {
+            file.write_all_at(&bytes[target * 1024..][..1024], *target as u64 * 1024).unwrap();
+        }
+        for _ in 0..=random(3) {
+            let target = targets[random(targets.len() as u64) as usize] as u64;
+            let offset = if random(2) == 0 { random(64) } else { random(1024) };
+            file.write_all_at(&[random(256) as u8], target * 1024 + offset).unwrap();
+        }
+        let fs = image.open();
+        for path in ["linear", "hashed"] {
+            let Ok(dir) = fs.resolve(path.as_bytes(), Follow::All) else { continue };
+            let _ = list(&dir);
+            let _ = dir.xattrs();
+            for number in 0..20 {
+                let _ = dir.lookup(format!("file-{:03}", number * 20).as_bytes());
+            }
+        }
+    }
+}
+
+/// An entry that points where no file is accuses the directory, and names the entry.
+#[test]
+fn entries_that_point_to_no_file_accuse_the_directory() {
+    for number in [3_u32, 11 + 1000] {
+        let image = image(false);
+        image.poke("linear", 0, 24, &number.to_le_bytes());
+        let dir = dir(&image, "linear");
+        let entries: Vec<_> = dir.read_dir().unwrap().map(Result::unwrap).collect();
+        let result = dir.lookup(&entries[2].name);
+        let text = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        assert!(text.contains("file-") && text.contains(&number.to_string()), "{text}");
+        assert_corrupt(result, &dir, "inode");
+    }
+}
+
+/// The size of a directory is whole blocks and no more than the volume has.
+#[test]
+fn impossible_directory_sizes_are_refused() {
+    for size in [1000_u64, 2000, 1 << 31] {
+        let image = image(true);
+        image.debugfs(&format!("set_inode_field linear size {size}\n"));
+        let dir = dir(&image, "linear");
+        assert_corrupt(list(&dir), &dir, "i_size");
+    }
+}
+
+/// Names of an encrypted directory and targets of encrypted links are not given out.
+#[test]
+fn encrypted_names_are_refused() {
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir(source.path().join("dir")).unwrap();
+    std::os::unix::fs::symlink("target", source.path().join("link")).unwrap();
+    let image = Image::of_tree("-t ext4 -O encrypt", "16M", Some(source.path()));
+    image.debugfs("set_inode_field dir flags 0x80800\nset_inode_field link flags 0x800\n");
+    let fs = image.open();
+    let dir = fs.resolve(b"dir", Follow::All).unwrap();
+    assert_eq!(dir.read_dir().err().map(|e| e.kind()), Some(ErrorKind::Encrypted));
+    assert_eq!(
+        fs.resolve(b"dir/x", Follow::All).err().map(|e| e.kind()),
+        Some(ErrorKind::Encrypted)
+    );
+    assert_eq!(fs.resolve(b"dir/..", Follow::All).unwrap().number().0, 2);
+    let link = fs.resolve(b"link", Follow::NotLast).unwrap();
+    assert_eq!(link.read_link().err().map(|e| e.kind()), Some(ErrorKind::Encrypted));
+}
+
+/// A block of attributes whose fields contradict each other is refused, with its checksum or without.
+#[test]
+fn broken_attribute_blocks_are_refused() {
+    let source = tempfile::tempdir().unwrap();
+    fs::write(source.path().join("file"), "").unwrap();
+    for (checksums, offset, bytes, field) in [
+        (true, 900, &[1, 2, 3][..], "h_checksum"),
+        (false, 0, &[1], "h_magic"),
+        (false, 8, &[2], "h_blocks"),
+        (false, 32, &[255], "e_name_len"),
+        (false, 32 + 2, &[0xFF, 0xFF], "e_value_offs"),
+        (false, 32 + 8, &[0xFF, 0xFF, 0xFF, 0xFF], "e_value_offs"),
+        (false, 32 + 4, &[12], "e_value_inum"),
+        (false, 32 + 12, &[1, 1, 1, 1], "e_hash"),
+    ] {
+        let options = if checksums { "-b 1024 -I 128" } else { "-b 1024 -I 128 -O ^metadata_csum" };
+        let image = Image::of_tree(&format!("-t ext4 {options}"), "16M", Some(source.path()));
+        let value = "v".repeat(200);
+        image.debugfs(&format!("ea_set file user.name {value}\n"));
+        let stat = image.debugfs("stat file\n");
+        let block: u64 = stat
+            .split("File ACL: ")
+            .nth(1)
+            .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+            .unwrap();
+        image.poke_block(block, offset, bytes);
+        // A name of 255 bytes still lies within the block; a broken name is not found, a broken list is an error.
+        let file = dir(&image, "file");
+        if field == "e_name_len" {
+            assert_eq!(file.xattr(b"user.name").ok().flatten(), None);
+        } else {
+            assert_corrupt(file.xattrs(), &file, field);
+        }
+    }
+}

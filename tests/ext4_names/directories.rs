@@ -1,0 +1,301 @@
+//! Listing and lookup: linear, hashed with every function and depth, inline, and without regard to case.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use ironmap::ErrorKind;
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Ext4, Follow, InodeFlags, JournalState};
+
+use crate::image::Image;
+
+/// Names of all lengths, some not ASCII, some not UTF-8: `count` of them, each its own.
+fn name(number: usize) -> Vec<u8> {
+    let mut name = format!("{number}-").into_bytes();
+    match number % 5 {
+        0 => name.extend_from_slice(&b"x".repeat(number % 200)),
+        1 => name.extend_from_slice("größer-世界".as_bytes()),
+        2 => name.extend_from_slice(&[0xFF, 0x80, 0xC3]),
+        _ => name.extend_from_slice(b"file"),
+    }
+    name
+}
+
+/// Every entry that is listed is also found by its name, with the same inode; and so is every expected one.
+fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
+    let dir = fs.resolve(path.as_bytes(), Follow::All).unwrap();
+    let mut listed: BTreeMap<_, _> =
+        dir.read_dir().unwrap().map(|entry| entry.map(|e| (e.name, e.inode.0)).unwrap()).collect();
+    assert_eq!(listed.remove(&b"."[..]), Some(dir.number().0), "{path}/.");
+    assert!(listed.remove(&b".."[..]).is_some(), "{path}/..");
+    assert!(listed == *expected, "{path}: {} listed, {} expected", listed.len(), expected.len());
+    for (name, number) in expected {
+        assert_eq!(dir.lookup(name).unwrap().number().0, *number, "{}", name.escape_ascii());
+    }
+    let missing = dir.lookup(b"no such name").err().map(|error| error.kind());
+    assert_eq!(missing, Some(ErrorKind::NotFound));
+}
+
+/// Every feature that changes how a directory is stored gives the tree that was copied in.
+#[test]
+fn a_copied_tree_has_the_names_and_types_of_its_source() {
+    let source = tempfile::tempdir().unwrap();
+    let root = source.path();
+    for (dir, count) in
+        [("empty", 0), ("one", 1), ("small", 5), ("inline-full", 12), ("large", 600)]
+    {
+        fs::create_dir(root.join(dir)).unwrap();
+        for number in 0..count {
+            let name = name(number);
+            let path = root.join(dir).join(std::ffi::OsStr::from_bytes(&name));
+            match number % 3 {
+                0 => fs::write(path, &name).unwrap(),
+                1 => fs::create_dir(path).unwrap(),
+                _ => std::os::unix::fs::symlink("target", path).unwrap(),
+            }
+        }
+    }
+    for options in [
+        "-t ext2 -b 1024 -I 128",
+        "-t ext3 -b 4096",
+        "-t ext4 -b 1024",
+        "-t ext4 -b 4096",
+        "-t ext4 -b 65536",
+        "-t ext4 -b 65536 -O ^metadata_csum",
+        "-t ext4 -b 1024 -O ^metadata_csum",
+        "-t ext4 -b 4096 -O ^filetype",
+        "-t ext4 -b 1024 -O inline_data -I 512",
+        "-t ext4 -b 4096 -O inline_data,ea_inode",
+    ] {
+        let image = Image::of_tree(options, "64M", Some(root));
+        compare_tree(&image.open(), root, options);
+        image.index_directories();
+        compare_tree(&image.open(), root, options);
+    }
+}
+
+fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
+    let typed = !options.contains("^filetype");
+    // Its blocks but the first hold one unused entry each, as long as the block.
+    let lost_and_found = fs.resolve(b"lost+found", Follow::All).unwrap();
+    assert_eq!(lost_and_found.read_dir().unwrap().map(Result::unwrap).count(), 2, "{options}");
+    for dir in fs::read_dir(root).unwrap() {
+        let dir = dir.unwrap();
+        let inode = fs.resolve(dir.file_name().as_bytes(), Follow::All).unwrap();
+        let mut listed = 0;
+        for entry in inode.read_dir().unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.file_type.is_some(), typed, "{options}");
+            if matches!(&entry.name[..], b"." | b"..") {
+                continue;
+            }
+            listed += 1;
+            let source = dir.path().join(std::ffi::OsStr::from_bytes(&entry.name));
+            let stat = fs::symlink_metadata(source).unwrap();
+            let found = inode.lookup(&entry.name).unwrap();
+            assert_eq!(found.number(), entry.inode, "{options}");
+            assert_eq!(Some(found.file_type()), FileType::from_mode(stat.mode()), "{options}");
+            assert!(entry.file_type.is_none_or(|t| t == found.file_type()), "{options}");
+        }
+        let expected = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(listed, expected, "{options}: {:?}", dir.file_name());
+    }
+}
+
+/// Lookup goes by the tree alone where there is one, so a wrong hash function loses names.
+#[test]
+fn every_hash_function_finds_every_name() {
+    let source = tempfile::tempdir().unwrap();
+    let dir = source.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::write(source.path().join("file"), "").unwrap();
+    for number in 0..4_000 {
+        let path = dir.join(std::ffi::OsStr::from_bytes(&name(number)));
+        fs::hard_link(source.path().join("file"), path).unwrap();
+    }
+    for algorithm in ["legacy", "half_md4", "tea"] {
+        // 1: bytes of a name are signed numbers, 2: unsigned.
+        for flags in [1, 2] {
+            let options = "-t ext4 -b 1024 -E hash_seed=00112233-4455-6677-8899-aabbccddeeff";
+            let image = Image::of_tree(options, "64M", Some(source.path()));
+            image.tune(&format!("-E hash_alg={algorithm}"));
+            image.debugfs(&format!("set_super_value flags {flags}\n"));
+            let number = image.open().resolve(b"file", Follow::All).unwrap().number().0;
+            let expected = (0..4_000).map(|index| (name(index), number)).collect();
+            image.index_directories();
+            image.assert_sound();
+            let fs = image.open();
+            let dir = fs.resolve(b"dir", Follow::All).unwrap();
+            assert!(dir.flags().contains(InodeFlags::INDEX), "{algorithm}");
+            let dump = image.debugfs("htree_dump dir\n");
+            assert!(dump.contains("Indirect levels: 1"), "two levels of nodes: {algorithm}");
+            assert_names(&fs, "dir", &expected);
+        }
+    }
+}
+
+/// What the kernel put in a directory is found, through a tree of three levels of nodes.
+#[test]
+fn kernel_made_directories_of_any_depth_are_found_whole() {
+    for (options, count, levels) in [
+        ("-t ext4 -b 1024 -O large_dir", 70_000, 2),
+        ("-t ext4 -b 1024 -O ^metadata_csum", 10_000, 1),
+        ("-t ext4 -b 4096", 100_000, 1),
+        ("-t ext3 -b 4096", 2_000, 0),
+    ] {
+        let image = Image::new(options, "256M");
+        let Some(mount) = image.mount("kernel_made_directories") else { return };
+        let dir = mount.path().join("dir");
+        fs::create_dir(&dir).unwrap();
+        let mut expected = BTreeMap::new();
+        let mut number = 0;
+        for index in 0..count {
+            let mut name = name(index);
+            if levels == 2 {
+                name.resize(240, b'y');
+            }
+            // Few inodes with many links each.
+            let path = dir.join(std::ffi::OsStr::from_bytes(&name));
+            let shared = mount.path().join(format!("shared-{}", index / 20_000));
+            if index % 20_000 == 0 {
+                fs::write(&shared, "").unwrap();
+                number = fs::metadata(&shared).unwrap().ino();
+            }
+            fs::hard_link(&shared, path).unwrap();
+            expected.insert(name, number);
+        }
+        drop(mount);
+        let dump = image.debugfs("htree_dump dir\n");
+        assert!(dump.contains(&format!("Indirect levels: {levels}")), "{options}");
+        assert_names(&image.open(), "dir", &expected);
+    }
+}
+
+/// Names of one hash that fill several leaves are all found: the lookup goes on in the next leaf.
+///
+/// The eight names have the same legacy hash; they were found by trying all of nine digits up to 260,000,000.
+#[test]
+fn names_of_equal_hash_are_found_across_leaves() {
+    let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "16M");
+    image.tune("-E hash_alg=legacy");
+    let Some(mount) = image.mount("names_of_equal_hash") else { return };
+    let dir = mount.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let colliding = [
+        22_772_571,
+        55_298_533,
+        65_788_888,
+        107_343_881,
+        125_201_876,
+        127_235_444,
+        167_628_780,
+        184_688_867,
+    ];
+    let mut expected = BTreeMap::new();
+    for number in colliding.into_iter().chain(0..40) {
+        let name = format!("{}{number:09}", "x".repeat(240));
+        fs::write(dir.join(&name), "").unwrap();
+        expected.insert(name.clone().into_bytes(), fs::metadata(dir.join(&name)).unwrap().ino());
+    }
+    drop(mount);
+    let dump = image.debugfs("htree_dump dir\n");
+    assert!(dump.contains("Hash 0xc045064d"), "the hash continues in another leaf: {dump}");
+    assert_names(&image.open(), "dir", &expected);
+}
+
+/// A directory that ignores case finds names in any case and any normal form, hashed and linear; bytes that are no UTF-8
+/// only as they are.
+#[test]
+fn names_without_regard_to_case() {
+    for (padding, indexed) in [(0, false), (400, true)] {
+        let source = tempfile::tempdir().unwrap();
+        fs::create_dir(source.path().join("dir")).unwrap();
+        let image = Image::of_tree(
+            "-t ext4 -b 1024 -O casefold -E encoding=utf8",
+            "32M",
+            Some(source.path()),
+        );
+        fs::write(source.path().join("empty"), "").unwrap();
+        let empty = source.path().join("empty").display().to_string();
+        let mut commands = String::from("cd dir\n");
+        let special =
+            ["ReadMe.TXT", "Größe", "ΣΊΣΥΦΟΣ", "\u{212B}ngström", "soft\u{AD}hyphen", "İstanbul"];
+        for name in special {
+            commands.push_str(&format!("write {empty} \"{name}\"\n"));
+        }
+        for number in 0..padding {
+            commands.push_str(&format!("write {empty} Padding-{number}\n"));
+        }
+        commands.push_str("cd /\nset_inode_field dir flags 0x40080000\n");
+        image.debugfs(&commands);
+        image.index_directories();
+        let fs = image.open();
+        let dir = fs.resolve(b"dir", Follow::All).unwrap();
+        assert!(dir.flags().contains(InodeFlags::CASEFOLD));
+        assert_eq!(dir.flags().contains(InodeFlags::INDEX), indexed);
+        for (other, stored) in [
+            ("readme.txt", "ReadMe.TXT"),
+            ("GRÖSSE", "Größe"),
+            ("gro\u{308}ße", "Größe"),
+            ("σίσυφος", "ΣΊΣΥΦΟΣ"),
+            ("ÅNGSTRÖM", "\u{212B}ngström"),
+            ("softhyphen", "soft\u{AD}hyphen"),
+            ("i\u{307}STANBUL", "İstanbul"),
+        ] {
+            let found = dir.lookup(other.as_bytes()).unwrap().number();
+            assert_eq!(found, dir.lookup(stored.as_bytes()).unwrap().number(), "{other}");
+        }
+        for number in 0..padding {
+            dir.lookup(format!("pADDING-{number}").as_bytes()).unwrap();
+        }
+        assert_eq!(dir.lookup(b"readme").err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+        assert_eq!(dir.lookup(b"\xFF").err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+    }
+}
+
+/// Names that stand only in the journal's fast commits: added, renamed, removed, in old and in new directories. The kernel
+/// mounts a copy of the same state for comparison.
+#[test]
+fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
+    let image = Image::new("-t ext4 -O fast_commit", "64M");
+    let Some(mount) = image.mount("names_in_fast_commits") else { return };
+    let at = |path: &str| mount.path().join(path);
+    fs::create_dir(at("dir")).unwrap();
+    for number in 0..400 {
+        fs::write(at(&format!("dir/old-{number}")), "").unwrap();
+    }
+    rustix::fs::syncfs(fs::File::open(mount.path()).unwrap()).unwrap();
+    fs::create_dir(at("new")).unwrap();
+    for number in 0..10 {
+        fs::write(at(&format!("dir/added-{number}")), "").unwrap();
+        fs::write(at(&format!("new/added-{number}")), "").unwrap();
+    }
+    fs::remove_file(at("dir/old-7")).unwrap();
+    fs::remove_file(at("dir/added-3")).unwrap();
+    fs::rename(at("dir/old-8"), at("dir/renamed")).unwrap();
+    fs::hard_link(at("dir/old-9"), at("new/link")).unwrap();
+    fs::rename(at("dir/old-10"), at("dir/old-11")).unwrap();
+    for path in ["dir/renamed", "dir/added-1", "new/added-1", "new/link", "dir/old-11"] {
+        fs::File::open(at(path)).unwrap().sync_all().unwrap();
+    }
+    let dirty = image.copy();
+    drop(mount);
+    let recovered = dirty.copy();
+    let mount = recovered.mount("names_in_fast_commits").unwrap();
+    let fs = dirty.open();
+    let state = &fs.journal().state;
+    let fast = matches!(state, JournalState::Recovered(recovery) if recovery.fast_commits > 0);
+    assert!(fast, "the kernel made fast commits: {state:?}");
+    for path in ["dir", "new"] {
+        let entries = fs::read_dir(mount.path().join(path)).unwrap().map(Result::unwrap);
+        let expected = entries.map(|e| (e.file_name().as_bytes().to_vec(), e.ino())).collect();
+        assert_names(&fs, path, &expected);
+    }
+    let dir = fs.resolve(b"dir", Follow::All).unwrap();
+    let removed = dir.lookup(b"old-7").err().map(|error| error.kind());
+    assert_eq!(removed, Some(ErrorKind::NotFound));
+}
