@@ -26,11 +26,14 @@ pub struct File {
     inode: Arc<Inode>,
     options: FileOptions,
     volume: u32,
+    /// Size of a file-system block in bytes, here to spare the way to the superblock.
+    block: u64,
 }
 
 impl File {
     pub(crate) fn new(inode: Inode, options: FileOptions, volume: u32) -> Self {
-        Self { inode: Arc::new(inode), options, volume }
+        let block = inode.block_size().bytes() as u64;
+        Self { inode: Arc::new(inode), options, volume, block }
     }
 
     /// Its inode.
@@ -148,18 +151,18 @@ impl File {
         iomap::seek_hole(&*self.inode, pos, self.size())
     }
 
-    #[inline]
+    #[inline(always)]
     fn target(&self) -> Target<'_, Inode> {
         Target {
             map: &self.inode,
             inode: self.inode.number(),
             size: self.inode.size(),
-            block: self.inode.block_size().bytes() as u64,
+            block: self.block,
             strict: self.options.strict,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, queue: &Queue) -> Result<()> {
         if queue.volume == self.volume { Ok(()) } else { Err(foreign_queue()) }
     }

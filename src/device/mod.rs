@@ -121,12 +121,8 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.read_now(buf, at, flags))
     }
 
-    fn read_parts_now(
-        &mut self,
-        parts: &mut [LentPart<'_, '_>],
-        flags: BioFlags,
-    ) -> Vec<Result<usize, Errno>> {
-        with_queue!(self, queue => queue.read_parts_now(parts, flags))
+    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        with_queue!(self, queue => queue.read_parts_now(parts, flags));
     }
 
     fn write_now(

@@ -3,12 +3,37 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
+use smallvec::SmallVec;
+
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Done, Memory};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// A part of a synchronous read: memory that the caller lends, and where it is read from.
-pub type LentPart<'s, 'a> = (&'s mut [IoSliceMut<'a>], DevOffset);
+/// A part of a synchronous read: memory that the caller lends, where it is read from, and what came of it.
+#[derive(Debug)]
+pub struct LentPart<'a> {
+    /// The memory, filled one buffer after the other.
+    pub bufs: SmallVec<[IoSliceMut<'a>; 2]>,
+    /// Where it is read from.
+    pub at: DevOffset,
+    /// Bytes read, which may be fewer than the memory holds. Set by the device.
+    pub result: Result<usize, Errno>,
+}
+
+impl<'a> LentPart<'a> {
+    /// A part that has not been read yet.
+    #[must_use]
+    pub fn new(bufs: SmallVec<[IoSliceMut<'a>; 2]>, at: DevOffset) -> Self {
+        Self { bufs, at, result: Ok(0) }
+    }
+
+    /// The length of its memory in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a part holds at least a byte")]
+    pub fn len(&self) -> usize {
+        self.bufs.iter().map(|buf| buf.len()).sum()
+    }
+}
 
 /// One thread's way to a device.
 ///
@@ -21,12 +46,8 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
 
-    /// Reads several parts, at the same time where the device can. Gives each part's result, which may be short.
-    fn read_parts_now(
-        &mut self,
-        parts: &mut [LentPart<'_, '_>],
-        flags: BioFlags,
-    ) -> Vec<Result<usize, Errno>>;
+    /// Reads several parts, at the same time where the device can.
+    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags);
 
     /// Writes once; may be short.
     ///
@@ -158,12 +179,10 @@ impl<T: Transfer> DeviceQueue for Immediate<T> {
         self.transfer.read(buf, at, flags)
     }
 
-    fn read_parts_now(
-        &mut self,
-        parts: &mut [LentPart<'_, '_>],
-        flags: BioFlags,
-    ) -> Vec<Result<usize, Errno>> {
-        parts.iter_mut().map(|(bufs, at)| self.transfer.read_vectored(bufs, *at, flags)).collect()
+    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        for part in parts {
+            part.result = self.transfer.read_vectored(&mut part.bufs, part.at, flags);
+        }
     }
 
     fn write_now(

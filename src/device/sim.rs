@@ -5,6 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
+
 use super::{AnyQueue, Device, DeviceQueue, LentPart, Limits, QueueOptions};
 use crate::bio::{Bio, BioFlags, BioOp, Done};
 use crate::error::{Errno, Error, Result};
@@ -166,11 +168,13 @@ impl SimQueue {
 
     fn read_below(
         &mut self,
-        bufs: &mut [IoSliceMut<'_>],
+        bufs: SmallVec<[IoSliceMut<'_>; 2]>,
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.below.read_parts_now(&mut [(bufs, at)], flags).pop().unwrap_or(Err(Errno::EIO))
+        let mut part = [LentPart::new(bufs, at)];
+        self.below.read_parts_now(&mut part, flags);
+        part[0].result
     }
 
     /// Writes the first `len` bytes.
@@ -197,9 +201,9 @@ impl SimQueue {
 }
 
 /// The first `len` bytes of lent buffers.
-fn cut<'b>(bufs: impl Iterator<Item = &'b mut [u8]>, len: usize) -> Vec<IoSliceMut<'b>> {
+fn cut<'b>(bufs: impl Iterator<Item = &'b mut [u8]>, len: usize) -> SmallVec<[IoSliceMut<'b>; 2]> {
     let mut left = len;
-    let mut cut = Vec::new();
+    let mut cut = SmallVec::new();
     for buf in bufs {
         let count = left.min(buf.len());
         left -= count;
@@ -214,19 +218,13 @@ impl DeviceQueue for SimQueue {
         self.below.read_now(&mut buf[..len], at, flags)
     }
 
-    fn read_parts_now(
-        &mut self,
-        parts: &mut [LentPart<'_, '_>],
-        flags: BioFlags,
-    ) -> Vec<Result<usize, Errno>> {
-        let mut results = Vec::with_capacity(parts.len());
-        for (bufs, at) in parts {
-            let len = bufs.iter().map(|buf| buf.len()).sum();
-            results.push(self.state.judge(*at, len).and_then(|len| {
-                self.read_below(&mut cut(bufs.iter_mut().map(|buf| &mut **buf), len), *at, flags)
-            }));
+    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        for part in parts {
+            part.result = self.state.judge(part.at, part.len()).and_then(|len| {
+                let bufs = cut(part.bufs.iter_mut().map(|buf| &mut **buf), len);
+                self.read_below(bufs, part.at, flags)
+            });
         }
-        results
     }
 
     fn write_now(
@@ -259,8 +257,8 @@ impl DeviceQueue for SimQueue {
         match self.state.judge(bio.at, bio.memory.len()) {
             Err(errno) => self.hold(Done { bio, result: Err(errno) }),
             Ok(len) if len < bio.memory.len() && bio.op == BioOp::Read => {
-                let mut bufs = cut(bio.memory.buffers_mut().iter_mut().map(|buf| &mut **buf), len);
-                let result = self.read_below(&mut bufs, bio.at, bio.flags);
+                let bufs = cut(bio.memory.buffers_mut().iter_mut().map(|buf| &mut **buf), len);
+                let result = self.read_below(bufs, bio.at, bio.flags);
                 self.hold(Done { bio, result });
             }
             Ok(len) if len < bio.memory.len() && bio.op == BioOp::Write => {

@@ -3,11 +3,13 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::psync::rw_flags;
 use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done};
 use crate::error::{Errno, Error, Result};
-use crate::sys::{Lent, Ring, RingOp, RingOptions};
+use crate::sys::{Lent, Ring, RingOp, RingOptions, Transfer};
 use crate::units::DevOffset;
 
 /// How a ring is driven.
@@ -89,22 +91,24 @@ fn result(raw: i32) -> Result<usize, Errno> {
 
 impl DeviceQueue for UringQueue {
     fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        self.read_parts_now(&mut [(&mut [IoSliceMut::new(buf)], at)], flags)
-            .pop()
-            .unwrap_or(Err(Errno::EIO))
+        let mut part = [LentPart::new(smallvec![IoSliceMut::new(buf)], at)];
+        self.read_parts_now(&mut part, flags);
+        part[0].result
     }
 
-    fn read_parts_now(
-        &mut self,
-        parts: &mut [LentPart<'_, '_>],
-        flags: BioFlags,
-    ) -> Vec<Result<usize, Errno>> {
+    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
         let rw_flags = self.flags(flags);
-        let mut lent: Vec<_> = parts
+        let file = &self.file;
+        let mut lent: SmallVec<[Transfer<'_, '_>; 2]> = parts
             .iter_mut()
-            .map(|(bufs, at)| (Lent::Read(bufs), self.file.absolute(*at)))
+            .map(|part| Transfer::new(Lent::Read(&mut part.bufs), file.absolute(part.at)))
             .collect();
-        self.ring.transfer_now(&mut lent, rw_flags).into_iter().map(result).collect()
+        self.ring.transfer_now(&mut lent, rw_flags);
+        let results: SmallVec<[i32; 2]> = lent.iter().map(|transfer| transfer.result).collect();
+        drop(lent);
+        for (part, raw) in parts.iter_mut().zip(results) {
+            part.result = result(raw);
+        }
     }
 
     fn write_now(
@@ -114,8 +118,9 @@ impl DeviceQueue for UringQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let rw_flags = self.flags(flags);
-        let mut lent = [(Lent::Write(bufs), self.file.absolute(at))];
-        self.ring.transfer_now(&mut lent, rw_flags).pop().map_or(Err(Errno::EIO), result)
+        let mut lent = [Transfer::new(Lent::Write(bufs), self.file.absolute(at))];
+        self.ring.transfer_now(&mut lent, rw_flags);
+        result(lent[0].result)
     }
 
     fn flush_now(&mut self) -> Result<(), Errno> {

@@ -221,11 +221,11 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 #[inline]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
-        if let Some(completion) = state.finished.pop_front() {
+        let Some(done) = queue.pop() else {
+            let completion = state.finished.pop_front()?;
             state.outstanding -= 1;
             return Some(completion);
-        }
-        let done = queue.pop()?;
+        };
         match (done.bio.end, done.result) {
             (BioEnd::Simple { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
                 state.outstanding -= 1;

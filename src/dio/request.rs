@@ -385,9 +385,9 @@ fn complete_part<Q: DeviceQueue>(
         Err(errno) => Some(errno),
     };
     buffers.extend(bio.memory.into_buffers());
-    let (inode, pos) = (request.inode, request.pos);
+    let (inode, pos, asked) = (request.inode, request.pos, request.device);
     if let Some(errno) = errno.filter(|_| request.error.is_none()) {
-        let error = state.failed(errno, inode, pos, len);
+        let error = state.failed(errno, inode, pos, asked);
         if let Some(request) = state.requests.get_mut(index) {
             request.error = Some(error);
         }

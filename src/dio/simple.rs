@@ -16,7 +16,7 @@ const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::PARTIAL).union(Di
 ///
 /// That the request is a read, that it carries no residue of an earlier part and that the file is not encrypted hold for
 /// whoever calls: there is no other way here.
-#[inline]
+#[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,

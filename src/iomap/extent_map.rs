@@ -33,6 +33,7 @@ pub struct Extent {
 impl Extent {
     /// First block of the file after the extent.
     #[must_use]
+    #[inline(always)]
     pub fn end(&self) -> FileBlock {
         FileBlock(self.first.0 + u64::from(self.len))
     }
@@ -45,6 +46,7 @@ impl Extent {
 
     /// The mapping that an extent stands for.
     #[must_use]
+    #[inline(always)]
     pub fn to_iomap(self, size: BlockSize) -> Iomap {
         let (kind, flags) = match self.state {
             ExtentState::Written => (IomapType::Mapped, IomapFlags::empty()),
@@ -117,26 +119,27 @@ impl ExtentMap {
 
     /// The mapping that holds a position. Behind the last extent there is a hole without end.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn lookup(&self, pos: FilePos) -> Iomap {
         let block = self.size.block_of(pos);
         let chunk = (block.0 >> self.chunk_shift) as usize;
-        let Some(&low) = self.index.get(chunk) else {
-            return self.hole(self.extents.last(), None);
-        };
-        // The extent that holds the block, or the first behind it, stands between this chunk's entry and the next's.
-        let low = low as usize;
-        let high = self.index.get(chunk + 1).map_or(self.extents.len() - 1, |next| *next as usize);
-        let at = if self.extents[low].end() > block {
-            low
-        } else {
-            low + self.extents[low..high].partition_point(|extent| extent.end() <= block)
-        };
-        let extent = self.extents[at];
-        if extent.first <= block {
-            extent.to_iomap(self.size)
-        } else {
-            self.hole(at.checked_sub(1).map(|before| &self.extents[before]), Some(&extent))
+        // The extent that holds the block, or the first behind it, is the chunk's own entry or stands before the next's.
+        let low = self.index.get(chunk).map_or(self.extents.len(), |low| *low as usize);
+        match self.extents.get(low) {
+            Some(extent) if extent.first <= block && block < extent.end() => {
+                extent.to_iomap(self.size)
+            }
+            _ => self.search(block, chunk, low),
+        }
+    }
+
+    #[inline(never)]
+    fn search(&self, block: FileBlock, chunk: usize, low: usize) -> Iomap {
+        let high = self.index.get(chunk + 1).map_or(self.extents.len(), |next| *next as usize);
+        let at = low + self.extents[low..high].partition_point(|extent| extent.end() <= block);
+        match self.extents.get(at) {
+            Some(extent) if extent.first <= block => extent.to_iomap(self.size),
+            next => self.hole(at.checked_sub(1).map(|before| &self.extents[before]), next),
         }
     }
 

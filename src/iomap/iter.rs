@@ -73,6 +73,13 @@ impl Iomap {
         }
     }
 
+    /// The mapping behind its first `count` bytes, which may leave nothing.
+    #[must_use]
+    pub fn skip(&self, count: u64) -> Self {
+        let addr = DevOffset(self.addr.0.saturating_add(count));
+        Self { pos: FilePos(self.pos.0 + count), len: self.len - count, addr, ..*self }
+    }
+
     /// Whether reads give something else than zeros by definition. Unwritten extents count as holes.
     #[must_use]
     pub fn is_data(&self) -> bool {

@@ -9,18 +9,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::buffer::Registration;
+use super::buffer::RingNumber;
 use super::{Buffer, Memory};
 use crate::error::Errno;
 
 /// The registered file that all requests go to.
 const FILE: types::Fixed = types::Fixed(0);
+/// The index of a ring's only registered buffer.
+const REGISTERED: u16 = 0;
 /// `user_data` with this bit set belongs to a request on borrowed memory: the rest is its index among the parts.
 const BORROWED: u64 = 1 << 63;
 /// The kernel's limit for one registered buffer.
 const MAX_REGISTERED: usize = 1 << 30;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
+
+/// A number that no other ring has: after 2^32 rings they run out, and then share the last one, which only costs them the
+/// check of the kernel that a buffer lies where the ring registered one.
+fn next_ring() -> RingNumber {
+    RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
+}
 
 /// How to set a ring up.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +54,20 @@ pub(crate) enum Lent<'s, 'a> {
     Write(&'s [IoSlice<'a>]),
 }
 
+/// A request on lent memory, and what came of it.
+pub(crate) struct Transfer<'s, 'a> {
+    lent: Lent<'s, 'a>,
+    at: u64,
+    /// The system call's result (negative errno).
+    pub(crate) result: i32,
+}
+
+impl<'s, 'a> Transfer<'s, 'a> {
+    pub(crate) fn new(lent: Lent<'s, 'a>, at: u64) -> Self {
+        Self { lent, at, result: -Errno::EIO.0 }
+    }
+}
+
 /// One request in flight: its memory and what the caller attached.
 #[repr(align(64))]
 struct Slot<T> {
@@ -66,7 +88,7 @@ pub(crate) struct Ring<T> {
     free: Vec<u32>,
     /// Completions that were seen while waiting for another request.
     early: VecDeque<(u32, i32)>,
-    number: u32,
+    number: RingNumber,
     /// Keeps the registered memory.
     registered: Option<Buffer>,
     _thread: PhantomData<*const ()>,
@@ -84,7 +106,7 @@ impl<T> Ring<T> {
             slots: ManuallyDrop::new(slots),
             free: (0..entries).rev().collect(),
             early: VecDeque::new(),
-            number: NEXT_RING.fetch_add(1, Ordering::Relaxed),
+            number: next_ring(),
             registered: None,
             _thread: PhantomData,
         })
@@ -112,7 +134,7 @@ impl<T> Ring<T> {
         // until after the ring is closed.
         unsafe { self.ring.submitter().register_buffers(&[iovec]) }
             .map_err(|error| errno(&error))?;
-        whole.set_registration(Registration { ring: self.number, index: 0 });
+        whole.set_registered(self.number);
         let buffers = (0..count).map(|_| whole.split_to(size)).collect();
         // What is left has no bytes but shares the allocation.
         self.registered = Some(whole);
@@ -195,33 +217,28 @@ impl<T> Ring<T> {
         Some((slot.attached, slot.memory, result))
     }
 
-    /// Runs requests on lent memory, all at once, and waits for every one of them. Gives the system calls' results in order.
-    pub(crate) fn transfer_now(
-        &mut self,
-        parts: &mut [(Lent<'_, '_>, u64)],
-        rw_flags: i32,
-    ) -> Vec<i32> {
-        let mut results = vec![None; parts.len()];
+    /// Runs requests on lent memory, all at once, and waits for every one of them.
+    pub(crate) fn transfer_now(&mut self, transfers: &mut [Transfer<'_, '_>], rw_flags: i32) {
         let mut open = 0;
-        for (index, (lent, at)) in parts.iter_mut().enumerate() {
+        for index in 0..transfers.len() {
+            let Transfer { lent, at, .. } = &mut transfers[index];
             let entry = lent_entry(lent, *at, rw_flags).user_data(BORROWED | index as u64);
             // SAFETY: the memory is borrowed by the caller for the whole of this function, which returns only when every
-            // completion was seen: the loop below has no other exit, and nothing in between can unwind.
+            // completion was seen: the loops below have no other exit, and nothing in between can unwind.
             unsafe { self.push_entry(&entry) };
             open += 1;
             // Never more in flight than the completion queue surely holds.
-            if open >= self.slots.len() {
-                open -= self.collect_lent(&mut results);
+            while open >= self.slots.len() {
+                open -= self.collect_lent(transfers);
             }
         }
         while open > 0 {
-            open -= self.collect_lent(&mut results);
+            open -= self.collect_lent(transfers);
         }
-        results.into_iter().map(|result| result.unwrap_or(-Errno::EIO.0)).collect()
     }
 
     /// Waits for completions of lent memory, puts others aside, and gives the number of the former.
-    fn collect_lent(&mut self, results: &mut [Option<i32>]) -> usize {
+    fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>]) -> usize {
         let mut found = 0;
         // An error of the system call is no reason to stop waiting: the kernel still holds the memory.
         let _ = self.enter(1);
@@ -229,7 +246,7 @@ impl<T> Ring<T> {
             if entry.user_data() & BORROWED == 0 {
                 self.early.push_back((entry.user_data() as u32, entry.result()));
             } else {
-                results[(entry.user_data() & !BORROWED) as usize] = Some(entry.result());
+                transfers[(entry.user_data() & !BORROWED) as usize].result = entry.result();
                 found += 1;
             }
         }
@@ -283,23 +300,29 @@ fn build(entries: u32, options: RingOptions) -> std::io::Result<IoUring> {
 }
 
 #[inline]
-fn flat_entry(buffer: &mut Buffer, op: RingOp, at: u64, rw_flags: i32, ring: u32) -> squeue::Entry {
+fn flat_entry(
+    buffer: &mut Buffer,
+    op: RingOp,
+    at: u64,
+    rw_flags: i32,
+    ring: RingNumber,
+) -> squeue::Entry {
     let len = buffer.len() as u32;
-    let fixed = buffer.registration().filter(|registration| registration.ring == ring);
+    let fixed = buffer.registered_with() == Some(ring);
     let pointer = buffer.as_mut_ptr();
     match (op, fixed) {
-        (RingOp::Write, Some(fixed)) => opcode::WriteFixed::new(FILE, pointer, len, fixed.index)
+        (RingOp::Write, true) => opcode::WriteFixed::new(FILE, pointer, len, REGISTERED)
             .offset(at)
             .rw_flags(rw_flags)
             .build(),
-        (RingOp::Write, None) => {
+        (RingOp::Write, false) => {
             opcode::Write::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build()
         }
-        (_, Some(fixed)) => opcode::ReadFixed::new(FILE, pointer, len, fixed.index)
+        (_, true) => opcode::ReadFixed::new(FILE, pointer, len, REGISTERED)
             .offset(at)
             .rw_flags(rw_flags)
             .build(),
-        (_, None) => opcode::Read::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build(),
+        (_, false) => opcode::Read::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build(),
     }
 }
 

@@ -174,7 +174,7 @@ impl MapFile for Inode {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
         self.map.get()?.as_ref().map(|map| map.lookup(pos))
     }
