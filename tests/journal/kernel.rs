@@ -1,12 +1,15 @@
 //! Journals that Linux left: the device is copied beneath a live mount, and Linux's own recovery of the copy is the oracle.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use ironmap::Volume;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{JournalFeatures, JournalState, Recovery};
+use ironmap::fs::ext4::{Follow, JournalFeatures, JournalState, ROOT, Recovery};
 
 use crate::image::{Image, content, inode, open, run};
 
@@ -175,7 +178,7 @@ struct Seen {
     mode: u32,
     links: u64,
     owner: (u32, u32),
-    /// Not of directories: Linux's replay of fast commits grows them, ours does not.
+    /// Neither size nor time of directories: Linux's replay of fast commits adds to them at the time of the replay.
     size: u64,
     modified: (i64, i64),
     content: Vec<u8>,
@@ -195,15 +198,40 @@ fn kernel_tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
         let seen = Seen {
             inode: stat.ino(),
             mode: stat.mode(),
-            links: stat.nlink(),
+            // Linux's replay leaves a new directory with one link instead of two.
+            links: if stat.is_dir() { stat.nlink().max(2) } else { stat.nlink() },
             owner: (stat.uid(), stat.gid()),
             size: if stat.is_dir() { 0 } else { stat.size() },
-            modified: (stat.mtime(), stat.mtime_nsec()),
+            modified: if stat.is_dir() { (0, 0) } else { (stat.mtime(), stat.mtime_nsec()) },
             content,
         };
         tree.insert(path.strip_prefix(root).unwrap().to_owned(), seen);
     }
     tree
+}
+
+/// The names of a volume as ironmap lists them, each found again by its path.
+fn our_names(volume: &Volume) -> BTreeMap<PathBuf, u64> {
+    let mut names = BTreeMap::from([(PathBuf::new(), ROOT.0)]);
+    let mut todo = vec![(PathBuf::new(), ROOT)];
+    while let Some((path, number)) = todo.pop() {
+        let dir = volume.fs().inode(number).unwrap();
+        for entry in dir.read_dir().unwrap() {
+            let entry = entry.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let path = path.join(OsStr::from_bytes(&entry.name));
+            let found = volume.fs().resolve(path.as_os_str().as_bytes(), Follow::NotLast).unwrap();
+            assert_eq!(found.number(), entry.inode, "{}", path.display());
+            if matches!(entry.name.as_slice(), b"." | b"..") {
+                continue;
+            }
+            assert_eq!(entry.file_type, Some(found.file_type()), "{}", path.display());
+            assert_eq!(names.insert(path.clone(), entry.inode.0), None, "{}", path.display());
+            if found.file_type() == FileType::Directory {
+                todo.push((path, entry.inode));
+            }
+        }
+    }
+    names
 }
 
 struct Scenario {
@@ -266,6 +294,9 @@ impl Scenario {
         );
         let tree = kernel_tree(&mounted.0);
         assert!(tree.len() > 40, "{}: the workload left {} files", self.name, tree.len());
+        let names: BTreeMap<_, _> =
+            tree.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
+        assert_eq!(our_names(&volume), names, "{}, seed {seed}", self.name);
         for (path, theirs) in &tree {
             let what = format!("{}, seed {seed}: {}", self.name, path.display());
             let inode =
@@ -278,7 +309,11 @@ impl Scenario {
                 links: u64::from(stat.links),
                 owner: (stat.uid, stat.gid),
                 size: if is_dir { 0 } else { stat.size },
-                modified: (stat.modified.seconds, i64::from(stat.modified.nanoseconds)),
+                modified: if is_dir {
+                    (0, 0)
+                } else {
+                    (stat.modified.seconds, i64::from(stat.modified.nanoseconds))
+                },
                 content: if stat.file_type == FileType::Regular {
                     content(&inode, &dirty).unwrap_or_else(|error| panic!("{what}: {error}"))
                 } else {

@@ -18,7 +18,12 @@ pub fn count(plans: &[Plan]) -> Result<Vec<Row>> {
         let first = rows.len();
         for target in &plan.targets {
             let of = |requests: u64| {
-                collected(&Plan { targets: vec![target.clone()], requests: Some(requests), jobs: 1, ..plan.clone() })
+                collected(&Plan {
+                    targets: vec![target.clone()],
+                    requests: Some(requests),
+                    jobs: 1,
+                    ..plan.clone()
+                })
             };
             let instructions = (of(2 * REQUESTS)? - of(REQUESTS)?) as f64 / REQUESTS as f64;
             let base = rows.get(first).and_then(|row| row.instructions).unwrap_or(instructions);
@@ -47,5 +52,7 @@ fn collected(plan: &Plan) -> Result<i64> {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected : "));
     let count = line.and_then(|(_, count)| count.trim().parse().ok());
-    count.filter(|_| output.status.success()).ok_or_else(|| Error::invalid(format!("callgrind failed: {}", text.trim())))
+    count
+        .filter(|_| output.status.success())
+        .ok_or_else(|| Error::invalid(format!("callgrind failed: {}", text.trim())))
 }

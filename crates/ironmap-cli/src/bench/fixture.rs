@@ -47,7 +47,8 @@ impl Fixture {
         std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
         let guard = RemoveDir(dir.clone());
         let tree = dir.join("tree");
-        std::fs::create_dir(&tree).map_err(|error| super::io(&error, tree.display().to_string()))?;
+        std::fs::create_dir(&tree)
+            .map_err(|error| super::io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind == FixtureKind::Shm {
             // Without a kernel to write the file, mke2fs copies it in.
@@ -80,7 +81,9 @@ impl Fixture {
             TargetSpec::Raw { path: path.to_owned(), offset: None },
             TargetSpec::Vol { volume, path: "/f".into(), simple: true },
         ];
-        targets.extend(self.mounted.as_ref().map(|mounted| TargetSpec::Kernel { path: mounted.file.clone() }));
+        targets.extend(
+            self.mounted.as_ref().map(|mounted| TargetSpec::Kernel { path: mounted.file.clone() }),
+        );
         targets
     }
 }
@@ -131,11 +134,15 @@ impl Device {
             }
             FixtureKind::Zram => {
                 let add = "/sys/class/zram-control/hot_add";
-                let number = std::fs::read_to_string(add).map_err(|error| super::io(&error, add))?.trim().to_owned();
+                let number = std::fs::read_to_string(add)
+                    .map_err(|error| super::io(&error, add))?
+                    .trim()
+                    .to_owned();
                 let device = Self::Zram { path: format!("/dev/zram{number}").into(), number };
                 let Self::Zram { number, .. } = &device else { return Ok(device) };
                 let size = format!("/sys/block/zram{number}/disksize");
-                std::fs::write(&size, DEVICE_BYTES.to_string()).map_err(|error| super::io(&error, size))?;
+                std::fs::write(&size, DEVICE_BYTES.to_string())
+                    .map_err(|error| super::io(&error, size))?;
                 Ok(device)
             }
         }
@@ -170,7 +177,10 @@ struct Mount {
 
 impl Mount {
     fn new(device: &Path, dir: &Path) -> Result<Self> {
-        run("mount", &["-t".into(), "ext4".into(), device.display().to_string(), dir.display().to_string()])?;
+        run(
+            "mount",
+            &["-t".into(), "ext4".into(), device.display().to_string(), dir.display().to_string()],
+        )?;
         Ok(Self { dir: dir.to_owned() })
     }
 }
@@ -194,7 +204,8 @@ fn retry(mut attempt: impl FnMut() -> bool) {
 
 fn mke2fs_args(device: &Path, tree: Option<&Path>) -> Vec<String> {
     let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-    let mut args: Vec<String> = ["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options].map(String::from).into();
+    let mut args: Vec<String> =
+        ["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options].map(String::from).into();
     if let Some(tree) = tree {
         args.extend(["-d".into(), tree.display().to_string()]);
     }
@@ -228,7 +239,10 @@ fn run(program: &str, args: &[String]) -> Result<()> {
 }
 
 fn output(program: &str, args: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(args).output().map_err(|error| super::io(&error, program.to_owned()))?;
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .map_err(|error| super::io(&error, program.to_owned()))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(Error::invalid(format!("{program} {}: {said}", args.join(" "))));

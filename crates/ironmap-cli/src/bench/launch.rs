@@ -9,9 +9,11 @@ use super::report::Row;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
 pub fn child(plan: &str) -> Result<()> {
-    let plan: Plan = serde_json::from_str(plan).map_err(|error| Error::invalid(error.to_string()))?;
+    let plan: Plan =
+        serde_json::from_str(plan).map_err(|error| Error::invalid(error.to_string()))?;
     let measured = run(&plan)?;
-    let text = serde_json::to_string(&measured).map_err(|error| Error::invalid(error.to_string()))?;
+    let text =
+        serde_json::to_string(&measured).map_err(|error| Error::invalid(error.to_string()))?;
     println!("{text}");
     Ok(())
 }
@@ -21,7 +23,11 @@ pub fn command(plan: &Plan) -> Result<Command> {
     let program = std::env::current_exe().map_err(|error| super::io(&error, "this program"))?;
     let plan = serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
     let mut command = Command::new(program);
-    command.args(["bench", "--launch", &plan]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command
+        .args(["bench", "--launch", &plan])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
     Ok(command)
 }
 
@@ -36,7 +42,8 @@ pub fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
             progress.inc(1);
         }
         for (index, target) in plan.targets.iter().enumerate() {
-            let of_target: Vec<&Measured> = results.iter().filter_map(|result| result.get(index)).collect();
+            let of_target: Vec<&Measured> =
+                results.iter().filter_map(|result| result.get(index)).collect();
             rows.push(row(plan, target, &of_target));
         }
     }
@@ -50,13 +57,17 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>> {
         // The child has said why.
         return Err(Error::invalid(format!("a launch failed ({})", output.status)));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| Error::invalid(format!("a launch's result: {error}")))
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::invalid(format!("a launch's result: {error}")))
 }
 
 fn row(plan: &Plan, target: &super::target::TargetSpec, launches: &[&Measured]) -> Row {
     let middle = |of: fn(&Measured) -> f64| median(launches.iter().map(|measured| of(measured)));
-    let least = |of: fn(&Measured) -> f64| launches.iter().map(|measured| of(measured)).fold(f64::MAX, f64::min);
-    let most = |of: fn(&Measured) -> f64| launches.iter().map(|measured| of(measured)).fold(0.0, f64::max);
+    let least = |of: fn(&Measured) -> f64| {
+        launches.iter().map(|measured| of(measured)).fold(f64::MAX, f64::min)
+    };
+    let most =
+        |of: fn(&Measured) -> f64| launches.iter().map(|measured| of(measured)).fold(0.0, f64::max);
     let iops = |measured: &Measured| 1e9 / measured.ns;
     let last = launches.last().copied().cloned().unwrap_or_default();
     Row {

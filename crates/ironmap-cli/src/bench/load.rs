@@ -124,7 +124,8 @@ pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
     let launch = Launch { plan, sources: &sources, barrier, failed };
     let jobs: Vec<Result<Vec<Tally>>> = std::thread::scope(|scope| {
         let launch = &launch;
-        let threads: Vec<_> = (0..plan.jobs).map(|number| scope.spawn(move || launch.job(number))).collect();
+        let threads: Vec<_> =
+            (0..plan.jobs).map(|number| scope.spawn(move || launch.job(number))).collect();
         let lost = || Err(Error::invalid("a job's thread panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
     });
@@ -145,7 +146,11 @@ impl Launch<'_> {
                 Ok(())
             });
         }
-        let rounds = if plan.requests.is_some() { 1 } else { (plan.runtime_ms / CHUNK.as_millis() as u64).max(5) };
+        let rounds = if plan.requests.is_some() {
+            1
+        } else {
+            (plan.runtime_ms / CHUNK.as_millis() as u64).max(5)
+        };
         for _ in 0..rounds {
             for index in 0..plan.targets.len() {
                 self.barrier.wait();
@@ -160,7 +165,9 @@ impl Launch<'_> {
             }
         }
         if number == 0 && plan.requests.is_none() {
-            self.attempt(&mut result, |job| job.targets.iter_mut().try_for_each(Driven::measure_latency));
+            self.attempt(&mut result, |job| {
+                job.targets.iter_mut().try_for_each(Driven::measure_latency)
+            });
         }
         // The queues belong to this thread; what they counted does not.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
@@ -186,7 +193,9 @@ impl Launch<'_> {
         let len = self.sources.iter().map(|source| source.len).min().unwrap_or(0).min(limit);
         let blocks = len / plan.block as u64;
         if blocks == 0 {
-            return Err(Error::invalid(format!("the range of {len} bytes is shorter than one request")));
+            return Err(Error::invalid(format!(
+                "the range of {len} bytes is shorter than one request"
+            )));
         }
         let mut targets = Vec::new();
         for source in self.sources {
@@ -196,8 +205,16 @@ impl Launch<'_> {
             // All targets of a thread see the same sequence, each thread its own.
             let start = blocks / plan.jobs as u64 * number as u64;
             let state = if plan.random { 0x9E37_79B9_7F4A_7C15 ^ start } else { start };
-            let positions = Positions { state, blocks, block: plan.block as u64, random: plan.random };
-            targets.push(Driven { target, buffers, immediate, positions, chunks: Vec::new(), latency: None });
+            let positions =
+                Positions { state, blocks, block: plan.block as u64, random: plan.random };
+            targets.push(Driven {
+                target,
+                buffers,
+                immediate,
+                positions,
+                chunks: Vec::new(),
+                latency: None,
+            });
         }
         let batch = Batch { submit: plan.batch_submit, complete: plan.batch_complete };
         Ok(Job { targets, touch: plan.touch, batch })
@@ -223,7 +240,8 @@ fn measured(jobs: &[Vec<Tally>], source: &Source, index: usize) -> Measured {
     };
     let (first, own) = (speeds(0), speeds(index));
     let tallies: Vec<&Tally> = jobs.iter().map(|job| &job[index]).collect();
-    let quantile = |q| tallies[0].latency.as_ref().map_or(0, |latency| latency.value_at_quantile(q));
+    let quantile =
+        |q| tallies[0].latency.as_ref().map_or(0, |latency| latency.value_at_quantile(q));
     let mut counters: Vec<(String, u64)> = Vec::new();
     for (name, count) in tallies.iter().flat_map(|tally| tally.counters.iter().copied()) {
         match counters.iter_mut().find(|(known, _)| known == name) {
@@ -235,7 +253,9 @@ fn measured(jobs: &[Vec<Tally>], source: &Source, index: usize) -> Measured {
         ns: 1.0 / median(own.iter().copied()),
         ns_best: 1.0 / own.iter().copied().fold(f64::MIN_POSITIVE, f64::max),
         ratio: median(own.iter().zip(&first).map(|(own, first)| own / first)),
-        cpu_ns: median(tallies.iter().flat_map(|tally| tally.chunks.iter().map(|chunk| chunk.cpu_ns))),
+        cpu_ns: median(
+            tallies.iter().flat_map(|tally| tally.chunks.iter().map(|chunk| chunk.cpu_ns)),
+        ),
         p50: quantile(0.5),
         p99: quantile(0.99),
         p99_9: quantile(0.999),
@@ -258,7 +278,9 @@ impl Job {
                 requests += 64;
             }
             if per_chunk == 0 {
-                per_chunk = (requests * CHUNK.as_nanos() as u64 / start.elapsed().as_nanos() as u64).max(16);
+                per_chunk = (requests * CHUNK.as_nanos() as u64
+                    / start.elapsed().as_nanos() as u64)
+                    .max(16);
             }
         }
         Ok(per_chunk)
@@ -289,13 +311,17 @@ impl Driven {
         let (start, cpu) = (Instant::now(), cpu_ns());
         self.chunk(requests, batch, touch)?;
         let per = |ns: u64| ns as f64 / requests as f64;
-        self.chunks.push(Chunk { ns: per(start.elapsed().as_nanos() as u64), cpu_ns: per(cpu_ns() - cpu) });
+        self.chunks.push(Chunk {
+            ns: per(start.elapsed().as_nanos() as u64),
+            cpu_ns: per(cpu_ns() - cpu),
+        });
         Ok(())
     }
 
     /// Measures the time of single requests, one in flight.
     fn measure_latency(&mut self) -> Result<()> {
-        let mut histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|error| Error::invalid(error.to_string()))?;
+        let mut histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
+            .map_err(|error| Error::invalid(error.to_string()))?;
         for _ in 0..LATENCY_REQUESTS {
             let start = Instant::now();
             self.chunk(1, Batch { submit: 1, complete: 1 }, false)?;

@@ -138,7 +138,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let targets = variants(&targets, args.simple);
     let plans = plans(args, &targets);
-    let rows = if args.instructions { callgrind::count(&plans)? } else { launch::measure(&plans, args.rounds.max(1))? };
+    let rows = if args.instructions {
+        callgrind::count(&plans)?
+    } else {
+        launch::measure(&plans, args.rounds.max(1))?
+    };
     drop(fixture);
     report::table(&rows);
     if let Some(path) = &args.json {

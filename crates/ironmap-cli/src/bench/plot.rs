@@ -7,8 +7,13 @@ use plotters::prelude::*;
 
 use super::report::Row;
 
-const COLOURS: [RGBColor; 5] =
-    [RGBColor(90, 90, 90), RGBColor(221, 132, 82), RGBColor(76, 114, 176), RGBColor(85, 168, 104), RGBColor(196, 78, 82)];
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(90, 90, 90),
+    RGBColor(221, 132, 82),
+    RGBColor(76, 114, 176),
+    RGBColor(85, 168, 104),
+    RGBColor(196, 78, 82),
+];
 
 /// Draws the rows as SVG.
 pub fn svg(rows: &[Row], path: &Path) -> Result<()> {
@@ -19,7 +24,8 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
     let mut labels: Vec<String> = Vec::new();
     let mut groups: Vec<(String, Vec<&Row>)> = Vec::new();
     for row in rows {
-        let group = format!("{} {} {} QD{} x{}", row.rw, row.bs, row.engine, row.iodepth, row.numjobs);
+        let group =
+            format!("{} {} {} QD{} x{}", row.rw, row.bs, row.engine, row.iodepth, row.numjobs);
         match groups.iter_mut().find(|(name, _)| *name == group) {
             Some((_, rows)) => rows.push(row),
             None => groups.push((group, vec![row])),
@@ -37,7 +43,10 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
     let step = labels.len() as f64 + 1.0;
     let mut chart = ChartBuilder::on(&root)
         .margin(12)
-        .caption(if counted { "instructions a request" } else { "speed relative to the first target" }, ("sans-serif", 18))
+        .caption(
+            if counted { "instructions a request" } else { "speed relative to the first target" },
+            ("sans-serif", 18),
+        )
         .x_label_area_size(36)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
@@ -59,17 +68,32 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
         let bars = groups.iter().enumerate().flat_map(|(group, (_, rows))| {
             let left = group as f64 * step + 0.5 + at as f64;
             let own = rows.iter().filter(|row| row.label() == *label);
-            own.map(move |row| Rectangle::new([(left + 0.1, 0.0), (left + 0.9, value(row))], colour.filled()))
+            own.map(move |row| {
+                Rectangle::new([(left + 0.1, 0.0), (left + 0.9, value(row))], colour.filled())
+            })
         });
-        chart.draw_series(bars)?.label(label).legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        chart
+            .draw_series(bars)?
+            .label(label)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         let figures = groups.iter().enumerate().flat_map(|(group, (_, rows))| {
             let middle = group as f64 * step + 0.75 + at as f64;
             let own = rows.iter().filter(|row| row.label() == *label);
-            own.map(move |row| Text::new(format!("{:.2}", value(row)), (middle, value(row) + top * 0.04), ("sans-serif", 12)))
+            own.map(move |row| {
+                Text::new(
+                    format!("{:.2}", value(row)),
+                    (middle, value(row) + top * 0.04),
+                    ("sans-serif", 12),
+                )
+            })
         });
         chart.draw_series(figures)?;
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
     root.present()?;
     Ok(())
 }

@@ -76,13 +76,28 @@ pub fn table(rows: &[Row]) {
     let figures: &[&str] = if counted {
         &["instructions/IO", "above first"]
     } else {
-        &["IOPS", "MiB/s", "ratio", "spread", "CPU ns/IO", "p50 ns", "p99 ns", "p99.9 ns", "simple hits"]
+        &[
+            "IOPS",
+            "MiB/s",
+            "ratio",
+            "spread",
+            "CPU ns/IO",
+            "p50 ns",
+            "p99 ns",
+            "p99.9 ns",
+            "simple hits",
+        ]
     };
     table.set_header(["target", "work", "engine", "depth", "jobs"].iter().chain(figures));
     for row in rows {
         let work = format!("{} {}", row.rw, row.bs);
-        let mut cells =
-            vec![row.label(), work, row.engine.clone(), row.iodepth.to_string(), row.numjobs.to_string()];
+        let mut cells = vec![
+            row.label(),
+            work,
+            row.engine.clone(),
+            row.iodepth.to_string(),
+            row.numjobs.to_string(),
+        ];
         if counted {
             cells.push(format!("{:.1}", row.instructions.unwrap_or_default()));
             cells.push(format!("{:+.1}", row.instructions_above_first.unwrap_or_default()));
@@ -106,7 +121,10 @@ pub fn table(rows: &[Row]) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     println!("{table}");
-    let mut notices: Vec<_> = rows.iter().flat_map(|row| row.notices.iter().map(|notice| (row.label(), notice))).collect();
+    let mut notices: Vec<_> = rows
+        .iter()
+        .flat_map(|row| row.notices.iter().map(|notice| (row.label(), notice)))
+        .collect();
     notices.sort();
     notices.dedup();
     for (label, notice) in notices {
@@ -186,8 +204,10 @@ impl<'a> JsonRow<'a> {
 
 /// Writes the rows and the machine as JSON; `-` is standard output.
 pub fn json(rows: &[Row], path: &Path) -> Result<()> {
-    let document = Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
-    let text = serde_json::to_string_pretty(&document).map_err(|error| Error::invalid(error.to_string()))?;
+    let document =
+        Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
+    let text = serde_json::to_string_pretty(&document)
+        .map_err(|error| Error::invalid(error.to_string()))?;
     let written = if path.as_os_str() == "-" {
         writeln!(std::io::stdout(), "{text}")
     } else {
@@ -202,7 +222,10 @@ fn machine() -> Machine {
     Machine {
         cpu: model.map_or(String::new(), |(_, name)| name.to_owned()),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
     }
 }
 

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Memory};
-use ironmap::device::{AnyQueue, BlockFile, Device, DeviceQueue, Null, OpenMode, Opened, open_engine};
+use ironmap::device::{
+    AnyQueue, BlockFile, Device, DeviceQueue, Null, OpenMode, Opened, open_engine,
+};
 use ironmap::dio::{DioFlags, NotSimple};
 use ironmap::fs::ext4::Follow;
 use ironmap::iomap::IomapType;
@@ -53,7 +55,9 @@ impl fmt::Display for TargetSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Raw { path, offset: None } => write!(f, "raw:{}", path.display()),
-            Self::Raw { path, offset: Some(offset) } => write!(f, "raw:{}@{offset}", path.display()),
+            Self::Raw { path, offset: Some(offset) } => {
+                write!(f, "raw:{}@{offset}", path.display())
+            }
             Self::Kernel { path } => write!(f, "kernel:{}", path.display()),
             Self::Vol { volume, path, .. } => write!(f, "vol:{volume}:{path}"),
             Self::Null { size } => write!(f, "null:{size}"),
@@ -66,7 +70,9 @@ impl FromStr for TargetSpec {
 
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |what: &str| Error::invalid(format!("{text}: {what}"));
-        let (kind, rest) = text.split_once(':').ok_or_else(|| wrong("a target is raw:, kernel:, vol: or null:"))?;
+        let (kind, rest) = text
+            .split_once(':')
+            .ok_or_else(|| wrong("a target is raw:, kernel:, vol: or null:"))?;
         match kind {
             "raw" => match rest.rsplit_once('@') {
                 Some((path, offset)) => {
@@ -77,7 +83,8 @@ impl FromStr for TargetSpec {
             },
             "kernel" => Ok(Self::Kernel { path: rest.into() }),
             "vol" => {
-                let (volume, path) = rest.split_once(":/").ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
+                let (volume, path) =
+                    rest.split_once(":/").ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
                 Ok(Self::Vol { volume: volume.to_owned(), path: format!("/{path}"), simple: true })
             }
             "null" => Ok(Self::Null { size: super::size(rest).map_err(|error| wrong(&error))? }),
@@ -110,12 +117,17 @@ enum Shared {
 /// Opens all targets. A volume is exclusive, so targets of one volume share it.
 pub fn open_all(specs: &[TargetSpec], engine: Engine) -> Result<Vec<Source>> {
     let mut volumes: Vec<(String, Volume)> = Vec::new();
-    let mut sources = specs.iter().map(|spec| Source::open(spec, engine, &mut volumes)).collect::<Result<Vec<_>>>()?;
+    let mut sources = specs
+        .iter()
+        .map(|spec| Source::open(spec, engine, &mut volumes))
+        .collect::<Result<Vec<_>>>()?;
     // A raw target without an offset of its own hits the very blocks of the volume's file.
     let file = sources.iter().find_map(|source| Some((source.physical?, source.len)));
     if let Some((physical, len)) = file {
         for source in &mut sources {
-            if matches!(source.spec, TargetSpec::Raw { offset: None, .. }) && source.len >= physical + len {
+            if matches!(source.spec, TargetSpec::Raw { offset: None, .. })
+                && source.len >= physical + len
+            {
                 (source.base, source.len) = (physical, len);
             }
         }
@@ -125,19 +137,44 @@ pub fn open_all(specs: &[TargetSpec], engine: Engine) -> Result<Vec<Source>> {
 
 impl Source {
     /// The range is the longest extent of a volume's file, so that a raw target can be laid over the same blocks.
-    fn open(spec: &TargetSpec, engine: Engine, volumes: &mut Vec<(String, Volume)>) -> Result<Self> {
+    fn open(
+        spec: &TargetSpec,
+        engine: Engine,
+        volumes: &mut Vec<(String, Volume)>,
+    ) -> Result<Self> {
         let spec = spec.clone();
         match &spec {
             TargetSpec::Raw { path, .. } | TargetSpec::Kernel { path } => {
                 let mode = OpenMode { exclusive: false, ..OpenMode::default() };
-                let Opened { device, engine, notices } = open_engine(BlockFile::open(path, &mode)?, engine)?;
-                let base = if let TargetSpec::Raw { offset: Some(offset), .. } = spec { offset } else { 0 };
+                let Opened { device, engine, notices } =
+                    open_engine(BlockFile::open(path, &mode)?, engine)?;
+                let base = if let TargetSpec::Raw { offset: Some(offset), .. } = spec {
+                    offset
+                } else {
+                    0
+                };
                 let len = device.size().saturating_sub(base);
-                Ok(Self { spec, way: Shared::Device(device), base, len, physical: None, engine, notices })
+                Ok(Self {
+                    spec,
+                    way: Shared::Device(device),
+                    base,
+                    len,
+                    physical: None,
+                    engine,
+                    notices,
+                })
             }
             TargetSpec::Null { size } => {
                 let (way, len) = (Shared::Device(Arc::new(Null::new(*size))), *size);
-                Ok(Self { spec, way, base: 0, len, physical: None, engine: Engine::Null, notices: Vec::new() })
+                Ok(Self {
+                    spec,
+                    way,
+                    base: 0,
+                    len,
+                    physical: None,
+                    engine: Engine::Null,
+                    notices: Vec::new(),
+                })
             }
             TargetSpec::Vol { volume: name, path, .. } => {
                 let volume = match volumes.iter().find(|(open, _)| open == name) {
@@ -192,7 +229,9 @@ impl Target {
             return (0..count).map(|_| Buffer::aligned(size)).collect();
         }
         match &mut self.way {
-            Way::Device(queue) => queue.register_buffers(count, size).map_err(|errno| Error::io(errno, "register buffers")),
+            Way::Device(queue) => queue
+                .register_buffers(count, size)
+                .map_err(|errno| Error::io(errno, "register buffers")),
             Way::File(_, queue) => queue.register_buffers(count, size),
         }
     }
@@ -202,12 +241,26 @@ impl Target {
         let Way::File(_, queue) = &self.way else { return Vec::new() };
         let stats = queue.stats();
         let misses = NotSimple::ALL.iter().map(|reason| (reason.name(), stats.misses(*reason)));
-        let other = [("simple_hits", stats.simple_hits), ("bounced", stats.bounced), ("short", stats.short)];
-        other.into_iter().chain(misses).filter(|(name, count)| *count > 0 || *name == "simple_hits").collect()
+        let other = [
+            ("simple_hits", stats.simple_hits),
+            ("bounced", stats.bounced),
+            ("short", stats.short),
+        ];
+        other
+            .into_iter()
+            .chain(misses)
+            .filter(|(name, count)| *count > 0 || *name == "simple_hits")
+            .collect()
     }
 
     /// Runs one request at a time. `next` gives positions within the range.
-    pub fn run_sync(&mut self, count: u64, buf: &mut [u8], next: &mut impl FnMut() -> u64, seen: &mut impl FnMut(&[u8])) -> Result<()> {
+    pub fn run_sync(
+        &mut self,
+        count: u64,
+        buf: &mut [u8],
+        next: &mut impl FnMut() -> u64,
+        seen: &mut impl FnMut(&[u8]),
+    ) -> Result<()> {
         let base = self.base;
         match &mut self.way {
             Way::Device(queue) => {
@@ -217,9 +270,9 @@ impl Target {
                 };
                 sync_loop(count, buf, base, next, seen, &mut read)
             }
-            Way::File(file, queue) => {
-                sync_loop(count, buf, base, next, seen, &mut |buf, at| file.read_at(queue, buf, FilePos(at)))
-            }
+            Way::File(file, queue) => sync_loop(count, buf, base, next, seen, &mut |buf, at| {
+                file.read_at(queue, buf, FilePos(at))
+            }),
         }
     }
 
@@ -234,8 +287,12 @@ impl Target {
     ) -> Result<()> {
         let base = self.base;
         match &mut self.way {
-            Way::Device(queue) => async_loop(&mut DeviceLane(queue), count, buffers, batch, base, next, seen),
-            Way::File(file, queue) => async_loop(&mut FileLane(file, queue), count, buffers, batch, base, next, seen),
+            Way::Device(queue) => {
+                async_loop(&mut DeviceLane(queue), count, buffers, batch, base, next, seen)
+            }
+            Way::File(file, queue) => {
+                async_loop(&mut FileLane(file, queue), count, buffers, batch, base, next, seen)
+            }
         }
     }
 }
@@ -324,7 +381,9 @@ struct FileLane<'a>(&'a File, &'a mut Queue);
 impl Lane for FileLane<'_> {
     #[inline]
     fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
-        self.0.submit_read(self.1, buffer, FilePos(at), DioFlags::empty(), 0).map_err(|rejected| rejected.error)
+        self.0
+            .submit_read(self.1, buffer, FilePos(at), DioFlags::empty(), 0)
+            .map_err(|rejected| rejected.error)
     }
 
     #[inline]
@@ -369,7 +428,9 @@ fn async_loop<L: Lane>(
         }
         while let Some(completion) = lane.pop() {
             let (memory, bytes) = completion?;
-            let Memory::Flat(buffer) = memory else { return Err(Error::invalid("the memory changed its shape")) };
+            let Memory::Flat(buffer) = memory else {
+                return Err(Error::invalid("the memory changed its shape"));
+            };
             if bytes != buffer.len() {
                 return Err(Error::invalid("short read"));
             }
