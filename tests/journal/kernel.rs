@@ -383,17 +383,27 @@ fn checksums_of_the_first_version_and_asynchronous_commits() {
     }
 }
 
+/// With `plain` most steps can be recorded in fast commits; without it full commits come between them.
+///
+/// The area must not fill up: Linux 6.18 then reads behind it and refuses its own journal.
 #[test]
 fn fast_commits() {
+    let (mount, features) = ("data=ordered", JournalFeatures::FAST_COMMIT);
+    let (mut runs, mut fast_commits) = (0, 0);
     for (mke2fs, seed) in [
         (&["-b", "4096", "-O", "fast_commit"][..], 6),
-        (&["-b", "4096", "-O", "fast_commit"][..], 7),
-        (&["-b", "1024", "-O", "fast_commit,^metadata_csum"][..], 8),
-        (&["-b", "1024", "-O", "fast_commit,inline_data"][..], 9),
+        (&["-b", "4096", "-O", "fast_commit,^64bit"][..], 7),
+        (&["-b", "2048", "-O", "fast_commit,^metadata_csum"][..], 8),
+        (&["-b", "2048", "-O", "fast_commit,inline_data"][..], 9),
     ] {
-        let (mount, features) = ("data=ordered", JournalFeatures::FAST_COMMIT);
-        let found =
-            Scenario { name: "fast_commit", mke2fs, mount, features, plain: true }.run(seed);
-        assert!(found.is_none_or(|recovery| recovery.fast_commits > 0));
+        for plain in [true, false] {
+            let scenario = Scenario { name: "fast_commit", mke2fs, mount, features, plain };
+            if let Some(recovery) = scenario.run(seed) {
+                runs += 1;
+                fast_commits += recovery.fast_commits;
+            }
+        }
     }
+    // Linux decides by itself when to make a full commit instead.
+    assert!(runs == 0 || fast_commits > 0, "{runs} runs without a fast commit");
 }
