@@ -11,13 +11,13 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Location, OpenOptions, Result, Volume};
 
 /// An image, removed with its directory.
-pub struct Image {
-    pub dir: tempfile::TempDir,
-    pub path: PathBuf,
+pub(crate) struct Image {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) path: PathBuf,
 }
 
 /// Runs a program; its failure is the test's, unless it is one of these exit codes.
-pub fn run(program: &str, args: &[&str], accepted: &[i32]) -> Output {
+pub(crate) fn run(program: &str, args: &[&str], accepted: &[i32]) -> Output {
     let output = Command::new(program)
         .args(args)
         .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
@@ -35,7 +35,7 @@ pub fn run(program: &str, args: &[&str], accepted: &[i32]) -> Output {
 
 impl Image {
     /// An image made by mke2fs with these options.
-    pub fn make(size: &str, options: &[&str]) -> Self {
+    pub(crate) fn make(size: &str, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let mut args = vec!["-q", "-F"];
@@ -46,14 +46,14 @@ impl Image {
     }
 
     /// A copy beside it.
-    pub fn copy(&self, name: &str) -> PathBuf {
+    pub(crate) fn copy(&self, name: &str) -> PathBuf {
         let copy = self.dir.path().join(name);
         run("cp", &["--sparse=always", self.path.to_str().unwrap(), copy.to_str().unwrap()], &[0]);
         copy
     }
 
     /// Runs a script of debugfs commands on it.
-    pub fn debugfs(&self, script: &str) -> String {
+    pub(crate) fn debugfs(&self, script: &str) -> String {
         let file = self.dir.path().join("script");
         std::fs::write(&file, script).unwrap();
         let args = ["-w", "-f", file.to_str().unwrap(), self.path.to_str().unwrap()];
@@ -61,20 +61,20 @@ impl Image {
     }
 }
 
-pub fn open(path: &Path) -> Result<Volume> {
+pub(crate) fn open(path: &Path) -> Result<Volume> {
     Volume::open(&path.to_str().unwrap().parse::<Location>()?, &OpenOptions::default())
 }
 
-pub fn journal(path: &Path) -> Result<Journal> {
+pub(crate) fn journal(path: &Path) -> Result<Journal> {
     Ok(open(path)?.fs().journal().clone())
 }
 
-pub fn inode(volume: &Volume, number: u64) -> Result<Inode> {
+pub(crate) fn inode(volume: &Volume, number: u64) -> Result<Inode> {
     volume.fs().inode(InodeNo(number))
 }
 
 /// A file's content, read where its map says.
-pub fn content(inode: &Inode, image: &Path) -> Result<Vec<u8>> {
+pub(crate) fn content(inode: &Inode, image: &Path) -> Result<Vec<u8>> {
     let device = File::open(image).unwrap();
     let size = inode.size();
     let mut content = vec![0; size as usize];
