@@ -73,12 +73,6 @@ fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T
 impl Transfer for PsyncTransfer {
     #[inline]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        if flags.is_empty() {
-            // pread spares the kernel the copy of an iovec.
-            return uninterrupted(|| {
-                rustix::io::pread(self.file.fd(), &mut *buf, self.file.absolute(at))
-            });
-        }
         self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags)
     }
 
@@ -89,10 +83,15 @@ impl Transfer for PsyncTransfer {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let rw_flags = rw_flags(flags, self.file.limits());
-        uninterrupted(|| {
-            rustix::io::preadv2(self.file.fd(), bufs, self.file.absolute(at), rw_flags)
-        })
+        let (fd, at) = (self.file.fd(), self.file.absolute(at));
+        match bufs {
+            // pread spares the kernel the copy of an iovec.
+            [one] if flags.is_empty() => uninterrupted(|| rustix::io::pread(fd, &mut **one, at)),
+            _ => {
+                let rw_flags = rw_flags(flags, self.file.limits());
+                uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags))
+            }
+        }
     }
 
     fn write(

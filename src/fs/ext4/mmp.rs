@@ -87,3 +87,59 @@ fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> 
     }
     Ok(raw)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::unix::fs::FileExt;
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::{BlockFile, OpenMode, Psync};
+
+    /// Opens a volume made by mke2fs whose sequence number is set to `seq`, and which `step` counts on at each wait. Gives the
+    /// outcome and how long was waited.
+    fn opened(features: &str, seq: Option<u32>, step: u32) -> (Result<()>, Duration) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let mut mke2fs = Command::new("/sbin/mke2fs");
+        mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features]).arg(&path).arg("4M");
+        assert!(mke2fs.status().unwrap().success());
+        let mode = OpenMode { direct: false, ..OpenMode::default() };
+        let device = Psync::new(Arc::new(BlockFile::open(&path, &mode).unwrap()));
+        let image = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let mut bytes = [0; 1024];
+        device.read_exact_at(&mut bytes, Superblock::RANGE.0).unwrap();
+        let sb = Superblock::parse(&bytes, device.size()).unwrap();
+        let at = sb.block_size.offset_of(sb.mmp_block.unwrap()).0 + 4;
+        let set = |seq: u32| image.write_all_at(&seq.to_le_bytes(), at).unwrap();
+        let now = Cell::new(seq.unwrap_or(0));
+        if let Some(seq) = seq {
+            set(seq);
+        }
+        let waited = Cell::new(Duration::ZERO);
+        let outcome = check_with(&device, &sb, sb.mmp_block.unwrap(), |time| {
+            waited.set(waited.get() + time);
+            now.set(now.get() + step);
+            set(now.get());
+        });
+        (outcome, waited.get())
+    }
+
+    #[test]
+    fn a_volume_is_refused_while_its_holder_is_alive() {
+        let plain = "mmp,^metadata_csum";
+        let (outcome, waited) = opened("mmp,metadata_csum", None, 0);
+        assert_eq!((outcome.unwrap(), waited), ((), Duration::ZERO), "clean");
+        let (outcome, _) = opened(plain, Some(SEQ_FSCK), 0);
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "e2fsck");
+        let (outcome, waited) = opened(plain, Some(77), 1);
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "alive");
+        assert_eq!(waited, LOOK, "the first change is enough");
+        let (outcome, waited) = opened(plain, Some(77), 0);
+        assert!(outcome.is_ok() && waited > LOOK && waited <= LONGEST, "dead: {waited:?}");
+        let (outcome, _) = opened("mmp,metadata_csum", Some(77), 0);
+        assert_eq!(outcome.unwrap_err().place().unwrap().field, "mmp_checksum");
+    }
+}

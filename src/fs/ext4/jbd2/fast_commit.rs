@@ -128,10 +128,6 @@ impl FastCommits {
         Ok(commits)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// What changes of this inode and its map.
     pub(crate) fn inode(&self, inode: InodeNo) -> Option<&InodeEdit> {
         self.inodes.get(&inode)
