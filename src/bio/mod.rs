@@ -37,8 +37,8 @@ bitflags! {
 /// Whom a bio's completion concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
-    /// A whole request on the simple path: what its completion needs travels with the bio.
-    Simple {
+    /// A whole request in one bio: what its completion needs travels with it.
+    Whole {
         /// The caller's name for the request.
         token: u64,
         /// The file, for an error event.

@@ -51,6 +51,19 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
 ) -> Result<usize> {
     let len = bufs.iter().map(|buf| buf.len()).sum();
     let span = state.span(target.size, pos, len);
+    if let [buf] = bufs
+        && let Some(at) = one_piece(state, target, pos, span.device, flags)?
+    {
+        match queue.read_now(&mut buf[..span.device], at, flags.for_bio()) {
+            Ok(count) if count == span.device => {
+                buf[span.count..span.device].fill(0);
+                return Ok(span.count);
+            }
+            // A short transfer is done again below, where transfers are continued.
+            Ok(_) => {}
+            Err(errno) => return Err(state.failed(errno, target.inode, pos, len)),
+        }
+    }
     let end = FilePos(pos.0 + span.device as u64);
     let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
     let mut parts = Parts::new();
@@ -86,6 +99,22 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
     read_parts(queue, state, target, (pos, len), parts, bio_flags)?;
     zero_tail(bufs, span.count, span.device);
     Ok(span.count)
+}
+
+/// Where on the device a range lies that is one piece and one transfer: what most requests are.
+pub(super) fn one_piece<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    flags: DioFlags,
+) -> Result<Option<DevOffset>> {
+    let end = FilePos(pos.0 + len as u64);
+    let mut mappings =
+        Mappings::new(target.map, pos, end).resident(flags.contains(DioFlags::NOWAIT));
+    let Some(iomap) = mappings.next().transpose()? else { return Ok(None) };
+    let whole = iomap.kind == IomapType::Mapped && iomap.end() == end;
+    Ok((whole && len <= state.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
 /// The memory that is left of a request.

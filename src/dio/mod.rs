@@ -20,7 +20,7 @@ pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
 
 use self::request::Requests;
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Memory};
+use crate::bio::{BioEnd, BioFlags, Buffer, Memory};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, Result};
 use crate::events::{Direction, ErrorEvent, Events};
@@ -200,14 +200,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     };
     match gate {
         Ok(at) => {
-            let end = BioEnd::Simple { token, inode: target.inode, pos };
-            let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), at, memory, end };
-            match queue.submit(bio) {
-                Ok(()) => {}
-                Err(bio) => request::submit_when_room(queue, state, bio, flags)?,
-            }
+            request::submit_whole(queue, state, target, at, memory, pos, flags, token)?;
             state.stats.simple_hits += 1;
-            state.outstanding += 1;
             Ok(())
         }
         Err(reason) => {
@@ -227,7 +221,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
             return Some(completion);
         };
         match (done.bio.end, done.result) {
-            (BioEnd::Simple { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
+            (BioEnd::Whole { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
                 state.outstanding -= 1;
                 return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }

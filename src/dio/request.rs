@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, DioFlags, State, Target, misaligned};
+use super::{Completion, DioFlags, State, Target, generic, misaligned};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -89,10 +89,34 @@ struct BouncedFor {
     count: usize,
 }
 
+/// Submits a request that is one bio.
+#[inline]
+#[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
+#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
+pub(super) fn submit_whole<Q: DeviceQueue, M>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    at: DevOffset,
+    memory: Memory,
+    pos: FilePos,
+    flags: DioFlags,
+    token: u64,
+) -> Result<(), Rejected> {
+    let end = BioEnd::Whole { token, inode: target.inode, pos };
+    let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), at, memory, end };
+    match queue.submit(bio) {
+        Ok(()) => {}
+        Err(bio) => submit_when_room(queue, state, bio, flags)?,
+    }
+    state.outstanding += 1;
+    Ok(())
+}
+
 /// Submits a bio that found no slot: waits for one, unless the caller will not.
 #[cold]
 #[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
-pub(super) fn submit_when_room<Q: DeviceQueue>(
+fn submit_when_room<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
     bio: Bio,
@@ -153,6 +177,19 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         state.outstanding += 1;
         state.finished.push_back(Completion { token, memory, result: Ok(0) });
         return Ok(());
+    }
+    if aligned
+        && !flags.contains(DioFlags::BOUNCE)
+        && matches!(memory, Memory::Flat(_))
+        && len as u64 <= target.size - pos.0
+    {
+        match generic::one_piece(state, target, pos, len, flags) {
+            Ok(Some(at)) => {
+                return submit_whole(queue, state, target, at, memory, pos, flags, token);
+            }
+            Ok(None) => {}
+            Err(error) => return Err(Rejected { error, memory }),
+        }
     }
     let nowait = flags.contains(DioFlags::NOWAIT);
     let (pos, memory, bounced_for) = if aligned && !flags.contains(DioFlags::BOUNCE) {
@@ -322,7 +359,7 @@ fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
 pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
     match done.bio.end {
         BioEnd::Part { request, part } => complete_part(queue, state, done, request, part),
-        BioEnd::Simple { token, inode, pos } => {
+        BioEnd::Whole { token, inode, pos } => {
             let len = done.bio.memory.len();
             match done.result {
                 Ok(count) if count == len => {

@@ -350,7 +350,7 @@ struct DeviceLane<'a>(&'a mut AnyQueue);
 impl Lane for DeviceLane<'_> {
     #[inline]
     fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
-        let end = BioEnd::Simple { token: 0, inode: InodeNo(0), pos: FilePos(at) };
+        let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(at) };
         let (op, flags, memory) = (BioOp::Read, BioFlags::empty(), Memory::Flat(buffer));
         let bio = Bio { op, flags, at: DevOffset(at), memory, end };
         self.0.submit(bio).map_err(|_| Error::invalid("no slot is free"))
