@@ -24,13 +24,14 @@ use May::{Any, Only};
 const LAYERS: &[Layer] = &[
     Layer { name: "units", may: &[] },
     Layer { name: "error", may: &[Any("units")] },
+    Layer { name: "events", may: &[Any("error"), Any("units")] },
     Layer { name: "sys", may: &[Any("error"), Any("units")] },
     Layer { name: "bio", may: &[Any("sys"), Any("error"), Any("units")] },
     Layer { name: "device", may: &[Any("bio"), Any("sys"), Any("error"), Any("units")] },
     Layer { name: "iomap", may: &[Any("error"), Any("units")] },
     Layer {
         name: "dio",
-        may: &[Any("iomap"), Any("bio"), Any("device"), Any("error"), Any("units")],
+        may: &[Any("iomap"), Any("bio"), Any("device"), Any("events"), Any("error"), Any("units")],
     },
     Layer {
         name: "fs",
@@ -52,6 +53,7 @@ const LAYERS: &[Layer] = &[
             Any("iomap"),
             Any("bio"),
             Any("device"),
+            Any("events"),
             Any("error"),
             Any("units"),
         ],
@@ -64,7 +66,7 @@ const LAYERS: &[Layer] = &[
             Any("fs"),
             Any("iomap"),
             Any("bio"),
-            Only("device", &["Device", "Limits"]),
+            Only("device", &["Device", "Limits", "with_queue"]),
             Any("error"),
             Any("units"),
         ],
