@@ -177,6 +177,10 @@ impl Inode {
                 blocks <<= sb.block_size.shift() - 9;
             }
         }
+        // Linux counts data in the inode too: a program that copies holes as holes would take the file for one.
+        if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
+            blocks += size.div_ceil(512);
+        }
         let xattr_block =
             u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.i_file_acl_high.get()) << 32;
 

@@ -1,0 +1,140 @@
+//! The oracle that counts: a mounted file system, asked by system calls. A source directory is one as well.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, StatxTimestamp};
+
+use super::command::run;
+use super::reads::{Depth, plan};
+use super::view::{Piece, Record, Time, View, join, joined};
+
+/// Longer lists of files are given to filefrag in several calls.
+const FILES_A_CALL: usize = 500;
+
+/// Everything that the kernel says of a tree, without the maps. Reads are planned from the seed.
+pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
+    let mut view = View::new();
+    visit(root, b"", &mut view, depth, seed);
+    view
+}
+
+/// The same with the maps, which must not change any more: of a mount for reading only.
+pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
+    let mut view = view(root, depth, seed);
+    let mut regular: Vec<_> =
+        view.iter_mut().filter(|(_, record)| record.is(FileType::RegularFile)).collect();
+    for files in regular.chunks_mut(FILES_A_CALL) {
+        let paths: Vec<_> =
+            files.iter().map(|(path, _)| root.join(OsStr::from_bytes(path))).collect();
+        for ((_, record), map) in files.iter_mut().zip(maps(&paths)) {
+            record.map = Some(map);
+        }
+    }
+    view
+}
+
+fn visit(root: &Path, path: &[u8], view: &mut View, depth: Depth, seed: u64) {
+    let absolute = root.join(OsStr::from_bytes(path));
+    let stat = rustix::fs::statx(
+        CWD,
+        &absolute,
+        AtFlags::SYMLINK_NOFOLLOW,
+        StatxFlags::BASIC_STATS | StatxFlags::BTIME,
+    )
+    .unwrap_or_else(|error| panic!("{}: {error}", absolute.display()));
+    let file_type = FileType::from_raw_mode(stat.stx_mode.into());
+    let mut record = record(&stat, file_type);
+    record.xattrs = Some(xattrs(&absolute));
+    match file_type {
+        FileType::Symlink => {
+            let target = std::fs::read_link(&absolute).expect("a link's target");
+            record.target = Some(target.as_os_str().as_bytes().to_vec());
+        }
+        FileType::RegularFile => {
+            let file = File::open(&absolute)
+                .unwrap_or_else(|error| panic!("{}: {error}", absolute.display()));
+            record.reads = plan(&file, stat.stx_size, depth, seed);
+        }
+        _ => {}
+    }
+    view.insert(path.to_vec(), record);
+    if file_type == FileType::Directory {
+        for entry in std::fs::read_dir(&absolute).expect("a directory") {
+            let name = entry.expect("an entry").file_name();
+            visit(root, &join(path, name.as_bytes()), view, depth, seed);
+        }
+    }
+}
+
+fn record(stat: &Statx, file_type: FileType) -> Record {
+    let time = |time: StatxTimestamp| -> Time { (time.tv_sec, time.tv_nsec) };
+    let is_device = matches!(file_type, FileType::CharacterDevice | FileType::BlockDevice);
+    let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    Record {
+        inode: Some(stat.stx_ino),
+        mode: Some(stat.stx_mode.into()),
+        links: Some(stat.stx_nlink),
+        owner: Some((stat.stx_uid, stat.stx_gid)),
+        size: Some(stat.stx_size),
+        blocks: Some(stat.stx_blocks),
+        device: is_device.then_some((stat.stx_rdev_major, stat.stx_rdev_minor)),
+        accessed: Some(time(stat.stx_atime)),
+        modified: Some(time(stat.stx_mtime)),
+        changed: Some(time(stat.stx_ctime)),
+        created: has_btime.then(|| time(stat.stx_btime)),
+        ..Record::default()
+    }
+}
+
+fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0; 1 << 16];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).expect("names of attributes");
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name: &[u8]| {
+        let mut value = vec![0; 1 << 16];
+        let length =
+            rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
+        value.truncate(length);
+        value
+    };
+    names.map(|name| (name.to_vec(), value(name))).collect()
+}
+
+/// FIEMAP of each file, as `filefrag -v` prints it, in bytes.
+fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
+    let mut args: Vec<PathBuf> = vec!["-v".into(), "-b1".into(), "--".into()];
+    args.extend_from_slice(paths);
+    let output = run("filefrag", &args);
+    let mut maps = Vec::new();
+    let mut pieces = Vec::new();
+    for line in output.split(|byte| *byte == b'\n').map(String::from_utf8_lossy) {
+        if let Some(piece) = filefrag_line(&line) {
+            pieces.extend(piece);
+        } else if line.ends_with(" extents found") || line.ends_with(" extent found") {
+            maps.push(joined(std::mem::take(&mut pieces)));
+        }
+    }
+    assert_eq!(maps.len(), paths.len(), "filefrag's answers");
+    maps
+}
+
+/// `   0:        0..    4095:    8192..   12287:   4096:   expected: last,eof`: a piece, or no piece where the data has no
+/// place of its own; `None` for any other line.
+fn filefrag_line(line: &str) -> Option<Option<Piece>> {
+    let fields: Vec<_> = line.split(':').map(str::trim).collect();
+    let [index, logical, physical, len, ..] = fields[..] else { return None };
+    index.parse::<u64>().ok()?;
+    let start = |range: &str| range.split("..").next()?.trim().parse().ok();
+    let flags = fields.last()?;
+    let piece = Piece {
+        pos: start(logical)?,
+        len: len.parse().ok()?,
+        addr: start(physical)?,
+        unwritten: flags.contains("unwritten"),
+    };
+    Some((!flags.contains("inline")).then_some(piece))
+}

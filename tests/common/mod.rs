@@ -1,0 +1,18 @@
+//! What the tests share: images and mounts with guards, a generator of trees, oracles that we did not write, and the
+//! comparison of what they say with what ironmap says.
+//!
+//! An oracle fills a [`view::View`]; [`compare`] reports every difference from ironmap's own view of the same volume.
+
+// Each test program uses its own part.
+#![allow(dead_code)]
+
+pub(crate) mod command;
+pub(crate) mod compare;
+pub(crate) mod debugfs;
+pub(crate) mod image;
+pub(crate) mod kernel;
+pub(crate) mod reads;
+pub(crate) mod rng;
+pub(crate) mod skip;
+pub(crate) mod tree;
+pub(crate) mod view;

@@ -1,0 +1,90 @@
+//! Which ranges of a file to read back, and what they must give.
+
+use std::fs::File;
+use std::hash::Hasher;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::SeekFrom;
+
+use super::rng::Rng;
+
+/// A read and its result by the oracle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub(crate) pos: u64,
+    pub(crate) len: usize,
+    /// How many bytes came: fewer at the end of the file.
+    pub(crate) count: usize,
+    pub(crate) hash: u64,
+}
+
+/// How thoroughly to read a file back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depth {
+    /// Ranges at random positions, of random lengths and alignments.
+    pub(crate) random: usize,
+    /// At most so many stretches of data, as a file with thousands of holes has.
+    pub(crate) stretches: usize,
+}
+
+/// One read takes at most this much memory.
+const PIECE: u64 = 1 << 20;
+/// How far reads around the edges of data reach, at most.
+const EDGE: u64 = 5000;
+
+/// Reads a file of the oracle: all its data, the edges between data and holes, the end, and random ranges.
+pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read> {
+    let rng = &mut Rng::new(seed ^ size);
+    let mut ranges = Vec::new();
+    let mut pos = 0;
+    for _ in 0..depth.stretches {
+        // ENXIO: no data behind.
+        let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(pos)) else { break };
+        let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(size);
+        for edge in [data, hole] {
+            let start = edge.saturating_sub(rng.below(EDGE));
+            ranges.push((start, edge - start + rng.below(EDGE)));
+        }
+        let mut piece = data;
+        while piece < hole {
+            ranges.push((piece, PIECE.min(hole - piece)));
+            piece += PIECE;
+        }
+        pos = hole;
+    }
+    if size > 0 {
+        ranges.extend([(size - 1, 10), (size, 10), (size + rng.below(1 << 20), 1)]);
+    }
+    for _ in 0..depth.random {
+        let pos = rng.below(size);
+        // Small ranges within a block as often as those across many.
+        let bits = 1 + rng.below(16);
+        ranges.push((pos, 1 + rng.below(1 << bits)));
+        let aligned = pos & !4095;
+        ranges.push((aligned, 4096 << rng.below(4)));
+    }
+    let mut buf = vec![0; PIECE as usize + EDGE as usize];
+    let read = |(pos, len): (u64, u64)| {
+        let buf = &mut buf[..len as usize];
+        let count = read_full(file, buf, pos);
+        Read { pos, len: len as usize, count, hash: hash(&buf[..count]) }
+    };
+    ranges.into_iter().map(read).collect()
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_full(file: &File, buf: &mut [u8], pos: u64) -> usize {
+    let mut done = 0;
+    loop {
+        match file.read_at(&mut buf[done..], pos + done as u64).expect("read by the oracle") {
+            0 => return done,
+            count => done += count,
+        }
+    }
+}
+
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}

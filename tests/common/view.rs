@@ -1,0 +1,208 @@
+//! A volume as its users see it: every path with what `stat`, `readlink`, `getxattr` and FIEMAP say of it.
+//!
+//! This file alone knows ironmap's interface; oracles fill the same records.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ironmap::fs::ext4::{Ext4, Inode};
+use ironmap::fs::{FileType, Timestamp};
+use ironmap::iomap::IomapType;
+use ironmap::units::FilePos;
+use ironmap::{Engine, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+
+use super::image::Image;
+use super::reads::Read;
+
+/// Seconds and nanoseconds.
+pub(crate) type Time = (i64, u32);
+
+/// A path from the volume's root, without a leading `/`; the root itself is empty.
+pub(crate) type View = BTreeMap<Vec<u8>, Record>;
+
+/// What is known of a path. `None`: this oracle cannot say, and nothing is compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) inode: Option<u64>,
+    pub(crate) mode: Option<u32>,
+    pub(crate) links: Option<u32>,
+    pub(crate) owner: Option<(u32, u32)>,
+    pub(crate) size: Option<u64>,
+    pub(crate) blocks: Option<u64>,
+    pub(crate) device: Option<(u32, u32)>,
+    pub(crate) accessed: Option<Time>,
+    pub(crate) modified: Option<Time>,
+    pub(crate) changed: Option<Time>,
+    pub(crate) created: Option<Time>,
+    pub(crate) flags: Option<u32>,
+    pub(crate) generation: Option<u32>,
+    pub(crate) project: Option<u32>,
+    pub(crate) target: Option<Vec<u8>>,
+    pub(crate) xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+    pub(crate) map: Option<Vec<Piece>>,
+    /// Ranges of the content to read back, with what they gave to the oracle.
+    pub(crate) reads: Vec<Read>,
+}
+
+impl Record {
+    pub(crate) fn is(&self, file_type: rustix::fs::FileType) -> bool {
+        self.mode.is_some_and(|mode| rustix::fs::FileType::from_raw_mode(mode) == file_type)
+    }
+}
+
+/// A stretch of a file with blocks on the device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) pos: u64,
+    pub(crate) len: u64,
+    pub(crate) addr: u64,
+    pub(crate) unwritten: bool,
+}
+
+/// Joins what continues without a gap: oracles differ in where they cut.
+pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
+    let mut joined: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match joined.last_mut() {
+            Some(last)
+                if last.pos + last.len == piece.pos
+                    && last.addr + last.len == piece.addr
+                    && last.unwritten == piece.unwritten =>
+            {
+                last.len += piece.len;
+            }
+            _ => joined.push(piece),
+        }
+    }
+    joined
+}
+
+/// The path of an entry of a directory.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+/// A volume opened by ironmap, the one that is under test.
+pub(crate) struct Subject {
+    volume: Volume,
+    queue: Queue,
+}
+
+impl Subject {
+    pub(crate) fn open(image: &Image) -> Self {
+        Self::open_with(image, Engine::default())
+    }
+
+    pub(crate) fn open_with(image: &Image, engine: Engine) -> Self {
+        let options = OpenOptions { engine };
+        let volume = Volume::open(&image.location(), &options).expect("open the volume");
+        let queue = volume.queue(&QueueOptions::default()).expect("a queue");
+        Self { volume, queue }
+    }
+
+    /// Every path of the volume, found by listing and, once more, by looking its name up.
+    pub(crate) fn view(&self) -> View {
+        let mut view = View::new();
+        let root = self.volume.fs().inode(ironmap::fs::ext4::ROOT).expect("the root directory");
+        self.visit(&root, b"", &mut view);
+        view
+    }
+
+    fn visit(&self, inode: &Inode, path: &[u8], view: &mut View) {
+        let fail = |error: ironmap::Error| -> ! { panic!("/{}: {error}", path.escape_ascii()) };
+        view.insert(path.to_vec(), record(inode).unwrap_or_else(|error| fail(error)));
+        if inode.stat().file_type != FileType::Directory {
+            return;
+        }
+        let entries = inode.read_dir().and_then(Iterator::collect::<ironmap::Result<Vec<_>>>);
+        for entry in entries.unwrap_or_else(|error| fail(error)) {
+            if matches!(entry.name.as_slice(), b"." | b"..") {
+                continue;
+            }
+            let child = join(path, &entry.name);
+            let found = inode.lookup(&entry.name).unwrap_or_else(|error| fail(error));
+            let (stat, shown) = (found.stat(), child.escape_ascii());
+            assert_eq!(stat.inode, entry.inode, "/{shown}: lookup and listing differ");
+            let same = entry.file_type.is_none_or(|recorded| recorded == stat.file_type);
+            assert!(same, "/{shown}: the entry says {:?}", entry.file_type);
+            assert!(!view.contains_key(&child), "/{shown}: listed twice");
+            self.visit(&found, &child, view);
+        }
+    }
+
+    /// A regular file, to read from.
+    pub(crate) fn file(&self, inode: u64) -> File {
+        let inode = self.volume.fs().inode(ironmap::units::InodeNo(inode)).expect("the inode");
+        self.volume.open_inode(inode, FileOptions::default()).expect("open the file")
+    }
+
+    /// One read, which must not be short but at the file's end.
+    pub(crate) fn read(&mut self, file: &File, buf: &mut [u8], pos: u64) -> ironmap::Result<usize> {
+        file.read_at(&mut self.queue, buf, FilePos(pos))
+    }
+
+    pub(crate) fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        self.volume.fs()
+    }
+}
+
+fn record(inode: &Inode) -> ironmap::Result<Record> {
+    let stat = inode.stat();
+    let time = |time: Timestamp| (time.seconds, time.nanoseconds);
+    let xattrs = inode.xattrs()?.into_iter().map(|xattr| (xattr.name, xattr.value));
+    let (target, map) = match stat.file_type {
+        FileType::Symlink => (Some(inode.read_link()?), None),
+        FileType::Regular => (None, Some(map(inode)?)),
+        _ => (None, None),
+    };
+    Ok(Record {
+        inode: Some(stat.inode.0),
+        mode: Some(stat.mode),
+        links: Some(stat.links),
+        owner: Some((stat.uid, stat.gid)),
+        size: Some(stat.size),
+        blocks: Some(stat.blocks),
+        device: stat.device,
+        accessed: Some(time(stat.accessed)),
+        modified: Some(time(stat.modified)),
+        changed: Some(time(stat.changed)),
+        created: stat.created.map(time),
+        flags: Some(stat.flags),
+        generation: Some(stat.generation),
+        project: stat.project,
+        target,
+        xattrs: Some(xattrs.collect()),
+        map,
+        reads: Vec::new(),
+    })
+}
+
+/// The blocks of a file, also those past its end.
+fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
+    use ironmap::iomap::MapFile;
+    let mut pieces = Vec::new();
+    let mut pos = 0;
+    loop {
+        let iomap = inode.map(FilePos(pos), u64::MAX - pos)?;
+        let holds = iomap.pos.0 <= pos && pos < iomap.end().0;
+        assert!(holds, "inode {}: the mapping of {pos} is {iomap:?}", inode.stat().inode);
+        let unwritten = match iomap.kind {
+            IomapType::Mapped => Some(false),
+            IomapType::Unwritten => Some(true),
+            IomapType::Hole | IomapType::Inline => None,
+        };
+        let len = iomap.end().0 - pos;
+        if let Some(unwritten) = unwritten {
+            pieces.push(Piece { pos, len, addr: iomap.addr_of(FilePos(pos)).0, unwritten });
+        }
+        pos = iomap.end().0;
+        // A hole behind the last block reaches to the end of all positions.
+        if iomap.kind == IomapType::Inline || pos >= i64::MAX as u64 {
+            return Ok(joined(pieces));
+        }
+    }
+}

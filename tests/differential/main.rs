@@ -1,0 +1,32 @@
+//! ironmap sees what the kernel and debugfs see. A failure names the volume's layout and the seed.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod casefold;
+mod engines;
+mod layouts;
+mod real_tree;
+
+use common::compare::{assert_contents, assert_same};
+use common::image::Image;
+use common::reads::Depth;
+use common::view::{Subject, View};
+use common::{debugfs, kernel};
+
+const SEED: u64 = 0x1d0_c0de;
+const SIZE: &str = "256M";
+const DEPTH: Depth = Depth { random: 12, stretches: 300 };
+
+/// Compares everything with what the kernel says of the mounted volume, and with debugfs; gives the kernel's view.
+fn compare_with_kernel(image: &Image, block: u64, what: &str) -> View {
+    let expected = kernel::view_with_maps(image.mount("ro,noload").dir(), DEPTH, SEED);
+    image.check();
+    let mut subject = Subject::open(image);
+    let actual = subject.view();
+    assert_same(&expected, &actual, &format!("{what}, against the kernel"));
+    let expected_too = debugfs::view(image, block, &actual);
+    assert_same(&expected_too, &actual, &format!("{what}, against debugfs"));
+    assert_contents(&expected, &mut subject, &actual, what);
+    expected
+}

@@ -1,0 +1,87 @@
+//! Rules over one file: unsafe code in its room, files of a readable size, no sleeping or ignored test, no marks left.
+
+use std::path::Path;
+
+use super::tokens::{starts_with, tokens};
+
+/// More lines than this are more than one concept.
+const MAX_LINES: usize = 600;
+
+/// The only places for unsafe code: system calls and memory of the kernel's, and the two crates that speak C.
+const UNSAFE_ROOMS: [&str; 3] = ["src/sys", "crates/ironmap-capi", "crates/ironmap-fio"];
+
+/// Words for work left undone. Spelt so that this file passes its own check.
+const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+
+pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let lines = source.lines().count();
+    if lines > MAX_LINES {
+        found.push((lines, format!("{lines} lines, more than {MAX_LINES}: split it by concept")));
+    }
+    for (line, text) in (1..).zip(source.lines()) {
+        for mark in MARKS.iter().filter(|mark| has_word(text, mark)) {
+            found.push((line, format!("{mark}: do it, or file an issue")));
+        }
+    }
+
+    let unsafe_room = UNSAFE_ROOMS.iter().any(|room| path.starts_with(room));
+    let tokens = tokens(source);
+    for at in 0..tokens.len() {
+        let rest = &tokens[at..];
+        let line = rest[0].line;
+        if starts_with(rest, &["unsafe"]) && !unsafe_room {
+            found.push((line, format!("unsafe outside {}", UNSAFE_ROOMS.join(", "))));
+        }
+        if starts_with(rest, &["thread", "::", "sleep"]) && path.starts_with("tests") {
+            found.push((line, "a test sleeps: wait for the event itself".to_owned()));
+        }
+        if starts_with(rest, &["#", "[", "ignore"]) {
+            found.push((
+                line,
+                "an ignored test: skip by name at run time (tests/common/skip.rs)".to_owned(),
+            ));
+        }
+    }
+    found
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, source: &str) -> Vec<(usize, String)> {
+        check(Path::new(path), source)
+    }
+
+    #[test]
+    fn unsafe_code_has_its_rooms() {
+        let source = "// unsafe is not used here\nfn f() { unsafe { g() } }";
+        assert_eq!(findings("src/dio/simple.rs", source).first().map(|found| found.0), Some(2));
+        assert_eq!(findings("src/sys/ring.rs", source), []);
+        assert_eq!(findings("src/dio/simple.rs", "#![deny(unsafe_code)]"), []);
+    }
+
+    #[test]
+    fn long_files_are_found() {
+        assert_eq!(findings("src/a.rs", &"\n".repeat(MAX_LINES)), []);
+        assert_eq!(findings("src/a.rs", &"\n".repeat(MAX_LINES + 1)).len(), 1);
+    }
+
+    #[test]
+    fn tests_neither_sleep_nor_stay_ignored() {
+        assert_eq!(findings("tests/a.rs", "std::thread::sleep(d);").len(), 1);
+        assert_eq!(findings("src/device/sim.rs", "std::thread::sleep(d);"), []);
+        assert_eq!(findings("src/a.rs", "\n#[ignore = \"slow\"]\nfn t() {}")[0].0, 2);
+    }
+
+    #[test]
+    fn marks_are_found_in_comments_as_words() {
+        let source = format!("// {}: later\nlet {}_list = 1;", MARKS[0], MARKS[0]);
+        assert_eq!(findings("src/a.rs", &source).len(), 1);
+    }
+}
