@@ -11,6 +11,7 @@ use crate::file::{File, FileOptions};
 use crate::fs::FileType;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::location::Location;
+use crate::probe::{SMALLEST, unknown_format};
 use crate::queue::Queue;
 
 /// How to open a volume.
@@ -53,7 +54,13 @@ impl Volume {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn on(device: Arc<dyn Device>) -> Result<Self> {
-        let fs = Ext4::open(Arc::clone(&device))?;
+        if device.size() < SMALLEST {
+            return Err(unknown_format(&*device));
+        }
+        let fs = Ext4::open(Arc::clone(&device)).map_err(|error| match error.kind() {
+            ErrorKind::UnknownFormat => unknown_format(&*device),
+            _ => error,
+        })?;
         let (events, id) = (Arc::default(), NEXT_VOLUME.fetch_add(1, Ordering::Relaxed));
         let block = fs.superblock().block_size.bytes();
         if device.limits().logical_block as usize > block {
