@@ -40,13 +40,11 @@ impl Volume {
     /// # Errors
     /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field.
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
-        let open = || {
-            let mode = OpenMode { window: location.window()?, ..OpenMode::default() };
-            let file = BlockFile::open(&location.path, &mode)?;
-            let Opened { device, engine, notices } = open_engine(file, options.engine)?;
-            Ok(Self { engine, notices, ..Self::on(device)? })
-        };
-        open().context(|| location.path.display().to_string())
+        let mode = OpenMode { window: location.window()?, ..OpenMode::default() };
+        let file = BlockFile::open(&location.path, &mode)?;
+        let Opened { device, engine, notices } = open_engine(file, options.engine)?;
+        let volume = Self::on(device).context(|| location)?;
+        Ok(Self { engine, notices, ..volume })
     }
 
     /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
