@@ -16,8 +16,9 @@ Exit codes:
   0  success
   1  an operation failed: a missing file, a directory given to cat, a device error
   2  the command line is wrong
-  3  the volume cannot be used: missing, in use, no file system that ironmap knows, an unsupported feature
+  3  the volume cannot be used: missing, in use, unsupported, or of another format
   4  the volume is corrupt
+
 Where several things fail, each has a line on standard error, and the highest code is given.";
 
 /// Reads files of an ext2, ext3 or ext4 volume that is not mounted, at the speed of the device.

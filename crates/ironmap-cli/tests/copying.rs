@@ -159,3 +159,19 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     assert_eq!(large.mode() & 0o7777, if root { 0o751 } else { 0o4751 });
     assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
 }
+
+/// A directory that holds itself is walked once, by `cp` and by `ls`.
+#[test]
+fn a_directory_below_itself_ends_the_walk() {
+    let bench = Bench::new();
+    bench.debugfs("ln /dir /dir/empty/up");
+    for args in
+        [&["cp", "-r", &bench.target("/dir"), "copy"][..], &["ls", "-R", &bench.target("/dir")]]
+    {
+        let output = bench.run(args);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{errors}");
+        assert!(errors.lines().count() == 1 && errors.contains("/dir/empty/up: "), "{errors}");
+    }
+    assert!(bench.path("copy/large").exists());
+}
