@@ -1,9 +1,15 @@
 //! Where a volume is: `DEVICE`, `IMAGE`, `IMAGE@OFFSET` or `IMAGE@pN`.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::device::{BlockFile, Device, OpenMode, Psync};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::partition::{Partition, PartitionTable};
 
 /// A block device or image, and the part of it that holds the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,27 +27,166 @@ pub enum Part {
     Whole,
     /// From this byte to the end.
     Offset(u64),
-    /// This partition of its GPT or MBR, counted from 1.
+    /// This partition of its GPT or MBR, counted from 1; the logical partitions of an MBR from 5.
     Partition(u32),
 }
 
 impl Location {
-    /// First byte and length of the part, after the partition table where it names a partition.
+    /// Reads a location as a user writes it: `PATH`, `PATH@OFFSET` (decimal or `0x…`, with an optional `K`, `M` or `G`), or
+    /// `PATH@pN`. A path that exists as it stands, `@` and all, is that path.
     ///
     /// # Errors
-    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `Io`.
-    pub fn window(&self) -> Result<Option<(u64, u64)>> {
-        match self.part {
-            Part::Whole => Ok(None),
-            Part::Offset(_) | Part::Partition(_) => Err(Error::unsupported("parts of an image")),
+    /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
+    pub fn parse(text: &OsStr) -> Result<Self> {
+        if text.is_empty() {
+            return Err(Error::invalid("the path of the volume is empty"));
+        }
+        let whole = || Self { path: text.into(), part: Part::Whole };
+        let bytes = text.as_bytes();
+        let Some(at) = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > 0) else {
+            return Ok(whole());
+        };
+        if Path::new(text).exists() {
+            return Ok(whole());
+        }
+        let path = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
+        match std::str::from_utf8(&bytes[at + 1..]).ok().and_then(parse_part) {
+            Some(Ok(part)) => Ok(Self { path, part }),
+            Some(Err(error)) => Err(error),
+            None => Ok(whole()),
         }
     }
+
+    /// First byte and length of the part, after the partition table where it names a partition; `None` for the whole.
+    ///
+    /// # Errors
+    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for an offset behind the
+    /// end, `Io`.
+    pub fn window(&self) -> Result<Option<(u64, u64)>> {
+        if self.part == Part::Whole {
+            return Ok(None);
+        }
+        let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
+        let device = Psync::new(Arc::new(BlockFile::open(&self.path, &mode)?));
+        let window = match self.part {
+            Part::Whole => return Ok(None),
+            Part::Offset(offset) => rest(device.size(), offset),
+            Part::Partition(number) => partition(&device, number),
+        };
+        window.map(Some).context(|| self.path.display())
+    }
+}
+
+fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
+    match size.checked_sub(offset) {
+        Some(rest) if rest > 0 => Ok((offset, rest)),
+        _ => Err(Error::invalid(format!("offset {offset} is behind its end at {size}"))),
+    }
+}
+
+fn partition(device: &dyn Device, number: u32) -> Result<(u64, u64)> {
+    let not_found = |what: String| Err(Error::new(ErrorKind::NotFound, what));
+    let Some(table) = PartitionTable::read(device)? else {
+        return not_found("there is no partition table".to_owned());
+    };
+    match table.partitions.iter().find(|partition| partition.number == number) {
+        Some(Partition { start, len, .. }) => Ok((*start, *len)),
+        None => not_found(format!("there is no partition {number}; {table}")),
+    }
+}
+
+/// What stands behind the `@`; `None` where that is no part at all but the tail of a file's name.
+fn parse_part(text: &str) -> Option<Result<Part>> {
+    if let Some(number) = text.strip_prefix('p') {
+        return number.parse().ok().filter(|number| *number > 0).map(|n| Ok(Part::Partition(n)));
+    }
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let (digits, radix) = match digits.strip_prefix("0x") {
+        Some(hex) => (hex, 16),
+        None => (digits, 10),
+    };
+    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
+        return None;
+    }
+    let offset =
+        u64::from_str_radix(digits, radix).ok().and_then(|value| value.checked_mul(1 << shift));
+    Some(match offset {
+        Some(offset) => Ok(Part::Offset(offset)),
+        None => Err(Error::invalid(format!("the offset @{text} exceeds 64 bits"))),
+    })
 }
 
 impl FromStr for Location {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Ok(Self { path: text.into(), part: Part::Whole })
+        Self::parse(OsStr::new(text))
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match self.part {
+            Part::Whole => Ok(()),
+            Part::Offset(offset) => write!(f, "@{offset}"),
+            Part::Partition(number) => write!(f, "@p{number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(text: &str) -> (String, Part) {
+        let location: Location = text.parse().unwrap();
+        (location.path.display().to_string(), location.part)
+    }
+
+    #[test]
+    fn parts_are_read_as_documented() {
+        let no = |path: &str, part| (path.to_owned(), part);
+        assert_eq!(part("a.img"), no("a.img", Part::Whole));
+        assert_eq!(part("a.img@1048576"), no("a.img", Part::Offset(1 << 20)));
+        assert_eq!(part("a.img@0x100000"), no("a.img", Part::Offset(1 << 20)));
+        assert_eq!(part("a.img@1M"), no("a.img", Part::Offset(1 << 20)));
+        assert_eq!(part("a.img@0x4k"), no("a.img", Part::Offset(4096)));
+        assert_eq!(part("a.img@2G"), no("a.img", Part::Offset(2 << 30)));
+        assert_eq!(part("a.img@p12"), no("a.img", Part::Partition(12)));
+        assert_eq!(part("me@home/a.img@p1"), no("me@home/a.img", Part::Partition(1)));
+    }
+
+    #[test]
+    fn an_at_sign_that_begins_no_part_belongs_to_the_path() {
+        for path in ["@", "@p1", "me@home/a.img", "a@", "a@p0", "a@px", "a@-1", "a@0x", "a@K"] {
+            assert_eq!(part(path), (path.to_owned(), Part::Whole));
+        }
+    }
+
+    #[test]
+    fn a_path_that_exists_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk@p1");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(part(path.to_str().unwrap()).1, Part::Whole);
+    }
+
+    #[test]
+    fn an_offset_is_bounded_by_64_bits_and_by_the_device() {
+        assert!("a.img@18446744073709551616".parse::<Location>().is_err());
+        assert!("a.img@17179869184G".parse::<Location>().is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let at = |part| Location { path: path.clone(), part }.window();
+        assert_eq!(at(Part::Offset(1000)).unwrap(), Some((1000, 3096)));
+        assert_eq!(at(Part::Offset(4096)).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(at(Part::Partition(1)).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

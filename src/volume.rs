@@ -11,6 +11,7 @@ use crate::file::{File, FileOptions};
 use crate::fs::FileType;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::location::Location;
+use crate::probe::{SMALLEST, unknown_format};
 use crate::queue::Queue;
 
 /// How to open a volume.
@@ -39,13 +40,11 @@ impl Volume {
     /// # Errors
     /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field.
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
-        let open = || {
-            let mode = OpenMode { window: location.window()?, ..OpenMode::default() };
-            let file = BlockFile::open(&location.path, &mode)?;
-            let Opened { device, engine, notices } = open_engine(file, options.engine)?;
-            Ok(Self { engine, notices, ..Self::on(device)? })
-        };
-        open().context(|| location.path.display().to_string())
+        let mode = OpenMode { window: location.window()?, ..OpenMode::default() };
+        let file = BlockFile::open(&location.path, &mode)?;
+        let Opened { device, engine, notices } = open_engine(file, options.engine)?;
+        let volume = Self::on(device).context(|| location)?;
+        Ok(Self { engine, notices, ..volume })
     }
 
     /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
@@ -53,7 +52,13 @@ impl Volume {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn on(device: Arc<dyn Device>) -> Result<Self> {
-        let fs = Ext4::open(Arc::clone(&device))?;
+        if device.size() < SMALLEST {
+            return Err(unknown_format(&*device));
+        }
+        let fs = Ext4::open(Arc::clone(&device)).map_err(|error| match error.kind() {
+            ErrorKind::UnknownFormat => unknown_format(&*device),
+            _ => error,
+        })?;
         let (events, id) = (Arc::default(), NEXT_VOLUME.fetch_add(1, Ordering::Relaxed));
         let block = fs.superblock().block_size.bytes();
         if device.limits().logical_block as usize > block {

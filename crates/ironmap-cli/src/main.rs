@@ -1,17 +1,29 @@
-//! The `ironmap` program.
+//! The `ironmap` program: files of an ext4 volume that nobody has mounted, from the command line.
+
 mod bench;
+mod cli;
+mod cmd;
+mod failure;
+mod output;
+mod show;
+mod source;
+mod target;
+
+use std::process::ExitCode;
 
 use clap::Parser;
 
-#[derive(Parser)]
-enum Cli {
-    Bench(bench::BenchArgs),
-}
+use crate::cli::Cli;
+use crate::failure::{Report, usage};
 
-fn main() {
-    let Cli::Bench(args) = Cli::parse();
-    if let Err(error) = bench::run(&args) {
-        eprintln!("ironmap: {error}");
-        std::process::exit(1);
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let mut report = Report::default();
+    if let Err(failure) = cli.command.run(&mut report) {
+        report.error(&failure);
     }
+    report.exit_code()
 }

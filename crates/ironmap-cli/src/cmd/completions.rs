@@ -1,0 +1,30 @@
+//! `ironmap completions`: completion scripts for shells.
+
+use std::io::Write;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+use crate::output::stdout;
+
+/// Writes a completion script for a shell to standard output
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap completions bash > /etc/bash_completion.d/ironmap
+  ironmap completions fish > ~/.config/fish/completions/ironmap.fish")]
+pub(crate) struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // The generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "ironmap", &mut script);
+    let mut out = stdout();
+    out.write_all(&script)?;
+    Ok(out.flush()?)
+}

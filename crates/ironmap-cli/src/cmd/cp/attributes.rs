@@ -1,0 +1,125 @@
+//! Owner, mode, extended attributes and times of a copy.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use ironmap::fs::ext4::Inode;
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::place::{Directory, Place};
+
+/// Sets the attributes of copies, and counts what the host refuses to keep.
+pub(super) struct Attributes {
+    user: Uid,
+    /// Names of extended attributes that could not be kept, with how often, and the first file and reason.
+    refused: BTreeMap<Vec<u8>, (u64, String)>,
+}
+
+impl Attributes {
+    pub(super) fn new() -> Self {
+        Self { user: rustix::process::geteuid(), refused: BTreeMap::new() }
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.user.is_root()
+    }
+
+    /// Of an open file.
+    pub(super) fn set_file(
+        &mut self,
+        place: &Place,
+        file: &File,
+        inode: &Inode,
+        xattrs: &[Xattr],
+    ) -> Result<(), Errno> {
+        self.set_open(file, inode.stat(), xattrs, &place.path())
+    }
+
+    /// Of an open directory, after everything in it is there.
+    pub(super) fn set_directory(
+        &mut self,
+        dir: &Directory,
+        inode: &Inode,
+        xattrs: &[Xattr],
+    ) -> Result<(), Errno> {
+        self.set_open(&*dir.fd, inode.stat(), xattrs, dir.path())
+    }
+
+    /// A change of owner clears set-id bits and capabilities, and a mode without `w` forbids attributes: hence the order.
+    fn set_open(
+        &mut self,
+        fd: impl AsFd,
+        stat: &Stat,
+        xattrs: &[Xattr],
+        shown: &Path,
+    ) -> Result<(), Errno> {
+        if let Some((user, group)) = self.owner(stat) {
+            rustix::fs::fchown(&fd, Some(user), Some(group))?;
+        }
+        for Xattr { name, value } in xattrs {
+            let result = rustix::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
+            self.note(name, result, shown);
+        }
+        rustix::fs::fchmod(&fd, self.mode(stat))?;
+        rustix::fs::futimens(&fd, &times(stat))
+    }
+
+    /// Of a symbolic link, a fifo, a socket or a device node, without opening it.
+    pub(super) fn set_node(
+        &mut self,
+        place: &Place,
+        inode: &Inode,
+        xattrs: &[Xattr],
+    ) -> Result<(), Errno> {
+        let (dir, stat) = (&*place.dir.fd, inode.stat());
+        if let Some((user, group)) = self.owner(stat) {
+            let (user, group) = (Some(user), Some(group));
+            rustix::fs::chownat(dir, &place.name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        let path = place.proc_path();
+        for Xattr { name, value } in xattrs {
+            let result = rustix::fs::lsetxattr(&path, &**name, value, XattrFlags::empty());
+            self.note(name, result, &place.path());
+        }
+        if inode.file_type() != FileType::Symlink {
+            rustix::fs::chmodat(dir, &place.name, self.mode(stat), AtFlags::empty())?;
+        }
+        rustix::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Only root may give files away.
+    fn owner(&self, stat: &Stat) -> Option<(Uid, Gid)> {
+        self.is_root().then(|| (Uid::from_raw(stat.uid), Gid::from_raw(stat.gid)))
+    }
+
+    /// Without the owner, the set-id bits would give another one's rights.
+    fn mode(&self, stat: &Stat) -> Mode {
+        let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
+        let mask = if keeps_owner { 0o7777 } else { 0o1777 };
+        Mode::from_raw_mode(stat.mode & mask)
+    }
+
+    fn note(&mut self, name: &[u8], result: Result<(), Errno>, shown: &Path) {
+        if let Err(errno) = result {
+            let first = || (0, format!("{}: {}", shown.display(), ironmap::Errno::from(errno)));
+            self.refused.entry(name.to_vec()).or_insert_with(first).0 += 1;
+        }
+    }
+
+    /// One warning for each attribute that was refused.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        self.refused.iter().map(|(name, (count, first))| {
+            let name = String::from_utf8_lossy(name);
+            format!("the attribute {name} of {count} files was not kept; the first: {first}")
+        })
+    }
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let time = |at: Timestamp| Timespec { tv_sec: at.seconds, tv_nsec: at.nanoseconds.into() };
+    Timestamps { last_access: time(stat.accessed), last_modification: time(stat.modified) }
+}

@@ -1,0 +1,216 @@
+//! The copy itself: a walk over the tree, file by file.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::File as HostFile;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use ironmap::bio::Buffer;
+use ironmap::fs::ext4::Inode;
+use ironmap::fs::{FileType, Xattr};
+use ironmap::iomap::IomapType;
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{File, Queue};
+use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode};
+
+use super::attributes::Attributes;
+use super::place::{Directory, Place};
+use crate::cmd::cat::CHUNK;
+use crate::failure::{Failure, Report};
+use crate::source::{Source, join};
+
+/// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
+pub(super) struct Copier<'a> {
+    source: &'a Source,
+    report: &'a mut Report,
+    queue: Queue,
+    buffer: Buffer,
+    attributes: Attributes,
+    /// Copies of files with several names, by inode: the second name becomes a hard link. Paths, since descriptors are few;
+    /// everything on their way below DEST is a directory, and no step of a copy replaces one.
+    links: HashMap<InodeNo, PathBuf>,
+    /// Directories copied so far: a damaged volume may have one in several places, or below itself.
+    directories: HashSet<InodeNo>,
+}
+
+impl<'a> Copier<'a> {
+    pub(super) fn new(
+        source: &'a Source,
+        queue: Queue,
+        report: &'a mut Report,
+    ) -> Result<Self, Failure> {
+        let buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
+        Ok(Self {
+            source,
+            report,
+            queue,
+            buffer,
+            attributes: Attributes::new(),
+            links: HashMap::new(),
+            directories: HashSet::new(),
+        })
+    }
+
+    /// Warns of what could not be kept.
+    pub(super) fn finish(self) {
+        for warning in self.attributes.warnings() {
+            self.report.warning(warning);
+        }
+    }
+
+    /// Copies an inode, and all below it, to a place.
+    pub(super) fn copy(&mut self, place: &Place, inode: Inode, path: &[u8]) {
+        self.report.progress.set_message(self.source.name(path));
+        let result = match inode.file_type() {
+            FileType::Directory => place.make_directory().map(|dir| self.fill(&dir, &inode, path)),
+            _ => self.copy_file(place, inode, path),
+        };
+        if let Err(failure) = result {
+            self.report.error(&failure);
+        }
+    }
+
+    /// Copies what a directory holds into a directory that is there, and then its attributes.
+    pub(super) fn fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) {
+        if let Err(failure) = self.try_fill(into, dir, path) {
+            self.report.error(&failure);
+        }
+    }
+
+    fn try_fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
+        if !self.directories.insert(dir.number()) {
+            let what = format!("directory inode {} stands in several places", dir.number());
+            return Err(Failure::corrupt(self.source.name(path), &what));
+        }
+        let entries = self.source.entries(dir, path);
+        for entry in entries.as_ref().map_or(&[][..], |entries| entries) {
+            if matches!(&*entry.name, b"." | b"..") {
+                continue;
+            }
+            let path = join(path, &entry.name);
+            if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+                self.report.error(&Failure::corrupt(self.source.name(&path), "is no name"));
+                continue;
+            }
+            match self.source.inode(entry.inode, &path) {
+                Ok(inode) => self.copy(&into.place(OsStr::from_bytes(&entry.name)), inode, &path),
+                Err(failure) => self.report.error(&failure),
+            }
+        }
+        let xattrs = self.xattrs(dir, path);
+        self.attributes
+            .set_directory(into, dir, &xattrs)
+            .map_err(|errno| Failure::host(into.path().display(), errno))?;
+        entries.map(drop)
+    }
+
+    /// Anything but a directory.
+    fn copy_file(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<(), Failure> {
+        let number = inode.number();
+        if let Some(first) = self.links.get(&number) {
+            place.clear()?;
+            return rustix::fs::linkat(CWD, first, &*place.dir.fd, &place.name, AtFlags::empty())
+                .map_err(|errno| place.failed(errno));
+        }
+        let several = inode.stat().links > 1;
+        let made = match inode.file_type() {
+            FileType::Regular => self.copy_regular(place, inode, path)?,
+            FileType::Symlink => self.copy_symlink(place, &inode, path)?,
+            _ => self.copy_node(place, &inode, path)?,
+        };
+        if made && several {
+            self.links.insert(number, place.path());
+        }
+        Ok(())
+    }
+
+    fn copy_regular(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
+        let xattrs = self.xattrs(&inode, path);
+        let file = self.source.file(inode, path)?;
+        place.clear()?;
+        let copy = place.create()?;
+        if let Err(failure) = self.copy_data(place, &copy, &file, path) {
+            // Half a file looks like a whole one.
+            place.remove()?;
+            return Err(failure);
+        }
+        let result = self.attributes.set_file(place, &copy, file.inode(), &xattrs);
+        result.map(|()| true).map_err(|errno| place.failed(errno))
+    }
+
+    /// Copies what is written; holes, and what was allocated but never written, become holes.
+    fn copy_data(
+        &mut self,
+        place: &Place,
+        copy: &HostFile,
+        file: &File,
+        path: &[u8],
+    ) -> Result<(), Failure> {
+        let failed = |error: ironmap::Error| Failure::at(self.source.name(path), &error);
+        for mapping in file.mappings() {
+            let mapping = mapping.map_err(failed)?;
+            if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
+                self.report.progress.inc(mapping.len);
+                continue;
+            }
+            let mut pos = mapping.pos;
+            while pos < mapping.end() {
+                let want = (mapping.end().0 - pos.0).min(CHUNK as u64) as usize;
+                let buffer = &mut self.buffer[..want];
+                let count = file.read_at(&mut self.queue, buffer, pos).map_err(failed)?;
+                if count == 0 {
+                    break;
+                }
+                copy.write_all_at(&buffer[..count], pos.0).map_err(|error| place.failed(error))?;
+                self.report.progress.inc(count as u64);
+                pos = FilePos(pos.0 + count as u64);
+            }
+        }
+        copy.set_len(file.size()).map_err(|error| place.failed(error))
+    }
+
+    fn copy_symlink(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+        let Some(target) = self.source.link_target(inode, path)? else { return Ok(false) };
+        place.clear()?;
+        rustix::fs::symlinkat(OsStr::from_bytes(&target), &*place.dir.fd, &place.name)
+            .map_err(|errno| place.failed(errno))?;
+        self.set_node(place, inode, path)
+    }
+
+    fn copy_node(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+        let host = match inode.file_type() {
+            FileType::CharDevice => HostType::CharacterDevice,
+            FileType::BlockDevice => HostType::BlockDevice,
+            FileType::Fifo => HostType::Fifo,
+            _ => HostType::Socket,
+        };
+        if inode.stat().device.is_some() && !self.attributes.is_root() {
+            let name = self.source.name(path);
+            self.report
+                .warning(format_args!("{name}: a device node, left out: only root makes it"));
+            return Ok(false);
+        }
+        place.clear()?;
+        let (major, minor) = inode.stat().device.unwrap_or_default();
+        let device = rustix::fs::makedev(major, minor);
+        rustix::fs::mknodat(&*place.dir.fd, &place.name, host, Mode::RUSR | Mode::WUSR, device)
+            .map_err(|errno| place.failed(errno))?;
+        self.set_node(place, inode, path)
+    }
+
+    fn set_node(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+        let xattrs = self.xattrs(inode, path);
+        let result = self.attributes.set_node(place, inode, &xattrs);
+        result.map(|()| true).map_err(|errno| place.failed(errno))
+    }
+
+    /// The extended attributes. Where they cannot be read the file is copied without them, and that is reported.
+    fn xattrs(&mut self, inode: &Inode, path: &[u8]) -> Vec<Xattr> {
+        inode.xattrs().unwrap_or_else(|error| {
+            self.report.error(&Failure::at(self.source.name(path), &error));
+            Vec::new()
+        })
+    }
+}

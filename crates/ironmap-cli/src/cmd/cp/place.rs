@@ -1,0 +1,108 @@
+//! Where a copy goes: a name in an open directory.
+//!
+//! Every step below the directory that the user named goes through the descriptor of the directory above and follows no
+//! symbolic link, so that a hostile volume (a link and a directory of one name) cannot lead the copy elsewhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::failure::Failure;
+
+/// An open directory of the host.
+#[derive(Clone)]
+pub(super) struct Directory {
+    pub(super) fd: Rc<OwnedFd>,
+    path: PathBuf,
+}
+
+/// A name in a directory, whether something has it or not.
+pub(super) struct Place {
+    pub(super) dir: Directory,
+    pub(super) name: OsString,
+}
+
+impl Directory {
+    /// Opens a directory that the user named.
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Self { fd: Rc::new(fd), path: path.to_owned() }),
+            Err(errno) => Err(Failure::host(path.display(), errno)),
+        }
+    }
+
+    pub(super) fn place(&self, name: &OsStr) -> Place {
+        Place { dir: self.clone(), name: name.to_owned() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Place {
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.path.join(&self.name)
+    }
+
+    /// The failure of an operation here.
+    pub(super) fn failed(&self, error: impl Into<std::io::Error>) -> Failure {
+        Failure::host(self.path().display(), error)
+    }
+
+    /// A path that reaches this name without another walk from the root, for system calls that take no descriptor.
+    pub(super) fn proc_path(&self) -> PathBuf {
+        let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.dir.fd.as_raw_fd()));
+        path.push(&self.name);
+        path
+    }
+
+    /// Makes the directory, for the owner alone until it is complete, or opens the one that is there.
+    pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
+        match rustix::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(self.failed(errno)),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&*self.dir.fd, &self.name, flags, Mode::empty());
+        let fd = fd.map_err(|errno| self.failed(errno))?;
+        Ok(Directory { fd: Rc::new(fd), path: self.path() })
+    }
+
+    /// A new file for the owner alone.
+    pub(super) fn create(&self) -> Result<File, Failure> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&*self.dir.fd, &self.name, flags, Mode::RUSR | Mode::WUSR);
+        fd.map(File::from).map_err(|errno| self.failed(errno))
+    }
+
+    /// Removes the file or link of this name, if there is one. What is neither is left alone, and an error: a copy to
+    /// `/dev/null` must not replace it.
+    pub(super) fn clear(&self) -> Result<(), Failure> {
+        let stat = match rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(self.failed(errno)),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Symlink => self.remove(),
+            FileType::Directory => Err(self.failed(Errno::ISDIR)),
+            _ => Err(Failure::new(format!(
+                "{}: exists, and is neither a file nor a symbolic link",
+                self.path().display()
+            ))),
+        }
+    }
+
+    pub(super) fn remove(&self) -> Result<(), Failure> {
+        rustix::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::empty())
+            .map_err(|errno| self.failed(errno))
+    }
+}

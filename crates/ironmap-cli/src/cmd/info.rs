@@ -1,0 +1,317 @@
+//! `ironmap info`: the volume and the device below it.
+
+use std::io::Write;
+
+use ironmap::Location;
+use ironmap::device::Limits;
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{Compat, Incompat, Journal, JournalState, RoCompat, Superblock};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::{Encoding, print_json, stdout};
+use crate::show::{Clock, one_line, rfc3339};
+use crate::source::Source;
+use crate::target;
+
+/// Shows a volume's features, geometry and state, and what its device can take
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap info /dev/sdb1
+  ironmap info --json disk.img@p1 | jq .features")]
+pub(crate) struct Args {
+    /// Write one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The volume
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+}
+
+#[derive(Serialize)]
+struct Info {
+    volume: String,
+    format: &'static str,
+    label: String,
+    last_mounted: String,
+    #[serde(skip_serializing_if = "Encoding::is_utf8")]
+    encoding: Encoding,
+    uuid: String,
+    features: Vec<String>,
+    writable: bool,
+    clean: bool,
+    block_size: usize,
+    blocks: u64,
+    free_blocks: u64,
+    reserved_blocks: u64,
+    cluster_size: u64,
+    inodes: u32,
+    free_inodes: u32,
+    inode_size: u16,
+    groups: u32,
+    blocks_per_group: u32,
+    inodes_per_group: u32,
+    journal: JournalInfo,
+    errors: Errors,
+    made: Option<String>,
+    mounted: Option<String>,
+    written: Option<String>,
+    checked: Option<String>,
+    device: Device,
+}
+
+#[derive(Serialize)]
+struct JournalInfo {
+    state: &'static str,
+    blocks: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovered: Option<Recovered>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Recovered {
+    transactions: u32,
+    blocks: u64,
+    revoked: u64,
+    fast_commits: u32,
+}
+
+#[derive(Serialize)]
+struct Errors {
+    detected: bool,
+    count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<LastError>,
+}
+
+#[derive(Serialize)]
+struct LastError {
+    time: String,
+    function: String,
+    inode: u32,
+    block: u64,
+}
+
+#[derive(Serialize)]
+struct Device {
+    size: u64,
+    engine: String,
+    direct: bool,
+    logical_block: u32,
+    physical_block: u32,
+    dma_alignment: u32,
+    max_transfer: u32,
+    fua: bool,
+    volatile_cache: bool,
+    stable_writes: bool,
+    nowait: bool,
+    poll: bool,
+    notices: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let source = Source::open(&args.volume)?;
+    let info = gather(args, &source);
+    if args.json { print_json(&info) } else { Ok(print(&info, source.volume.fs().superblock())?) }
+}
+
+fn gather(args: &Args, source: &Source) -> Info {
+    let volume = &source.volume;
+    let sb = volume.fs().superblock();
+    let encoding = Encoding::of([&*sb.label, &*sb.last_mounted]);
+    let features = sb.compat.names().chain(sb.incompat.names()).chain(sb.ro_compat.names());
+    let time = |at: u64| (at != 0).then(|| rfc3339(seconds(at)));
+    let last = LastError {
+        time: rfc3339(sb.errors.last),
+        function: sb.errors.last_function.clone(),
+        inode: sb.errors.last_inode,
+        block: sb.errors.last_block,
+    };
+    let &Limits { logical_block, physical_block, max_transfer, .. } = volume.device().limits();
+    let limits = volume.device().limits();
+    Info {
+        volume: args.volume.to_string(),
+        format: format(sb),
+        label: encoding.text(&sb.label),
+        last_mounted: encoding.text(&sb.last_mounted),
+        encoding,
+        uuid: uuid(&sb.uuid),
+        features: features.collect(),
+        writable: false,
+        clean: sb.clean,
+        block_size: sb.block_size.bytes(),
+        blocks: sb.blocks_count,
+        free_blocks: sb.free_blocks,
+        reserved_blocks: sb.reserved_blocks,
+        cluster_size: u64::from(sb.cluster_blocks) * sb.block_size.bytes() as u64,
+        inodes: sb.inodes_count,
+        free_inodes: sb.free_inodes,
+        inode_size: sb.inode_size,
+        groups: sb.groups,
+        blocks_per_group: sb.blocks_per_group,
+        inodes_per_group: sb.inodes_per_group,
+        journal: journal(volume.fs().journal()),
+        errors: Errors {
+            detected: sb.errors.detected,
+            count: sb.errors.count,
+            last: (sb.errors.count != 0).then_some(last),
+        },
+        made: time(sb.times.made),
+        mounted: time(sb.times.mounted),
+        written: time(sb.times.written),
+        checked: time(sb.times.checked),
+        device: Device {
+            size: volume.device().size(),
+            engine: volume.engine().to_string(),
+            direct: limits.direct,
+            logical_block,
+            physical_block,
+            dma_alignment: limits.dma_align,
+            max_transfer,
+            fua: limits.fua,
+            volatile_cache: limits.volatile_cache,
+            stable_writes: limits.stable_writes,
+            nowait: limits.nowait,
+            poll: limits.poll,
+            notices: volume.notices().to_vec(),
+        },
+    }
+}
+
+/// The oldest of the three that knows all the features.
+fn format(sb: &Superblock) -> &'static str {
+    let incompat = Incompat::FILETYPE | Incompat::RECOVER | Incompat::META_BG;
+    let ro_compat = RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE;
+    if !(sb.incompat - incompat).is_empty() || !(sb.ro_compat - ro_compat).is_empty() {
+        "ext4"
+    } else if sb.compat.contains(Compat::HAS_JOURNAL) {
+        "ext3"
+    } else {
+        "ext2"
+    }
+}
+
+fn journal(journal: &Journal) -> JournalInfo {
+    let (state, recovered, problem) = match &journal.state {
+        JournalState::None => ("none", None, None),
+        JournalState::Clean => ("clean", None, None),
+        JournalState::External => ("external", None, None),
+        JournalState::Unreadable(error) => ("unreadable", None, Some(error.clone())),
+        JournalState::Recovered(found) => {
+            let recovered = Recovered {
+                transactions: found.transactions,
+                blocks: found.blocks,
+                revoked: found.revoked,
+                fast_commits: found.fast_commits,
+            };
+            ("recovered", Some(recovered), None)
+        }
+    };
+    JournalInfo { state, blocks: journal.blocks, recovered, problem }
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+fn seconds(at: u64) -> Timestamp {
+    Timestamp { seconds: i64::try_from(at).unwrap_or(i64::MAX), nanoseconds: 0 }
+}
+
+fn print(info: &Info, sb: &Superblock) -> std::io::Result<()> {
+    let (mut out, clock) = (stdout(), Clock::local());
+    let mut line =
+        |label: &str, text: String| writeln!(out, "{:<16}{}", format!("{label}:"), one_line(&text));
+    let yes = |flag: bool| if flag { "yes" } else { "no" };
+    line("Volume", info.volume.clone())?;
+    line("Format", info.format.to_owned())?;
+    line("Label", info.label.clone())?;
+    line("UUID", info.uuid.clone())?;
+    line("Last mounted on", info.last_mounted.clone())?;
+    line("Features", info.features.join(" "))?;
+    line("Access", "read-only: this version writes nothing to a volume".to_owned())?;
+    line("State", state(info))?;
+    line("Journal", journal_text(&info.journal))?;
+    line("Errors", errors_text(&info.errors))?;
+    let Info { blocks, block_size, free_blocks, reserved_blocks, cluster_size, .. } = info;
+    line(
+        "Blocks",
+        format!("{blocks} of {block_size} bytes, {free_blocks} free, {reserved_blocks} reserved"),
+    )?;
+    if *cluster_size != *block_size as u64 {
+        line("Clusters", format!("{cluster_size} bytes"))?;
+    }
+    let Info { inodes, inode_size, free_inodes, .. } = info;
+    line("Inodes", format!("{inodes} of {inode_size} bytes, {free_inodes} free"))?;
+    let Info { groups, blocks_per_group, inodes_per_group, .. } = info;
+    line("Groups", format!("{groups} of {blocks_per_group} blocks and {inodes_per_group} inodes"))?;
+    let times = [
+        ("Made", sb.times.made),
+        ("Last mounted", sb.times.mounted),
+        ("Last written", sb.times.written),
+        ("Last checked", sb.times.checked),
+    ];
+    for (label, at) in times {
+        line(label, if at == 0 { "never".to_owned() } else { clock.full(seconds(at)) })?;
+    }
+    let device = &info.device;
+    line("Device", format!("{} bytes, read by {}", device.size, device.engine))?;
+    line(
+        "Alignment",
+        format!(
+            "logical block {}, physical block {}, memory {}; at most {} a request",
+            device.logical_block, device.physical_block, device.dma_alignment, device.max_transfer
+        ),
+    )?;
+    line(
+        "Device can",
+        format!(
+            "direct {}, nowait {}, poll {}, fua {}, volatile cache {}, stable writes {}",
+            yes(device.direct),
+            yes(device.nowait),
+            yes(device.poll),
+            yes(device.fua),
+            yes(device.volatile_cache),
+            yes(device.stable_writes)
+        ),
+    )?;
+    for notice in &device.notices {
+        line("Notice", notice.clone())?;
+    }
+    out.flush()
+}
+
+fn state(info: &Info) -> String {
+    let errors = if info.errors.detected { ", with errors" } else { "" };
+    let clean = if info.clean { "clean" } else { "not unmounted cleanly" };
+    format!("{clean}{errors}")
+}
+
+fn journal_text(journal: &JournalInfo) -> String {
+    let size = format!("{} blocks", journal.blocks);
+    match (&journal.recovered, &journal.problem, journal.state) {
+        (Some(found), ..) => format!(
+            "{size}, recovered in memory: {} transactions, {} blocks, {} fast commits, {} copies revoked",
+            found.transactions, found.blocks, found.fast_commits, found.revoked
+        ),
+        (_, Some(problem), state) => format!("{state}: {problem}"),
+        (.., "none" | "external") => journal.state.to_owned(),
+        (.., state) => format!("{size}, {state}"),
+    }
+}
+
+fn errors_text(errors: &Errors) -> String {
+    let Errors { count, last, .. } = errors;
+    match last {
+        None => "none recorded".to_owned(),
+        Some(LastError { time, function, inode, block }) => {
+            format!(
+                "{count} recorded, the last at {time} in {function}, inode {inode}, block {block}"
+            )
+        }
+    }
+}

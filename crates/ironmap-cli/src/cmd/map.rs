@@ -1,0 +1,145 @@
+//! `ironmap map`: where a file lies, as `filefrag -v` shows it.
+
+use std::io::Write;
+
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::iomap::{Iomap, IomapFlags, IomapType, Mappings};
+use ironmap::units::FilePos;
+use ironmap::{Error, ErrorKind};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::{Encoding, print_json, stdout};
+use crate::show::one_line;
+use crate::source::Source;
+use crate::target::{self, Target};
+
+/// Shows the extents of a file: where its blocks lie on the device
+///
+/// Blocks that follow each other in the file and on the device are one extent, however many entries the volume has for them.
+/// Preallocated blocks behind the end of the file are shown too.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap map disk.img:/var/lib/db/data
+  ironmap map --json disk.img:/var/lib/db/data | jq '.extents | length'")]
+pub(crate) struct Args {
+    /// Write one JSON object, with positions and lengths in bytes
+    #[arg(long)]
+    json: bool,
+    /// The file or directory
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
+    target: Target,
+}
+
+/// A file's map, in bytes.
+#[derive(Serialize)]
+struct MapRecord {
+    path: String,
+    #[serde(skip_serializing_if = "Encoding::is_utf8")]
+    encoding: Encoding,
+    size: u64,
+    block_size: u32,
+    extents: Vec<ExtentRecord>,
+}
+
+#[derive(Serialize)]
+struct ExtentRecord {
+    logical: u64,
+    /// Not for data in the inode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    physical: Option<u64>,
+    length: u64,
+    flags: Vec<&'static str>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (_source, inode) = Source::open_target(&args.target, Follow::All)?;
+    let extents = extents(&inode).map_err(|error| Failure::at(&args.target, &error))?;
+    let encoding = Encoding::of([&*args.target.path]);
+    let record = MapRecord {
+        path: encoding.text(&args.target.path),
+        encoding,
+        size: inode.size(),
+        block_size: inode.stat().block_size,
+        extents,
+    };
+    if args.json { print_json(&record) } else { Ok(print(&args.target, &record)?) }
+}
+
+fn extents(inode: &Inode) -> Result<Vec<ExtentRecord>, Error> {
+    if !matches!(inode.file_type(), FileType::Regular | FileType::Directory) {
+        return Err(Error::new(ErrorKind::WrongFileType, "is neither a file nor a directory"));
+    }
+    let mut extents = Vec::new();
+    // To the end of the map, not of the file: what is preallocated lies behind.
+    for iomap in Mappings::new(inode, FilePos(0), FilePos(i64::MAX as u64)) {
+        let iomap = iomap?;
+        if iomap.kind != IomapType::Hole {
+            extents.push(extent(&iomap, inode.size()));
+        }
+        if iomap.flags.contains(IomapFlags::LAST) {
+            break;
+        }
+    }
+    if let Some(last) = extents.last_mut() {
+        last.flags.insert(0, "last");
+    }
+    Ok(extents)
+}
+
+fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
+    let journal = iomap.flags.contains(IomapFlags::JOURNAL);
+    let inline = iomap.kind == IomapType::Inline && !journal;
+    let flags = [
+        (iomap.kind == IomapType::Unwritten, "unwritten"),
+        (inline, "inline"),
+        (journal, "journal"),
+        (iomap.pos.0 < size && iomap.end().0 >= size, "eof"),
+    ];
+    ExtentRecord {
+        logical: iomap.pos.0,
+        physical: (!inline).then_some(iomap.addr.0),
+        length: iomap.len,
+        flags: flags.into_iter().filter_map(|(set, name)| set.then_some(name)).collect(),
+    }
+}
+
+/// In blocks, as filefrag does. `expected` is where the extent would lie if the file had no gap on the device; one that leaves
+/// exactly the space of a hole free is no gap.
+fn print(target: &Target, map: &MapRecord) -> std::io::Result<()> {
+    let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
+    let (size, blocks) = (map.size, map.size.div_ceil(block));
+    let mut out = stdout();
+    writeln!(out, "File size of {name} is {size} ({blocks} blocks of {block} bytes)")?;
+    writeln!(out, " ext:     logical_offset:        physical_offset: length:   expected: flags:")?;
+    let mut found = 0;
+    let mut before: Option<&ExtentRecord> = None;
+    for (index, extent) in map.extents.iter().enumerate() {
+        let gap = before.and_then(|before| gap(before, extent));
+        found += u32::from(index == 0 || gap.is_some());
+        before = Some(extent);
+        let count = extent.length.div_ceil(block);
+        let (first, last) = (extent.logical / block, extent.logical / block + count - 1);
+        write!(out, "{index:4}: {first:8}..{last:8}: ")?;
+        match extent.physical.map(|physical| physical / block) {
+            Some(start) => write!(out, "{start:10}..{:10}: ", start + count - 1)?,
+            None => write!(out, "{:>10}..{:>10}: ", "-", "-")?,
+        }
+        let gap = gap.map_or(String::new(), |expected| format!("{}:", expected / block));
+        let line = format!("{count:6}: {gap:>11} {}", extent.flags.join(","));
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    let s = if found == 1 { "" } else { "s" };
+    writeln!(out, "{name}: {found} extent{s} found")?;
+    out.flush()
+}
+
+/// Where an extent would begin if it followed the one before, if it does not.
+fn gap(before: &ExtentRecord, extent: &ExtentRecord) -> Option<u64> {
+    let expected = before.physical?.saturating_add(before.length);
+    let hole = extent.logical.saturating_sub(before.logical.saturating_add(before.length));
+    let follows = |at: u64| extent.physical == Some(at);
+    (!follows(expected) && !follows(expected.saturating_add(hole))).then_some(expected)
+}

@@ -1,0 +1,153 @@
+//! Failures: one line on standard error each, and the exit code.
+
+use std::fmt::{self, Display};
+use std::io;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind as ClapKind;
+use indicatif::ProgressBar;
+use ironmap::{Error, ErrorKind};
+
+use crate::show::one_line;
+
+/// The exit codes; the help of the program and docs/CLI.md describe them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Code {
+    Success = 0,
+    Failed = 1,
+    Usage = 2,
+    Refused = 3,
+    Corrupt = 4,
+}
+
+/// Something that failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    /// Empty where there is nothing to say: the reader of a pipe has gone.
+    message: String,
+}
+
+impl Failure {
+    /// An operation that failed for the reason given.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { code: Code::Failed, message: message.into() }
+    }
+
+    /// A volume that cannot be opened. The error names it.
+    pub(crate) fn open(error: &Error) -> Self {
+        let corrupt = error.kind() == ErrorKind::Corrupt;
+        let code = if corrupt { Code::Corrupt } else { Code::Refused };
+        Self { code, message: error.to_string() }
+    }
+
+    /// An operation on something in a volume. The errno that Linux would have given stands at the end.
+    pub(crate) fn at(place: impl Display, error: &Error) -> Self {
+        let code = if error.kind() == ErrorKind::Corrupt { Code::Corrupt } else { Code::Failed };
+        let message = match error.kind() {
+            ErrorKind::Io(_) => format!("{place}: {error}"),
+            _ => format!("{place}: {error} ({:?})", error.errno()),
+        };
+        Self { code, message }
+    }
+
+    /// A path that cannot be resolved. The error names the path, but not the volume.
+    pub(crate) fn resolve(volume: &str, error: &Error) -> Self {
+        let Self { code, message } = Self::at(volume, error);
+        Self { code, message: message.replacen(": ", ":", 1) }
+    }
+
+    /// A volume that contradicts itself in a way that the library does not look for.
+    pub(crate) fn corrupt(place: impl Display, what: &str) -> Self {
+        Self { code: Code::Corrupt, message: format!("{place}: {what}") }
+    }
+
+    /// An operation of the host's on something of the host's.
+    pub(crate) fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
+        let text = error.into().to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        Self::new(format!("{place}: {text}"))
+    }
+
+    /// Writing to standard output. A reader that has gone is no failure: it has read what it wanted.
+    pub(crate) fn stdout(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self { code: Code::Success, message: String::new() };
+        }
+        Self::host("standard output", error)
+    }
+}
+
+/// The only errors of this kind that commands meet with `?` are those of standard output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::stdout(error)
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::stdout(error.into())
+    }
+}
+
+/// What has failed so far.
+pub(crate) struct Report {
+    worst: Code,
+    /// Lines are printed above it.
+    pub(crate) progress: ProgressBar,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self { worst: Code::Success, progress: ProgressBar::hidden() }
+    }
+}
+
+impl Report {
+    /// Prints a failure and remembers its code.
+    pub(crate) fn error(&mut self, failure: &Failure) {
+        self.worst = self.worst.max(failure.code);
+        if !failure.message.is_empty() {
+            self.line(&failure.message);
+        }
+    }
+
+    /// Prints a line that does not change the exit code.
+    pub(crate) fn warning(&self, message: impl Display) {
+        self.line(&format!("warning: {message}"));
+    }
+
+    fn line(&self, message: &str) {
+        self.progress.suspend(|| eprintln!("ironmap: {}", one_line(message)));
+    }
+
+    /// The worst code of all.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.worst as u8)
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report").field("worst", &self.worst).finish_non_exhaustive()
+    }
+}
+
+/// What the command line's parser says: help and version as they are, an error as one line.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
+        // A reader of the help that has gone has read what it wanted.
+        let _ = error.print();
+        return ExitCode::from(Code::Success as u8);
+    }
+    if error.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprintln!("ironmap: a command is missing; see ironmap --help");
+        return ExitCode::from(Code::Usage as u8);
+    }
+    let text = error.to_string();
+    let text = text.split("\n\n").next().unwrap_or_default();
+    let text = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    eprintln!("ironmap: {}; see ironmap --help", one_line(&text));
+    ExitCode::from(Code::Usage as u8)
+}

@@ -1,0 +1,229 @@
+//! What commands write: standard output, and the JSON that docs/CLI.md describes.
+
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use serde::{Serialize, Serializer};
+
+use crate::failure::Failure;
+use crate::show::{mode_string, rfc3339};
+
+/// Buffered standard output. A write to a pipe whose reader has gone ends the command quietly.
+pub(crate) type Out = BufWriter<StdoutLock<'static>>;
+
+pub(crate) fn stdout() -> Out {
+    BufWriter::new(io::stdout().lock())
+}
+
+/// Whether people read standard output on a terminal.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Writes one indented JSON document.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut out = stdout();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// A JSON array written element by element, each on a line of its own: it need not fit in memory.
+pub(crate) struct JsonArray {
+    out: Out,
+    empty: bool,
+}
+
+impl JsonArray {
+    pub(crate) fn new() -> Self {
+        Self { out: stdout(), empty: true }
+    }
+
+    pub(crate) fn push(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        self.out.write_all(if self.empty { b"[\n" } else { b",\n" })?;
+        self.empty = false;
+        Ok(serde_json::to_writer(&mut self.out, value)?)
+    }
+
+    pub(crate) fn end(mut self) -> Result<(), Failure> {
+        self.out.write_all(if self.empty { b"[]\n" } else { b"\n]\n" })?;
+        Ok(self.out.flush()?)
+    }
+}
+
+/// How the byte strings of one JSON object are written: as they are where all are UTF-8, else all percent-escaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Utf8,
+    Percent,
+}
+
+impl Encoding {
+    /// The encoding for an object with these strings.
+    pub(crate) fn of<'a>(strings: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let utf8 = strings.into_iter().all(|bytes| std::str::from_utf8(bytes).is_ok());
+        if utf8 { Self::Utf8 } else { Self::Percent }
+    }
+
+    /// Invalid bytes and `%` itself become `%XX`.
+    pub(crate) fn text(self, bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            match self {
+                Self::Utf8 => text.push_str(chunk.valid()),
+                Self::Percent => text.push_str(&chunk.valid().replace('%', "%25")),
+            }
+            text.extend(chunk.invalid().iter().map(|byte| format!("%{byte:02X}")));
+        }
+        text
+    }
+
+    /// Not UTF-8: for `skip_serializing_if`.
+    pub(crate) fn is_utf8(&self) -> bool {
+        *self == Self::Utf8
+    }
+}
+
+impl Serialize for Encoding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Utf8 => "utf-8",
+            Self::Percent => "percent",
+        })
+    }
+}
+
+/// A file as `ls --json` and `stat --json` give it.
+#[derive(Serialize)]
+pub(crate) struct FileRecord {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Encoding::is_utf8")]
+    encoding: Encoding,
+    inode: u64,
+    r#type: &'static str,
+    mode: u32,
+    permissions: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    blocks: u64,
+    block_size: u32,
+    accessed: String,
+    modified: String,
+    changed: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<DeviceRecord>,
+    flags: u32,
+    generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    xattrs: Option<Vec<XattrRecord>>,
+}
+
+#[derive(Serialize)]
+struct DeviceRecord {
+    major: u32,
+    minor: u32,
+}
+
+#[derive(Serialize)]
+struct XattrRecord {
+    name: String,
+    value: String,
+    #[serde(skip_serializing_if = "Encoding::is_utf8")]
+    encoding: Encoding,
+}
+
+impl FileRecord {
+    /// The attributes of `stat`; xattrs where they are given.
+    pub(crate) fn new(
+        path: &[u8],
+        stat: &Stat,
+        target: Option<&[u8]>,
+        xattrs: Option<&[Xattr]>,
+    ) -> Self {
+        let encoding = Encoding::of([path].into_iter().chain(target));
+        let time = |at: Timestamp| rfc3339(at);
+        Self {
+            path: encoding.text(path),
+            target: target.map(|target| encoding.text(target)),
+            encoding,
+            inode: stat.inode.0,
+            r#type: json_type(stat.file_type),
+            mode: stat.mode,
+            permissions: mode_string(stat),
+            links: stat.links,
+            uid: stat.uid,
+            gid: stat.gid,
+            size: stat.size,
+            blocks: stat.blocks,
+            block_size: stat.block_size,
+            accessed: time(stat.accessed),
+            modified: time(stat.modified),
+            changed: time(stat.changed),
+            created: stat.created.map(time),
+            device: stat.device.map(|(major, minor)| DeviceRecord { major, minor }),
+            flags: stat.flags,
+            generation: stat.generation,
+            project: stat.project,
+            xattrs: xattrs.map(|xattrs| xattrs.iter().map(XattrRecord::new).collect()),
+        }
+    }
+}
+
+impl XattrRecord {
+    fn new(xattr: &Xattr) -> Self {
+        let encoding = Encoding::of([&*xattr.name, &*xattr.value]);
+        let (name, value) = (encoding.text(&xattr.name), encoding.text(&xattr.value));
+        Self { name, value, encoding }
+    }
+}
+
+fn json_type(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Regular => "regular",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::CharDevice => "char_device",
+        FileType::BlockDevice => "block_device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_escapes_lose_nothing() {
+        let all: Vec<u8> = (0..=255).chain(*b"100%41 \xC3\xA9").collect();
+        let encoding = Encoding::of([&*all]);
+        assert_eq!(encoding, Encoding::Percent);
+        let (text, mut back) = (encoding.text(&all), Vec::new());
+        let mut rest = text.as_bytes();
+        while let Some((first, tail)) = rest.split_first() {
+            rest = tail;
+            if *first == b'%' {
+                let hex = std::str::from_utf8(&tail[..2]).unwrap();
+                back.push(u8::from_str_radix(hex, 16).unwrap());
+                rest = &tail[2..];
+            } else {
+                back.push(*first);
+            }
+        }
+        assert_eq!(back, all);
+    }
+
+    #[test]
+    fn utf8_stays_as_it_is() {
+        let name = "100% Größe".as_bytes();
+        assert_eq!(Encoding::of([name]).text(name), "100% Größe");
+    }
+}

@@ -1,0 +1,78 @@
+//! The volume that a command works on: the library's names for what the commands need.
+
+use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::fs::{DirEntry, FileType};
+use ironmap::units::InodeNo;
+use ironmap::{File, FileOptions, Location, OpenOptions, Queue, QueueOptions, Volume};
+
+use crate::failure::Failure;
+use crate::target::Target;
+
+/// An open volume and the name that the user gave it.
+pub(crate) struct Source {
+    pub(crate) volume: Volume,
+    name: String,
+}
+
+impl Source {
+    pub(crate) fn open(location: &Location) -> Result<Self, Failure> {
+        let volume = Volume::open(location, &OpenOptions::default());
+        let volume = volume.map_err(|error| Failure::open(&error))?;
+        Ok(Self { volume, name: location.to_string() })
+    }
+
+    /// Opens the volume of a target and finds the file.
+    pub(crate) fn open_target(target: &Target, follow: Follow) -> Result<(Self, Inode), Failure> {
+        let source = Self::open(&target.volume)?;
+        let inode = source.volume.fs().resolve(&target.path, follow);
+        let inode = inode.map_err(|error| Failure::resolve(&source.name, &error))?;
+        Ok((source, inode))
+    }
+
+    /// How a path of the volume is named in messages.
+    pub(crate) fn name(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.name, String::from_utf8_lossy(path))
+    }
+
+    pub(crate) fn queue(&self) -> Result<Queue, Failure> {
+        let queue = self.volume.queue(&QueueOptions::default());
+        queue.map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    /// The inode of a directory's entry; `path` is for the error.
+    pub(crate) fn inode(&self, number: InodeNo, path: &[u8]) -> Result<Inode, Failure> {
+        self.volume.fs().inode(number).map_err(|error| Failure::at(self.name(path), &error))
+    }
+
+    /// All entries of a directory, `.` and `..` among them, in the order of their bytes.
+    pub(crate) fn entries(&self, dir: &Inode, path: &[u8]) -> Result<Vec<DirEntry>, Failure> {
+        let entries = dir.read_dir().and_then(Iterator::collect::<ironmap::Result<Vec<_>>>);
+        let mut entries = entries.map_err(|error| Failure::at(self.name(path), &error))?;
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// A handle for a regular file's data.
+    pub(crate) fn file(&self, inode: Inode, path: &[u8]) -> Result<File, Failure> {
+        let file = self.volume.open_inode(inode, FileOptions::default());
+        file.map_err(|error| Failure::at(self.name(path), &error))
+    }
+
+    /// The target of a symbolic link, `None` for any other file.
+    pub(crate) fn link_target(
+        &self,
+        inode: &Inode,
+        path: &[u8],
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        if inode.file_type() != FileType::Symlink {
+            return Ok(None);
+        }
+        inode.read_link().map(Some).map_err(|error| Failure::at(self.name(path), &error))
+    }
+}
+
+/// A path below a directory.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    [dir, slash, name].concat()
+}

@@ -1,0 +1,84 @@
+//! `VOLUME` and `VOLUME:/PATH` on the command line.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use ironmap::Location;
+
+/// A file of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) volume: Location,
+    /// From the root of the volume; begins with a slash.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Target {
+    fn parse(text: &OsStr) -> Result<Self, String> {
+        let bytes = text.as_bytes();
+        let Some(colon) = bytes.windows(2).position(|pair| pair == b":/") else {
+            return Err("no path in the volume: write VOLUME:/PATH".to_owned());
+        };
+        let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
+        Ok(Self { volume, path: bytes[colon + 1..].to_vec() })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.volume, String::from_utf8_lossy(&self.path))
+    }
+}
+
+fn parse_volume(text: &OsStr) -> Result<Location, String> {
+    Location::parse(text).map_err(|error| error.to_string())
+}
+
+/// The parser of a `VOLUME` argument.
+pub(crate) fn volume() -> impl TypedValueParser<Value = Location> {
+    OsStringValueParser::new().try_map(|text: OsString| parse_volume(&text))
+}
+
+/// The parser of a `VOLUME:/PATH` argument.
+pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
+    OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ironmap::location::Part;
+
+    use super::*;
+
+    fn split(text: &str) -> (String, String) {
+        let target = Target::parse(OsStr::new(text)).unwrap();
+        (target.volume.path.display().to_string(), String::from_utf8(target.path).unwrap())
+    }
+
+    #[test]
+    fn the_first_colon_before_a_slash_splits() {
+        let no = |volume: &str, path: &str| (volume.to_owned(), path.to_owned());
+        assert_eq!(split("a.img:/"), no("a.img", "/"));
+        assert_eq!(split("/dev/a:b:/c:/d"), no("/dev/a:b", "/c:/d"));
+        assert_eq!(
+            split("/dev/disk/by-path/pci-0:1.2:/etc"),
+            no("/dev/disk/by-path/pci-0:1.2", "/etc")
+        );
+        for wrong in ["a.img", "a.img:etc", "", ":/etc", "/etc"] {
+            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_image_belongs_to_the_volume() {
+        let target = Target::parse(OsStr::new("a.img@p2:/me@home")).unwrap();
+        assert_eq!(target.volume.part, Part::Partition(2));
+        assert_eq!(target.volume.path, Path::new("a.img"));
+        assert_eq!(target.path, b"/me@home");
+        assert_eq!(target.to_string(), "a.img@p2:/me@home");
+    }
+}

@@ -1,0 +1,177 @@
+//! `cp`: the copy is the source, and a copy never reaches what it was not sent to.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Bench, IRONMAP, pattern, text, xattr};
+
+fn names(root: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            found.insert(entry.path().strip_prefix(root).unwrap().to_owned());
+            if entry.file_type().unwrap().is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    found.remove(Path::new("lost+found"));
+    found
+}
+
+/// Names, types, modes, times, owners, contents, links and attributes of a tree survive the way into an image and out again.
+#[test]
+fn a_tree_comes_out_as_it_went_in() {
+    let bench = Bench::new();
+    bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+    let (source, copy) = (bench.source(), bench.path("copy"));
+    assert_eq!(names(&copy), names(&source));
+    for name in names(&source) {
+        let (a, b) = (source.join(&name), copy.join(&name));
+        let (from, to) = (fs::symlink_metadata(&a).unwrap(), fs::symlink_metadata(&b).unwrap());
+        assert_eq!(to.mode(), from.mode(), "{name:?}");
+        assert_eq!((to.uid(), to.gid()), (from.uid(), from.gid()), "{name:?}");
+        if from.is_symlink() {
+            assert_eq!(fs::read_link(&b).unwrap(), fs::read_link(&a).unwrap());
+            continue;
+        }
+        assert_eq!(to.mtime(), from.mtime(), "{name:?}");
+        assert_eq!(to.nlink() > 1, from.nlink() > 1, "{name:?}");
+        assert_eq!(xattr(&b, "user.colour"), xattr(&a, "user.colour"), "{name:?}");
+        if from.is_file() {
+            assert!(fs::read(&b).unwrap() == fs::read(&a).unwrap(), "{name:?}");
+        }
+    }
+    let inode = |name: &str| fs::metadata(copy.join(name)).unwrap().ino();
+    assert_eq!(inode("small"), inode("dir/again"));
+    let sparse = fs::metadata(copy.join("sparse")).unwrap();
+    assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
+}
+
+/// Nanoseconds and unwritten extents, which mke2fs does not make.
+#[test]
+fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
+    let bench = Bench::new();
+    bench.debugfs("set_inode_field /small mtime_extra 493827156");
+    bench.debugfs("fallocate /nothing 0 255");
+    bench.debugfs("set_inode_field /nothing size 1048576");
+    bench.succeed(["cp", &bench.target("/small"), "one"]);
+    let one = fs::metadata(bench.path("one")).unwrap();
+    assert_eq!((one.mtime(), one.mtime_nsec()), (-86_400, 123_456_789));
+    let map = bench.json(&["map", "--json", &bench.target("/nothing")]);
+    assert_eq!(map["extents"][0]["flags"][1], "unwritten");
+    bench.succeed(["cp", &bench.target("/nothing"), "two"]);
+    assert_eq!(fs::read(bench.path("two")).unwrap(), vec![0; 1 << 20]);
+    assert!(fs::metadata(bench.path("two")).unwrap().blocks() < 64);
+}
+
+/// DEST is a directory to copy into, or the name of the copy.
+#[test]
+fn dest_means_what_it_means_to_cp() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("into")).unwrap();
+    bench.succeed(["cp", &bench.target("/dir/link"), "into"]);
+    bench.succeed(["cp", "-r", &bench.target("/dir/link"), "into/as-link"]);
+    bench.succeed(["cp", "-r", &bench.target("/dir"), "into"]);
+    bench.succeed(["cp", "-r", &bench.target("/dir/"), "new"]);
+    assert_eq!(fs::read(bench.path("into/link")).unwrap(), b"small\n");
+    assert_eq!(fs::read_link(bench.path("into/as-link")).unwrap(), Path::new("../small"));
+    assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
+    assert_eq!(fs::read(bench.path("new/.hidden")).unwrap(), b"hidden");
+    // A second time over the first copy: files are replaced, directories filled.
+    fs::write(bench.path("into/dir/.hidden"), "something longer").unwrap();
+    bench.succeed(["cp", "-r", &bench.target("/dir"), "into"]);
+    assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
+}
+
+/// Below DEST no link is followed: not one that stands where a file goes, nor one where a directory goes.
+#[test]
+fn links_below_dest_lead_nowhere() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("outside")).unwrap();
+    fs::write(bench.path("outside/file"), "untouched").unwrap();
+    fs::create_dir_all(bench.path("copy/dir")).unwrap();
+    symlink(bench.path("outside/file"), bench.path("copy/dir/.hidden")).unwrap();
+    symlink(bench.path("outside"), bench.path("copy/dir/empty")).unwrap();
+    let output = bench.run(["cp", "-r", &bench.target("/"), "copy"]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(errors.lines().count() == 1 && errors.contains("copy/dir/empty: "), "{errors}");
+    assert_eq!(fs::read(bench.path("outside/file")).unwrap(), b"untouched");
+    assert_eq!(fs::metadata(bench.path("outside")).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(fs::read(bench.path("copy/dir/.hidden")).unwrap(), b"hidden");
+}
+
+/// One damaged file costs that file, a line and the exit code; half of it is not left behind.
+#[test]
+fn a_damaged_file_does_not_end_the_copy() {
+    let bench = Bench::new();
+    bench.debugfs("set_inode_field /dir/large block[0] 0x1234");
+    let output = bench.run(["cp", "-r", &bench.target("/"), "copy"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    let errors = text(&output.stderr);
+    assert!(errors.lines().count() == 1 && errors.contains(":/dir/large: "), "{errors}");
+    let mut expected = names(&bench.source());
+    expected.remove(Path::new("dir/large"));
+    assert_eq!(names(&bench.path("copy")), expected);
+}
+
+/// Device nodes need root; fifos do not. Who is not root gets all the rest, and a warning.
+#[test]
+fn nodes_are_copied_as_far_as_the_user_may() {
+    let bench = Bench::new();
+    bench.debugfs("mknod node c 1 3");
+    bench.debugfs("mknod pipe p");
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+        let node = fs::symlink_metadata(bench.path("copy/node")).unwrap();
+        assert!(node.file_type().is_char_device());
+        assert_eq!(node.rdev(), rustix::fs::makedev(1, 3));
+    }
+    // The test's own directories are for their owner alone.
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(bench.dir.path(), open).unwrap();
+    let program = bench.path("ironmap");
+    fs::copy(IRONMAP, &program).unwrap();
+    let mut command = Command::new(&program);
+    command.current_dir(bench.dir.path()).args(["cp", "-r", &bench.target("/"), "mine"]);
+    if root {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(
+        errors.lines().count() == 1 && errors.contains("warning: ") && errors.contains(":/node:")
+    );
+    assert!(!bench.path("mine/node").exists());
+    assert!(fs::symlink_metadata(bench.path("mine/pipe")).unwrap().file_type().is_fifo());
+    // Set-id bits only with the owner that they stand for.
+    let large = fs::metadata(bench.path("mine/dir/large")).unwrap();
+    assert_eq!(large.mode() & 0o7777, if root { 0o751 } else { 0o4751 });
+    assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
+}
+
+/// A directory that holds itself is walked once, by `cp` and by `ls`.
+#[test]
+fn a_directory_below_itself_ends_the_walk() {
+    let bench = Bench::new();
+    bench.debugfs("ln /dir /dir/empty/up");
+    for args in
+        [&["cp", "-r", &bench.target("/dir"), "copy"][..], &["ls", "-R", &bench.target("/dir")]]
+    {
+        let output = bench.run(args);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{errors}");
+        assert!(errors.lines().count() == 1 && errors.contains("/dir/empty/up: "), "{errors}");
+    }
+    assert!(bench.path("copy/large").exists());
+}

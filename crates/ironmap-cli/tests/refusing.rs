@@ -1,0 +1,201 @@
+//! What cannot be done is refused with one line, the documented exit code, and no byte written.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use support::{Bench, succeed, text, tool};
+
+struct Case {
+    args: Vec<String>,
+    code: i32,
+    says: &'static str,
+}
+
+fn case(args: &[&str], code: i32, says: &'static str) -> Case {
+    Case { args: args.iter().map(|arg| (*arg).to_owned()).collect(), code, says }
+}
+
+/// Runs all cases; afterwards every file of the bench holds the same bytes as before.
+fn refuse(bench: &Bench, cases: &[Case]) {
+    let files = || -> Vec<_> {
+        let entries = fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = entries.filter(|path| path.is_file()).collect();
+        files.sort();
+        files.into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect()
+    };
+    let before = files();
+    for Case { args, code, says } in cases {
+        let output = bench.run(args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {error}");
+        assert!(error.starts_with("ironmap: ") && error.lines().count() == 1, "{args:?}: {error}");
+        assert!(error.contains(says), "{args:?}: {error}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+    }
+    assert!(before == files(), "a refused command has changed a file");
+}
+
+#[test]
+fn a_wrong_command_line_is_told_in_one_line() {
+    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    refuse(
+        &bench,
+        &[
+            case(&[], 2, "a command is missing"),
+            case(&["frobnicate"], 2, "unrecognized subcommand 'frobnicate'"),
+            case(&["ls"], 2, "<VOLUME:/PATH>"),
+            case(&["ls", "image"], 2, "write VOLUME:/PATH"),
+            case(&["ls", "image:etc"], 2, "write VOLUME:/PATH"),
+            case(&["ls", ":/etc"], 2, "the path of the volume is empty"),
+            case(&["ls", "--frobnicate", "image:/"], 2, "--frobnicate"),
+            case(&["ls", "image@99999999999999999999:/"], 2, "exceeds 64 bits"),
+            case(&["cp", "image:/"], 2, "<DEST>"),
+            case(&["completions", "tcsh"], 2, "tcsh"),
+            case(&["man", "missing"], 1, "missing: No such file or directory"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_no_volume_is_refused_by_name() {
+    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let make = |name: &str, len: u64, at: u64, magic: &[u8]| {
+        let file = File::create(bench.path(name)).unwrap();
+        file.set_len(len).unwrap();
+        file.write_all_at(magic, at).unwrap();
+    };
+    make("empty", 0, 0, b"");
+    make("tiny", 1500, 0, b"");
+    make("zeros", 1 << 20, 0, b"");
+    make("xfs", 1 << 20, 0, b"XFSB");
+    make("btrfs", 1 << 20, 65536 + 64, b"_BHRfS_M");
+    make("iso", 1 << 20, 32768, b"\x01CD001");
+    make("luks", 1 << 20, 0, b"LUKS\xBA\xBE\0\x02");
+    make("gzip", 1 << 20, 0, b"\x1F\x8B\x08");
+    make("swap", 1 << 20, 0, b"");
+    succeed(tool("mkswap").arg(bench.path("swap")));
+    refuse(
+        &bench,
+        &[
+            case(&["info", "missing"], 3, "missing: No such file or directory"),
+            case(&["ls", "missing:/"], 3, "missing: No such file or directory"),
+            case(&["info", "."], 3, "neither a block device nor an image file"),
+            case(&["info", "/dev/null"], 3, "neither a block device nor an image file"),
+            case(&["info", "empty"], 3, "empty: is empty"),
+            case(&["info", "tiny"], 3, "tiny: has only 1500 bytes"),
+            case(&["info", "zeros"], 3, "holds no ext2, ext3 or ext4 file system"),
+            case(&["info", "xfs"], 3, "an XFS file system: not supported yet"),
+            case(&["info", "btrfs"], 3, "a btrfs file system"),
+            case(&["info", "iso"], 3, "an ISO 9660 file system"),
+            case(&["info", "luks"], 3, "a LUKS container"),
+            case(&["info", "gzip"], 3, "unpack it first"),
+            case(&["info", "swap"], 3, "a Linux swap area, not a file system"),
+            case(&["info", "zeros@p1"], 3, "there is no partition table"),
+            case(&["info", "zeros@1G"], 3, "behind its end"),
+        ],
+    );
+}
+
+#[test]
+fn a_whole_disk_names_its_partitions() {
+    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let disk = File::create(bench.path("disk")).unwrap();
+    disk.set_len(64 << 20).unwrap();
+    let made =
+        tool("sgdisk").args(["-n", "2:0:+8M", "-c", "2:root"]).arg(bench.path("disk")).output();
+    if made.is_err() {
+        eprintln!("skipped: sgdisk is not installed");
+        return;
+    }
+    refuse(
+        &bench,
+        &[
+            case(&["info", "disk"], 3, "name one, as in @p2; its GPT has p2 (8 MiB, \"root\")"),
+            case(&["info", "disk@p1"], 3, "there is no partition 1; its GPT has p2"),
+            case(&["info", "disk@p2"], 3, "disk@p2: holds no ext2, ext3 or ext4 file system"),
+        ],
+    );
+    // Both headers damaged.
+    disk.write_all_at(b"x", 512 + 60).unwrap();
+    disk.write_all_at(b"x", (64 << 20) - 512 + 60).unwrap();
+    refuse(&bench, &[case(&["info", "disk@p2"], 4, "GPT header, HeaderCRC32")]);
+}
+
+#[test]
+fn paths_that_lead_nowhere_are_named() {
+    let bench = Bench::new();
+    let at = |path: &str| bench.target(path);
+    refuse(
+        &bench,
+        &[
+            case(&["cat", &at("/missing")], 1, ":/missing: missing: no such entry (ENOENT)"),
+            case(&["ls", &at("/dir/missing/x")], 1, "/dir/missing/x: "),
+            case(&["stat", &at("/small/x")], 1, "(ENOTDIR)"),
+            case(&["cat", &at("/dir")], 1, "/dir: is a directory (EISDIR)"),
+            case(&["cat", &at("/loop-a")], 1, "(ELOOP)"),
+            case(&["cat", &at("/dangling")], 1, "(ENOENT)"),
+            case(&["cat", &at("/line\nbroken")], 1, "/line\\nbroken: "),
+            case(&["map", &at("/missing")], 1, "(ENOENT)"),
+            case(&["cp", &at("/dir"), "copy"], 1, "-r is not given (EISDIR)"),
+            case(&["cp", &at("/missing"), "copy"], 1, "(ENOENT)"),
+            case(&["cp", &at("/small"), "no/such/dir"], 1, "no/such: No such file or directory"),
+            case(&["cp", &at("/small"), "copy/"], 1, "copy/: is not a directory (ENOTDIR)"),
+            case(&["cp", &at("/small"), "/dev/null"], 1, "/dev/null: exists"),
+            case(&["cp", "-r", &at("/dir"), "image"], 1, "image: Not a directory"),
+        ],
+    );
+    assert!(!bench.path("copy").exists());
+}
+
+#[test]
+fn a_damaged_volume_is_code_4_with_the_place() {
+    let bench = Bench::new();
+    let file = File::options().write(true).open(bench.image()).unwrap();
+    bench.debugfs("set_inode_field /dir/large block[0] 0x1234");
+    refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
+    file.set_len(20 << 20).unwrap();
+    refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device only 20971520")]);
+    // The label, without a new checksum.
+    file.set_len(64 << 20).unwrap();
+    file.write_all_at(b"x", 1024 + 0x78).unwrap();
+    refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "superblock, s_checksum")]);
+}
+
+#[test]
+fn what_is_encrypted_or_needs_an_unknown_feature_says_so() {
+    let bench = Bench::with(&["-t", "ext4", "-O", "encrypt"]);
+    bench.debugfs("set_inode_field /small flags 0x80800");
+    bench.debugfs("set_inode_field /dir/empty flags 0x80800");
+    refuse(
+        &bench,
+        &[
+            case(&["cat", &bench.target("/small")], 1, "encrypted and no key is held (ENOKEY)"),
+            case(&["cp", &bench.target("/small"), "copy"], 1, "(ENOKEY)"),
+        ],
+    );
+    let listed = bench.run(["ls", &bench.target("/dir/empty")]);
+    assert_eq!(listed.status.code(), Some(1));
+    assert!(text(&listed.stderr).contains("(ENOKEY)"), "{}", text(&listed.stderr));
+    bench.debugfs("set_super_value feature_incompat 0x800002c2");
+    refuse(&bench, &[case(&["info", bench.image().to_str().unwrap()], 3, "the volume needs ")]);
+}
+
+#[test]
+fn a_volume_in_use_is_refused() {
+    let bench = Bench::new();
+    let file = File::open(bench.image()).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
+}
+
+#[test]
+fn help_and_version_succeed() {
+    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    for args in [&["--help"][..], &["-h"], &["--version"], &["cp", "--help"], &["ls", "-h"]] {
+        assert!(!bench.succeed(args).is_empty(), "{args:?}");
+    }
+    let help = text(&bench.succeed(["--help"]));
+    assert!(help.contains("Exit codes:") && help.contains("IMAGE@pN"), "{help}");
+}

@@ -1,0 +1,115 @@
+//! The master boot record: four entries in sector 0, and a chain of tables within an extended partition.
+
+use super::{Partition, read_at, u32_at};
+use crate::device::Device;
+use crate::error::{Place, Result};
+
+const TABLE: usize = 446;
+const ENTRY_SIZE: usize = 16;
+/// How many logical partitions are followed.
+const MAX_LOGICAL: u32 = 256;
+const PLACE: Place = Place::new("MBR");
+
+#[derive(Clone, Copy)]
+struct Entry {
+    status: u8,
+    kind: u8,
+    first: u64,
+    sectors: u64,
+}
+
+impl Entry {
+    fn is_used(self) -> bool {
+        self.kind != 0 && self.sectors != 0
+    }
+
+    fn is_extended(self) -> bool {
+        matches!(self.kind, 0x05 | 0x0F | 0x85) && self.is_used()
+    }
+}
+
+/// The partitions, or `None` where sector 0 holds no table.
+pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Vec<Partition>>> {
+    let Some(entries) = read_table(device, 0)? else { return Ok(None) };
+    // Boot sectors of file systems carry the same two bytes at their end: what stands before must be a table.
+    let plausible = entries.iter().all(|entry| matches!(entry.status, 0 | 0x80));
+    if !plausible || !entries.iter().any(|entry| entry.is_used()) {
+        return Ok(None);
+    }
+    let mut partitions = Vec::new();
+    for (number, entry) in (1..).zip(entries) {
+        if entry.is_used() && !entry.is_extended() {
+            partitions.push(partition(device, sector, number, 0, entry)?);
+        }
+    }
+    for extended in entries.into_iter().filter(|entry| entry.is_extended()) {
+        logical(device, sector, extended, &mut partitions)?;
+    }
+    Ok(Some(partitions))
+}
+
+/// Follows the chain: each table names one logical partition, relative to itself, and the next table, relative to the
+/// extended partition.
+fn logical(
+    device: &dyn Device,
+    sector: u64,
+    extended: Entry,
+    partitions: &mut Vec<Partition>,
+) -> Result<()> {
+    let mut number = 5.max(partitions.last().map_or(0, |last| last.number + 1));
+    let (mut at, mut before) = (extended.first, None);
+    for _ in 0..MAX_LOGICAL {
+        if before.is_some_and(|before| at <= before) || at - extended.first >= extended.sectors {
+            break;
+        }
+        let Some(entries) = read_table(device, at * sector)? else {
+            return Err(PLACE.corrupt(format!("no table of logical partitions in sector {at}")));
+        };
+        let [data, next, ..] = entries;
+        if data.is_used() {
+            partitions.push(partition(device, sector, number, at, data)?);
+            number += 1;
+        }
+        if !next.is_extended() {
+            return Ok(());
+        }
+        before = Some(at);
+        at = extended.first + next.first;
+    }
+    Err(PLACE.corrupt("the chain of logical partitions does not end"))
+}
+
+fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
+    let Some(bytes) = read_at(device, at, 512)? else { return Ok(None) };
+    if bytes[510..] != [0x55, 0xAA] {
+        return Ok(None);
+    }
+    Ok(Some([0, 1, 2, 3].map(|index| {
+        let entry = &bytes[TABLE + index * ENTRY_SIZE..][..ENTRY_SIZE];
+        Entry {
+            status: entry[0],
+            kind: entry[4],
+            first: u64::from(u32_at(entry, 8)),
+            sectors: u64::from(u32_at(entry, 12)),
+        }
+    })))
+}
+
+/// All factors have 33 bits at most, and a sector 16: nothing overflows.
+fn partition(
+    device: &dyn Device,
+    sector: u64,
+    number: u32,
+    base: u64,
+    entry: Entry,
+) -> Result<Partition> {
+    let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);
+    if start + len > device.size() {
+        let size = device.size();
+        return Err(PLACE.corrupt(format!(
+            "partition {number} ends at byte {}, the device at {size}",
+            start + len
+        )));
+    }
+    Ok(Partition { number, start, len, name: String::new() })
+}
