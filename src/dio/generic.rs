@@ -27,12 +27,12 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     flags: DioFlags,
 ) -> Result<usize> {
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    if len == 0 || pos.0 >= target.size {
+        return Ok(0);
+    }
     let aligned = state.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
     if !aligned && target.strict {
         return Err(misaligned(&state.limits, pos, len));
-    }
-    if len == 0 || pos.0 >= target.size {
-        return Ok(0);
     }
     if !aligned || flags.contains(DioFlags::BOUNCE) {
         return bounce::read_now(queue, state, target, bufs, pos, flags);

@@ -286,11 +286,11 @@ impl State {
         }
     }
 
-    /// Whether the device takes this position, and buffers with these addresses and lengths.
+    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
     fn is_aligned(&self, pos: FilePos, mut bufs: impl Iterator<Item = (usize, usize)>) -> bool {
         pos.0 & self.sector_mask == 0
             && bufs.all(|(address, len)| {
-                address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
+                len == 0 || address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
             })
     }
 }

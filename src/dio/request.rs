@@ -144,15 +144,15 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     token: u64,
 ) -> Result<(), Rejected> {
     let len = memory.len();
-    let aligned =
-        state.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
-    if !aligned && target.strict {
-        return Err(Rejected { error: misaligned(&state.limits, pos, len), memory });
-    }
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
         state.finished.push_back(Completion { token, memory, result: Ok(0) });
         return Ok(());
+    }
+    let aligned =
+        state.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
+    if !aligned && target.strict {
+        return Err(Rejected { error: misaligned(&state.limits, pos, len), memory });
     }
     let nowait = flags.contains(DioFlags::NOWAIT);
     let (pos, memory, bounced_for) = if aligned && !flags.contains(DioFlags::BOUNCE) {

@@ -1,0 +1,42 @@
+//! System programs, run to their end and checked.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// Where administrators' programs lie, which a user's `PATH` may leave out.
+const SBIN: &str = "/usr/sbin:/sbin";
+
+fn search_path() -> String {
+    format!("{}:{SBIN}", std::env::var("PATH").unwrap_or_default())
+}
+
+/// The program of this name.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&search_path()).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// Runs a program, whatever becomes of it.
+pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
+    let path = find(program).unwrap_or_else(|| panic!("{program} is not installed: ./x setup"));
+    // One language and one time zone: outputs are parsed.
+    let mut command = Command::new(path);
+    command.args(args).stdin(Stdio::null()).env("PATH", search_path());
+    command.env("LC_ALL", "C").env("TZ", "UTC");
+    command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+/// Runs a program that must succeed; its standard output.
+pub(crate) fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Vec<u8> {
+    let output = output(program, args);
+    assert!(output.status.success(), "{}", failure(program, args, &output));
+    output.stdout
+}
+
+/// What a program that failed said.
+pub(crate) fn failure<A: AsRef<OsStr>>(program: &str, args: &[A], output: &Output) -> String {
+    let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{program} {}: {}\n{out}{err}", args.join(" "), output.status)
+}

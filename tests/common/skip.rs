@@ -1,0 +1,67 @@
+//! Tests that cannot run here are skipped by name, with the reason.
+//!
+//! `require!(Need::Root)` at the head of a test leaves it where the need is not met. The line `SKIP name: reason` goes past
+//! the test program's capture to standard error, and to the file that `IRONMAP_SKIP_LOG` names, which `./x test` sums up.
+
+use std::io::Write;
+use std::path::Path;
+
+/// What a test cannot do without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    /// Mounts, loop devices, owners and device nodes.
+    Root,
+    /// A program.
+    Tool(&'static str),
+    /// A feature that the kernel's ext4 was built with, as `/sys/fs/ext4/features` names it.
+    KernelExt4(&'static str),
+    /// A kernel whose pages are as large as these blocks.
+    PageSize(u64),
+}
+
+impl Need {
+    /// Why it is not met here; `None` where it is.
+    pub(crate) fn missing(self) -> Option<String> {
+        match self {
+            Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned()),
+            Self::Tool(name) => {
+                super::command::find(name).is_none().then(|| format!("needs the program {name}"))
+            }
+            Self::KernelExt4(feature) => {
+                let there = Path::new("/sys/fs/ext4/features").join(feature).exists();
+                (!there).then(|| format!("this kernel's ext4 lacks {feature}"))
+            }
+            Self::PageSize(size) => {
+                let page = rustix::param::page_size() as u64;
+                (page < size).then(|| {
+                    format!("this kernel's pages of {page} bytes are smaller than a block")
+                })
+            }
+        }
+    }
+}
+
+/// Records that a test does not run.
+pub(crate) fn note(test: &str, reason: &str) {
+    let line = format!("SKIP {test}: {reason}\n");
+    // The macros would write into the capture, which is dropped when the test passes. Nothing helps if this fails.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(log) = std::env::var_os("IRONMAP_SKIP_LOG") {
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the log of skips");
+    }
+}
+
+/// Leaves the test, noting its name and the reason, unless all needs are met.
+#[macro_export]
+macro_rules! require {
+    ($($need:expr),+ $(,)?) => {
+        fn here() {}
+        let test = std::any::type_name_of_val(&here).trim_end_matches("::here");
+        $(for need in $need {
+            if let Some(reason) = $crate::common::skip::Need::missing(need) {
+                return $crate::common::skip::note(test, &reason);
+            }
+        })+
+    };
+}
