@@ -59,7 +59,7 @@ impl Fixture {
             let stale = rng.bytes(block as usize);
             std::fs::write(pads.join(format!("{pad:03}")), stale).expect("a file");
         }
-        let options = ["-b", &block.to_string(), "-N", "1024", "-O", "inline_data"];
+        let options = ["-t", "ext4", "-b", &block.to_string(), "-N", "1024", "-O", "inline_data"];
         let image = Image::populated("64M", &options, &pads);
         image.debugfs(true, &commands(source.path(), block, &contents));
         image.check();
