@@ -169,7 +169,8 @@ fn any_range_can_be_read_without_strict() {
                     let request = any_request(&mut rng, content.len() as u64, unit as u64);
                     let expected = part(content, request.pos, request.len());
                     for (way, outcome, memory) in request.send(&file, &mut queue) {
-                        let count = outcome.unwrap_or_else(|kind| panic!("{stack}, {name}, {way}: {kind:?}"));
+                        let count = outcome
+                            .unwrap_or_else(|kind| panic!("{stack}, {name}, {way}: {kind:?}"));
                         if let Some(fault) = fault(&memory, count, expected, unit) {
                             panic!(
                                 "{stack}, blocks of {block}, {name}, {way}, seed {SEED:#x}, round {round}: {} bytes at \
