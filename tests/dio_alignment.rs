@@ -267,10 +267,11 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
 /// behind is the caller's and stays.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
-    for (block, stack) in
-        [4096, 1024].into_iter().flat_map(|block| Stack::REAL.map(|stack| (block, stack)))
+    let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));
+    for (fixture, stack) in
+        fixtures.iter().flat_map(|fixture| Stack::REAL.map(|stack| (fixture, stack)))
     {
-        let fixture = Fixture::new(block, SEED);
+        let block = fixture.block;
         let volume = fixture.volume(stack);
         let (unit, _) = limits(&volume);
         let mut queue = volume.queue(&QueueOptions::default()).unwrap();

@@ -98,8 +98,8 @@ fn many_extents_are_one_completion() {
 /// one allocation are not joined, and none is lost or swapped.
 #[test]
 fn segments_come_back_as_they_went_down() {
+    let fixture = Fixture::new(4096, SEED);
     for stack in Stack::REAL {
-        let fixture = Fixture::new(4096, SEED);
         let volume = fixture.volume(stack);
         let unit = (volume.device().limits().logical_block as usize).max(512);
         let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();

@@ -154,12 +154,12 @@ impl DeviceQueue for UringQueue {
 
     #[inline]
     fn commit(&mut self) -> Result<(), Errno> {
-        self.ring.enter(0)
+        self.ring.wait(0)
     }
 
     #[inline]
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
-        self.ring.enter(min.min(self.ring.in_flight()))
+        self.ring.wait(min.min(self.ring.in_flight()))
     }
 
     #[inline]
