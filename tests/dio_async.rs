@@ -300,3 +300,25 @@ fn a_queue_of_another_volume_is_refused() {
     assert_eq!(shape(&rejected.memory), [(address, 4096)]);
     assert_eq!(queue.outstanding(), 0);
 }
+
+/// Any depth makes a queue that works: none is as good as one.
+#[test]
+fn any_depth_works() {
+    within_a_minute(|| {
+        let fixture = Fixture::new(4096, SEED);
+        for (stack, depth) in Stack::REAL
+            .into_iter()
+            .flat_map(|stack| [0, 1, 3, u32::MAX].map(|depth| (stack, depth)))
+        {
+            let volume = fixture.volume(stack);
+            let mut queue = volume.queue(&QueueOptions { depth }).unwrap();
+            let file = open(&volume, SOLID, true);
+            let mut flight = InFlight::default();
+            for index in 0..5 {
+                let memory = room(0, 4096 << index);
+                flight.submit(&mut queue, &file, fixture.content(SOLID), index * 4096, memory);
+            }
+            flight.finish(&mut queue);
+        }
+    });
+}

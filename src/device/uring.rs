@@ -54,7 +54,7 @@ impl Device for Uring {
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let ring = RingOptions {
-            entries: options.depth,
+            entries: options.slots() as u32,
             iopoll: self.options.poll && self.file.limits().poll,
             sqpoll_idle: self.options.sqpoll_idle,
         };
