@@ -319,7 +319,7 @@ fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
 
 /// Deals with a completion that is not a clean one of the simple path.
 #[cold]
-pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
+pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
     match done.bio.end {
         BioEnd::Part { request, part } => complete_part(queue, state, done, request, part),
         BioEnd::Simple { token, inode, pos } => {
@@ -347,6 +347,8 @@ pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: D
                         retries: RETRIES,
                         bounced_for: None,
                     });
+                    // What is submitted again belongs to that request.
+                    done.bio.end = BioEnd::Part { request: index, part: 0 };
                     complete_part(queue, state, done, index, 0);
                 }
             }
