@@ -76,14 +76,14 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
                     queue,
                     state,
                     target,
-                    (pos, len),
+                    (pos, span.device),
                     std::mem::take(&mut parts),
                     bio_flags,
                 )?;
             }
         }
     }
-    read_parts(queue, state, target, (pos, len), parts, bio_flags)?;
+    read_parts(queue, state, target, (pos, span.device), parts, bio_flags)?;
     zero_tail(bufs, span.count, span.device);
     Ok(span.count)
 }
