@@ -104,7 +104,7 @@ fn every_gate_is_counted_by_its_name() {
             assert_eq!(reason, Some(NotSimple::Misaligned), "{stack}: {len} at {pos} + {offset}");
         }
         let tail = resident(&volume, q, TAIL);
-        for (pos, len) in [(4096, BLOCK), (4608, 512), (8192, 512), (u64::MAX & !511, 512)] {
+        for (pos, len) in [(4096, BLOCK), (4608, 512), (8192, 512), (!511, 512)] {
             let reason = flat(q, &tail, pos, len, 0, none);
             assert_eq!(reason, Some(NotSimple::PastSize), "{stack}: {len} bytes at {pos}");
         }

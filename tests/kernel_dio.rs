@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 use common::command::{output, run};
 use common::fixture::{
-    EMPTY, FRAGMENTED, Fixture, HOLES, INLINE, SOLID, SPARSE, Stack, TAIL, UNWRITTEN, open,
+    EMPTY, FRAGMENTED, Fixture, HOLES, INLINE, SOLID, SPARSE, TAIL, UNWRITTEN, open,
 };
 use common::image::scratch;
-use common::ranges::{Room, pieces};
+use common::ranges::{Room, bytes, pieces, split};
 use common::rng::Rng;
 use common::skip::Need;
+use ironmap::bio::Memory;
 use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
-use ironmap::{Engine, File, Location, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Engine, ErrorKind, File, Location, OpenOptions, Queue, QueueOptions, Volume};
 
 const SEED: u64 = 0xd1_0d1e;
 const EINVAL: i32 = 22;
@@ -121,6 +122,20 @@ impl Request {
     }
 }
 
+impl Request {
+    fn by_us_owned(&self, file: &File, queue: &mut Queue) -> Outcome {
+        let len: usize = self.pieces.iter().sum();
+        let whole = Room::new(self.offset + len).into_buffer(self.offset, len);
+        let memory = Memory::Vectored(split(whole, &self.pieces));
+        file.submit_read(queue, memory, FilePos(self.pos), DioFlags::empty(), 0)
+            .map_err(|rejected| rejected.error.errno().0)?;
+        queue.wait(1).expect("wait");
+        let done = queue.pop().expect("a completion");
+        let count = done.result.map_err(|error| error.errno().0)?;
+        Ok(bytes(&done.memory)[..count].to_vec())
+    }
+}
+
 fn open_direct(dir: &Path, name: &str) -> KernelFile {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     KernelOptions::new().read(true).custom_flags(direct).open(dir.join(name)).expect(name)
@@ -152,6 +167,8 @@ fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng)
         for (request, expected) in requests.iter().zip(&expected) {
             let file = open(&volume, request.name, true);
             let actual = request.by_us(&file, &mut queue);
+            let owned = request.by_us_owned(&file, &mut queue);
+            assert_eq!(owned, actual, "{engine}, lent and owned memory: {request:?}");
             let laxer =
                 expected.is_ok() && actual == Err(EINVAL) && !request.is_aligned(logical_block);
             if actual != *expected && !laxer {
@@ -228,4 +245,18 @@ fn misaligned_reads_are_refused_where_the_kernel_refuses() {
     for (block, logical_block) in [(4096, 512), (4096, 4096), (1024, 512)] {
         compare(block, logical_block, |fixture, rng| misaligned(fixture, rng, logical_block));
     }
+}
+
+/// Blocks smaller than the device's logical block cannot be read: Linux does not mount such a volume, and it is refused here.
+#[test]
+fn blocks_below_the_logical_block_are_refused() {
+    require!([Need::Root]);
+    let fixture = Fixture::new(1024, SEED);
+    let device = Loop::new(&fixture.image().path(), 4096);
+    let dir = device.dir.path().to_str().expect("a plain path");
+    let mount = output("mount", &["-t", "ext4", "-o", "ro,noload", &device.device, dir]);
+    assert!(!mount.status.success(), "the kernel mounts it");
+    let location: Location = device.device.parse().expect("a location");
+    let refused = Volume::open(&location, &OpenOptions { engine: Engine::Psync });
+    assert_eq!(refused.map(drop).expect_err("refused").kind(), ErrorKind::Unsupported);
 }

@@ -1,7 +1,7 @@
 //! A volume with a file of every shape that a read can meet, what each of them holds, and the engines that read it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::device::{BlockFile, Faults, OpenMode, Psync, Sim};
@@ -96,14 +96,11 @@ impl Fixture {
 
     /// The volume on a device that fails as told.
     pub(crate) fn sim(&self, faults: Faults) -> (Arc<Sim>, Volume) {
-        let file = self.open_image(self.image.path());
+        let file =
+            BlockFile::open(&self.image.path(), &OpenMode::default()).expect("open the image");
         let sim = Arc::new(Sim::new(Arc::new(Psync::new(Arc::new(file))), faults));
         let volume = Volume::on(sim.clone()).expect("open the volume");
         (sim, volume)
-    }
-
-    fn open_image(&self, path: PathBuf) -> BlockFile {
-        BlockFile::open(&path, &OpenMode::default()).expect("open the image")
     }
 }
 
