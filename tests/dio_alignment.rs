@@ -299,3 +299,30 @@ fn the_last_sector_shows_nothing_of_the_device() {
         assert_eq!(open(&volume, EMPTY, true).size(), 0);
     }
 }
+
+/// Linux takes 1024 segments (`IOV_MAX`) and refuses more, and so does a strict handle; another one reads them all.
+#[test]
+fn more_segments_than_the_kernel_takes() {
+    let fixture = Fixture::new(4096, SEED);
+    let content = fixture.content(SOLID);
+    for stack in Stack::REAL {
+        let volume = fixture.volume(stack);
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        let (strict, other) = (open(&volume, SOLID, true), open(&volume, SOLID, false));
+        for count in [1024, 1025, 1500] {
+            let request = Request { pos: 4096, offset: 0, pieces: vec![512; count] };
+            let expected = part(content, 4096, 512 * count);
+            for (way, outcome, memory) in request.send(&other, &mut queue) {
+                let shown = format!("{stack}, {count} segments, {way}");
+                assert_eq!(outcome, Ok(512 * count), "{shown}");
+                assert_eq!(memory, expected, "{shown}");
+            }
+            for (way, outcome, _) in request.send(&strict, &mut queue) {
+                let refused = count > 1024 && way.ends_with("vectored");
+                let expected = if refused { Err(ErrorKind::InvalidInput) } else { Ok(512 * count) };
+                assert_eq!(outcome, expected, "{stack}, {count} segments, {way}");
+            }
+        }
+        assert!(volume.events().take().0.is_empty(), "{stack}: the device was not at fault");
+    }
+}
