@@ -299,3 +299,24 @@ fn a_failing_request_does_not_touch_its_neighbours() {
         assert_eq!(volume.events().take().0.len(), 2, "seed {seed}");
     }
 }
+
+/// A device that is busy forever though the request may wait is given up after a while; the memory comes back and no event
+/// is made of it.
+#[test]
+fn a_device_that_stays_busy_is_given_up() {
+    let fixture = Fixture::new(4096, SEED);
+    let (sim, volume, mut queue) = setup(&fixture, 4);
+    for (name, len) in [(SOLID, 4096), (SOLID, LEN), (FRAGMENTED, LEN)] {
+        sim.set_faults(Faults::default());
+        let file = open(&volume, name, true);
+        file.map(FilePos(0), 1).expect("the map");
+        let busy = Faults { fail_after: Some(0), errno: Some(Errno::EAGAIN), ..Faults::default() };
+        sim.set_faults(busy);
+        for way in WAYS {
+            let (result, _) = read(way, &mut queue, &file, (0, 0, len), &[len]);
+            let kind = result.expect_err("it is busy").kind();
+            assert_eq!(kind, ErrorKind::WouldBlock, "{name}, {way:?}");
+        }
+        assert!(volume.events().take().0.is_empty(), "{name}");
+    }
+}
