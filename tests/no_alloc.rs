@@ -1,4 +1,4 @@
-//! The simple path allocates nothing: counted by the allocator itself, in a program of its own.
+//! Small reads allocate nothing: counted by the allocator itself, in a program of its own.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn an_allocation_is_counted() {
 #[test]
 fn a_synchronous_read_allocates_nothing() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
-    for stack in [Stack::Psync, Stack::Null, Stack::Dax, Stack::DaxInMemory] {
+    for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax, Stack::DaxInMemory] {
         let volume = fixture.volume(stack);
         let mut queue = volume.queue(&QueueOptions::default()).unwrap();
         let (file, mut buffer) = (open(&volume, SOLID, true), Buffer::aligned(BLOCK).unwrap());
@@ -58,6 +58,22 @@ fn a_synchronous_read_allocates_nothing() {
         let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));
         assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
         assert_eq!(queue.stats().simple_hits - hits, READS, "{stack}");
+    }
+}
+
+/// The generic path allocates nothing either, where a request is one extent and the memory lent.
+#[test]
+fn a_generic_read_of_one_extent_allocates_nothing() {
+    let fixture = Fixture::new(BLOCK as u64, SEED);
+    for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax] {
+        let volume = fixture.volume(stack);
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        let (file, mut buffer) = (open(&volume, SOLID, true), Buffer::aligned(BLOCK).unwrap());
+        queue.set_simple(false);
+        read_now(&mut queue, &file, &mut buffer, 8);
+        let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));
+        assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
+        assert_eq!(queue.stats().simple_hits, 0, "{stack}");
     }
 }
 
