@@ -27,9 +27,10 @@ pub struct ErrorEvent {
     pub direction: Direction,
     /// The file.
     pub inode: InodeNo,
-    /// The position in it.
+    /// The position of the request in it; of a direct read, from the start of its first logical block.
     pub pos: FilePos,
-    /// The length of the request in bytes.
+    /// The length of the request in bytes, not of the part that failed; of a direct read, in whole logical blocks and up to
+    /// the file's end.
     pub len: u64,
     /// The device's errno.
     pub errno: Errno,

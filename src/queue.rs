@@ -26,7 +26,7 @@ impl Queue {
         volume: u32,
         events: Arc<Events>,
     ) -> Result<Self> {
-        let state = State::new(device.limits(), options.depth as usize, events);
+        let state = State::new(device.limits(), options.slots(), events);
         Ok(Self { device: device.queue(options)?, state, volume })
     }
 
@@ -65,7 +65,10 @@ impl Queue {
         with_queue!(&mut self.device, queue => dio::poll(queue))
     }
 
-    /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed.
+    /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed. A transfer that the device cut
+    /// short goes on when it is popped, so fewer completions may come: ask again while there are [outstanding] ones.
+    ///
+    /// [outstanding]: Self::outstanding
     ///
     /// # Errors
     /// `Io` where the kernel refuses; the requests stay queued.

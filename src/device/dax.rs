@@ -64,7 +64,7 @@ impl Device for Dax {
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         Ok(AnyQueue::Dax(Immediate::new(
             DaxTransfer { mapped: Arc::clone(&self.mapped) },
-            options.depth as usize,
+            options.slots(),
         )))
     }
 }

@@ -76,8 +76,15 @@ pub trait Device: Send + Sync + fmt::Debug {
 /// How a queue is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
-    /// How many requests may be in flight.
+    /// How many requests may be in flight: 1 to 4096. What lies outside is brought to the nearest.
     pub depth: u32,
+}
+
+impl QueueOptions {
+    /// The depth that a queue gets. Without a slot every request would wait forever.
+    pub(crate) fn slots(&self) -> usize {
+        self.depth.clamp(1, 4096) as usize
+    }
 }
 
 impl Default for QueueOptions {

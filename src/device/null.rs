@@ -64,7 +64,7 @@ impl Device for Null {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.depth as usize)))
+        Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots())))
     }
 }
 

@@ -39,7 +39,7 @@ impl Device for Psync {
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let transfer = PsyncTransfer { file: Arc::clone(&self.file) };
-        Ok(AnyQueue::Psync(Immediate::new(transfer, options.depth as usize)))
+        Ok(AnyQueue::Psync(Immediate::new(transfer, options.slots())))
     }
 }
 

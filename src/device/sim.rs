@@ -128,7 +128,7 @@ impl Device for Sim {
             below: Box::new(below),
             state: Arc::clone(&self.state),
             held: Vec::new(),
-            depth: options.depth as usize,
+            depth: options.slots(),
             tick: 0,
         }))
     }

@@ -54,7 +54,7 @@ impl Device for Uring {
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let ring = RingOptions {
-            entries: options.depth,
+            entries: options.slots() as u32,
             iopoll: self.options.poll && self.file.limits().poll,
             sqpoll_idle: self.options.sqpoll_idle,
         };
@@ -154,12 +154,12 @@ impl DeviceQueue for UringQueue {
 
     #[inline]
     fn commit(&mut self) -> Result<(), Errno> {
-        self.ring.enter(0)
+        self.ring.wait(0)
     }
 
     #[inline]
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
-        self.ring.enter(min.min(self.ring.in_flight()))
+        self.ring.wait(min.min(self.ring.in_flight()))
     }
 
     #[inline]

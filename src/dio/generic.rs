@@ -27,12 +27,12 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     flags: DioFlags,
 ) -> Result<usize> {
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    if len == 0 || pos.0 >= target.size {
+        return Ok(0);
+    }
     let aligned = state.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
     if !aligned && target.strict {
         return Err(misaligned(&state.limits, pos, len));
-    }
-    if len == 0 || pos.0 >= target.size {
-        return Ok(0);
     }
     if !aligned || flags.contains(DioFlags::BOUNCE) {
         return bounce::read_now(queue, state, target, bufs, pos, flags);
@@ -89,14 +89,14 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
                     queue,
                     state,
                     target,
-                    (pos, len),
+                    (pos, span.device),
                     std::mem::take(&mut parts),
                     bio_flags,
                 )?;
             }
         }
     }
-    read_parts(queue, state, target, (pos, len), parts, bio_flags)?;
+    read_parts(queue, state, target, (pos, span.device), parts, bio_flags)?;
     zero_tail(bufs, span.count, span.device);
     Ok(span.count)
 }

@@ -44,6 +44,9 @@ bitflags! {
     }
 }
 
+/// `IOV_MAX`: Linux refuses a request of more buffers.
+const MAX_SEGMENTS: usize = 1024;
+
 impl DioFlags {
     fn for_bio(self) -> BioFlags {
         let mut flags = BioFlags::empty();
@@ -280,11 +283,16 @@ impl State {
         }
     }
 
-    /// Whether the device takes this position, and buffers with these addresses and lengths.
-    fn is_aligned(&self, pos: FilePos, mut bufs: impl Iterator<Item = (usize, usize)>) -> bool {
+    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
+    fn is_aligned(
+        &self,
+        pos: FilePos,
+        mut bufs: impl ExactSizeIterator<Item = (usize, usize)>,
+    ) -> bool {
         pos.0 & self.sector_mask == 0
+            && bufs.len() <= MAX_SEGMENTS
             && bufs.all(|(address, len)| {
-                address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
+                len == 0 || address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
             })
     }
 }
@@ -292,7 +300,8 @@ impl State {
 #[cold]
 fn misaligned(limits: &Limits, pos: FilePos, len: usize) -> Error {
     Error::invalid(format!(
-        "direct read of {len} bytes at {pos}: position and length must be multiples of {}, addresses of {}",
+        "direct read of {len} bytes at {pos}: position and length must be multiples of {}, addresses of {}, \
+         in at most {MAX_SEGMENTS} buffers",
         limits.logical_block, limits.dma_align
     ))
 }

@@ -168,15 +168,15 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     token: u64,
 ) -> Result<(), Rejected> {
     let len = memory.len();
-    let aligned =
-        state.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
-    if !aligned && target.strict {
-        return Err(Rejected { error: misaligned(&state.limits, pos, len), memory });
-    }
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
         state.finished.push_back(Completion { token, memory, result: Ok(0) });
         return Ok(());
+    }
+    let aligned =
+        state.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
+    if !aligned && target.strict {
+        return Err(Rejected { error: misaligned(&state.limits, pos, len), memory });
     }
     if aligned
         && !flags.contains(DioFlags::BOUNCE)
@@ -356,7 +356,7 @@ fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
 
 /// Deals with a completion that is not a clean one of the simple path.
 #[cold]
-pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
+pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
     match done.bio.end {
         BioEnd::Part { request, part } => complete_part(queue, state, done, request, part),
         BioEnd::Whole { token, inode, pos } => {
@@ -384,6 +384,8 @@ pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: D
                         retries: RETRIES,
                         bounced_for: None,
                     });
+                    // What is submitted again belongs to that request.
+                    done.bio.end = BioEnd::Part { request: index, part: 0 };
                     complete_part(queue, state, done, index, 0);
                 }
             }

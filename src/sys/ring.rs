@@ -187,8 +187,14 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Hands queued requests to the kernel and, for `min` above 0, waits until that many have completed.
-    pub(crate) fn enter(&mut self, min: usize) -> Result<(), Errno> {
+    /// Hands queued requests to the kernel and waits until `min` completions can be popped.
+    pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        // The kernel knows nothing of those that were put aside, and would wait for as many others.
+        self.enter(min.saturating_sub(self.early.len()))
+    }
+
+    /// Hands queued requests to the kernel and waits until its completion queue holds `min`.
+    fn enter(&mut self, min: usize) -> Result<(), Errno> {
         loop {
             match self.ring.submit_and_wait(min) {
                 Ok(_) => return Ok(()),

@@ -9,8 +9,10 @@
 pub(crate) mod command;
 pub(crate) mod compare;
 pub(crate) mod debugfs;
+pub(crate) mod fixture;
 pub(crate) mod image;
 pub(crate) mod kernel;
+pub(crate) mod ranges;
 pub(crate) mod reads;
 pub(crate) mod rng;
 pub(crate) mod skip;

@@ -136,19 +136,24 @@ impl Inode {
             IomapType::Hole | IomapType::Unwritten => Ok(None),
         }
     }
+
+    /// The map of a file whose content lies in the inode: all of it, then nothing.
+    fn inline_map(&self, pos: FilePos) -> Iomap {
+        let hole = pos.0 >= self.size;
+        Iomap {
+            pos: if hole { FilePos(self.size) } else { FilePos(0) },
+            len: if hole { u64::MAX - self.size } else { self.size },
+            addr: DevOffset(0),
+            kind: if hole { IomapType::Hole } else { IomapType::Inline },
+            flags: if hole { IomapFlags::LAST } else { IomapFlags::empty() },
+        }
+    }
 }
 
 impl MapFile for Inode {
     fn map(&self, pos: FilePos, _len: u64) -> Result<Iomap> {
         if self.has_inline_data() {
-            let hole = pos.0 >= self.size;
-            return Ok(Iomap {
-                pos: if hole { FilePos(self.size) } else { FilePos(0) },
-                len: if hole { u64::MAX - self.size } else { self.size },
-                addr: DevOffset(0),
-                kind: if hole { IomapType::Hole } else { IomapType::Inline },
-                flags: if hole { IomapFlags::LAST } else { IomapFlags::empty() },
-            });
+            return Ok(self.inline_map(pos));
         }
         if let Some(map) = self.resident()? {
             return Ok(map.lookup(pos));
@@ -176,7 +181,10 @@ impl MapFile for Inode {
 
     #[inline(always)]
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
-        self.map.get()?.as_ref().map(|map| map.lookup(pos))
+        match self.map.get() {
+            Some(map) => map.as_ref().map(|map| map.lookup(pos)),
+            None => self.has_inline_data().then(|| self.inline_map(pos)),
+        }
     }
 
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {

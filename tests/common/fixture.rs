@@ -1,0 +1,208 @@
+//! A volume with a file of every shape that a read can meet, what each of them holds, and the engines that read it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ironmap::device::{BlockFile, Faults, OpenMode, Psync, Sim};
+use ironmap::fs::ext4::Follow;
+use ironmap::{Engine, File, FileOptions, Location, OpenOptions, Volume};
+use tempfile::TempDir;
+
+use super::image::{Image, scratch};
+use super::rng::Rng;
+
+/// Data without a hole; its size is no multiple of anything.
+pub(crate) const SOLID: &str = "solid";
+/// Data without a hole in more extents than a request keeps in flight together.
+pub(crate) const FRAGMENTED: &str = "fragmented";
+/// Blocks of data and holes in turns.
+pub(crate) const HOLES: &str = "holes";
+/// The same with the holes allocated and never written; the device holds other files' old data there.
+pub(crate) const UNWRITTEN: &str = "unwritten";
+/// A few blocks of data far apart.
+pub(crate) const SPARSE: &str = "sparse";
+/// 5000 bytes: the end lies within a sector.
+pub(crate) const TAIL: &str = "tail";
+/// A few bytes within the inode.
+pub(crate) const INLINE: &str = "inline";
+/// No bytes.
+pub(crate) const EMPTY: &str = "empty";
+
+/// All of them.
+pub(crate) const FILES: [&str; 8] =
+    [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
+
+/// Files of one block that are removed again, so that what is written next falls to pieces.
+const PADS: u64 = 200;
+/// Files of one block, removed, whose blocks become unwritten extents.
+const STALE: u64 = 200;
+
+/// The volume in an image file.
+pub(crate) struct Fixture {
+    image: Image,
+    /// A copy of the image in memory.
+    shm: TempDir,
+    contents: Vec<(&'static str, Vec<u8>)>,
+    pub(crate) block: u64,
+}
+
+impl Fixture {
+    /// A volume with blocks of this size. The seed gives the contents.
+    pub(crate) fn new(block: u64, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let contents = contents(block, &mut rng);
+        let source = scratch();
+        let pads = source.path().join("pads");
+        std::fs::create_dir(&pads).expect("a directory");
+        for pad in 0..PADS + STALE {
+            let stale = rng.bytes(block as usize);
+            std::fs::write(pads.join(format!("{pad:03}")), stale).expect("a file");
+        }
+        let options = ["-t", "ext4", "-b", &block.to_string(), "-N", "1024", "-O", "inline_data"];
+        let image = Image::populated("64M", &options, &pads);
+        image.debugfs(true, &commands(source.path(), block, &contents));
+        image.check();
+        let shm = tempfile::Builder::new().prefix("ironmap-test-").tempdir_in("/dev/shm");
+        let shm = shm.expect("a directory in memory");
+        std::fs::copy(image.path(), shm.path().join("image")).expect("a copy of the image");
+        Self { image, shm, contents, block }
+    }
+
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// What a file holds.
+    pub(crate) fn content(&self, name: &str) -> &[u8] {
+        let found = self.contents.iter().find(|(file, _)| *file == name);
+        &found.unwrap_or_else(|| panic!("no file {name}")).1
+    }
+
+    pub(crate) fn volume(&self, stack: Stack) -> Volume {
+        let (path, engine) = match stack {
+            Stack::Psync => (self.image.path(), Engine::Psync),
+            Stack::Uring => (self.image.path(), Engine::IoUring),
+            Stack::Dax => (self.image.path(), Engine::Dax),
+            Stack::DaxInMemory => (self.shm.path().join("image"), Engine::Dax),
+            Stack::Null => (self.image.path(), Engine::Null),
+            Stack::Sim => return self.sim(Faults::default()).1,
+        };
+        let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
+        let volume = Volume::open(&location, &OpenOptions { engine }).expect("open the volume");
+        assert_eq!(volume.engine(), engine, "{:?}", volume.notices());
+        volume
+    }
+
+    /// The volume on a device that fails as told.
+    pub(crate) fn sim(&self, faults: Faults) -> (Arc<Sim>, Volume) {
+        let file =
+            BlockFile::open(&self.image.path(), &OpenMode::default()).expect("open the image");
+        let sim = Arc::new(Sim::new(Arc::new(Psync::new(Arc::new(file))), faults));
+        let volume = Volume::on(sim.clone()).expect("open the volume");
+        (sim, volume)
+    }
+}
+
+/// What stands between a volume and its image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stack {
+    Psync,
+    Uring,
+    Dax,
+    DaxInMemory,
+    Null,
+    Sim,
+}
+
+impl Stack {
+    /// Those that read what the image holds.
+    pub(crate) const REAL: [Self; 5] =
+        [Self::Psync, Self::Uring, Self::Dax, Self::DaxInMemory, Self::Sim];
+    /// Those with alignment to break.
+    pub(crate) const ALIGNED: [Self; 4] = [Self::Psync, Self::Uring, Self::Null, Self::Sim];
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// Opens a file by its name, as if nobody had read it before: its map is not in memory.
+pub(crate) fn open(volume: &Volume, name: &str, strict: bool) -> File {
+    let inode = volume.fs().resolve(name.as_bytes(), Follow::All).expect(name);
+    volume.open_inode(inode, FileOptions { strict }).expect(name)
+}
+
+fn contents(block: u64, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
+    let solid = rng.bytes((1 << 20) + 1000);
+    let fragmented = rng.bytes((150 * block + 300) as usize);
+    let mut scattered = |blocks: u64, one_in: u64| {
+        let mut content = vec![0; (blocks * block) as usize];
+        for piece in content.chunks_mut(block as usize) {
+            if rng.below(one_in) == 0 {
+                piece.copy_from_slice(&rng.bytes(block as usize));
+            }
+        }
+        content
+    };
+    let (holes, unwritten, sparse) = (scattered(300, 2), scattered(300, 2), scattered(8000, 500));
+    vec![
+        (SOLID, solid),
+        (FRAGMENTED, fragmented),
+        (HOLES, holes),
+        (UNWRITTEN, unwritten),
+        (SPARSE, sparse),
+        (TAIL, rng.bytes(5000)),
+        (INLINE, rng.bytes(50)),
+        (EMPTY, Vec::new()),
+    ]
+}
+
+/// The debugfs commands that write the files, given their contents in a directory.
+fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> String {
+    let mut commands = String::new();
+    let mut add = |command: String| commands.push_str(&(command + "\n"));
+    let write = |name: &str| {
+        let content = &contents.iter().find(|(file, _)| *file == name).expect(name).1;
+        let size = content.len() as u64;
+        let path = source.join(name);
+        let write = format!("write {} {name}", path.display());
+        if size <= block {
+            write_sparse(&path, content, block);
+            return write;
+        }
+        // The last block is full of something else; then the size is set, which leaves that on the device. debugfs needs to
+        // be told the size anyway where the file ends with a hole.
+        let mut on_disk = content.clone();
+        on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
+        write_sparse(&path, &on_disk, block);
+        format!("{write}\nset_inode_field {name} size {size}")
+    };
+    for pad in (0..PADS).step_by(2) {
+        add(format!("rm {pad:03}"));
+    }
+    add(write(FRAGMENTED));
+    for pad in PADS..PADS + STALE {
+        add(format!("rm {pad:03}"));
+    }
+    add(write(UNWRITTEN));
+    add(format!("fallocate {UNWRITTEN} 0 {}", contents[3].1.len() as u64 / block - 1));
+    for name in [SOLID, HOLES, SPARSE, TAIL, INLINE, EMPTY] {
+        add(write(name));
+    }
+    commands
+}
+
+/// Leaves blocks of zeros out, so that they become holes.
+fn write_sparse(path: &Path, content: &[u8], block: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::create(path).expect("a file");
+    file.set_len(content.len() as u64).expect("its size");
+    for (index, piece) in content.chunks(block as usize).enumerate() {
+        if piece.iter().any(|byte| *byte != 0) {
+            file.write_all_at(piece, index as u64 * block).expect("its data");
+        }
+    }
+}

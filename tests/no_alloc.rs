@@ -1,0 +1,97 @@
+//! Small reads allocate nothing: counted by the allocator itself, in a program of its own.
+
+mod common;
+
+use common::fixture::{Fixture, SOLID, Stack, open};
+use ironmap::bio::{Buffer, Memory};
+use ironmap::dio::DioFlags;
+use ironmap::units::FilePos;
+use ironmap::{File, Queue, QueueOptions};
+
+const SEED: u64 = 0xa_110c;
+const READS: u64 = 1000;
+const BLOCK: usize = 4096;
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    allocation_counter::measure(work).count_total
+}
+
+fn read_now(queue: &mut Queue, file: &File, buffer: &mut Buffer, count: u64) {
+    for index in 0..count {
+        let pos = FilePos(index * 7919 % 256 * BLOCK as u64);
+        assert!(matches!(file.read_at(queue, buffer, pos), Ok(BLOCK)));
+    }
+}
+
+/// Keeps `spare` buffers in flight in batches.
+fn read_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64) {
+    let mut sent = 0;
+    while sent < count {
+        while let Some(memory) = spare.pop() {
+            let pos = FilePos(sent * 7919 % 256 * BLOCK as u64);
+            assert!(file.submit_read(queue, memory, pos, DioFlags::empty(), sent).is_ok());
+            sent += 1;
+        }
+        assert!(queue.wait(8).is_ok());
+        while let Some(done) = queue.pop() {
+            assert!(matches!(done.result, Ok(BLOCK)));
+            spare.push(done.memory);
+        }
+    }
+}
+
+/// The counter counts: else the tests below would prove nothing.
+#[test]
+fn an_allocation_is_counted() {
+    assert!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))) > 0);
+}
+
+#[test]
+fn a_synchronous_read_allocates_nothing() {
+    let fixture = Fixture::new(BLOCK as u64, SEED);
+    for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax, Stack::DaxInMemory] {
+        let volume = fixture.volume(stack);
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        let (file, mut buffer) = (open(&volume, SOLID, true), Buffer::aligned(BLOCK).unwrap());
+        read_now(&mut queue, &file, &mut buffer, 8);
+        let hits = queue.stats().simple_hits;
+        let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));
+        assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
+        assert_eq!(queue.stats().simple_hits - hits, READS, "{stack}");
+    }
+}
+
+/// The generic path allocates nothing either, where a request is one extent and the memory lent.
+#[test]
+fn a_generic_read_of_one_extent_allocates_nothing() {
+    let fixture = Fixture::new(BLOCK as u64, SEED);
+    for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax] {
+        let volume = fixture.volume(stack);
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        let (file, mut buffer) = (open(&volume, SOLID, true), Buffer::aligned(BLOCK).unwrap());
+        queue.set_simple(false);
+        read_now(&mut queue, &file, &mut buffer, 8);
+        let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));
+        assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
+        assert_eq!(queue.stats().simple_hits, 0, "{stack}");
+    }
+}
+
+#[test]
+fn a_read_into_owned_memory_allocates_nothing() {
+    let fixture = Fixture::new(BLOCK as u64, SEED);
+    for stack in [Stack::Null, Stack::Uring, Stack::Psync, Stack::Dax] {
+        let volume = fixture.volume(stack);
+        let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+        let file = open(&volume, SOLID, true);
+        let registered = queue.register_buffers(16, BLOCK).unwrap();
+        let plain = (0..16).map(|_| Buffer::aligned(BLOCK).unwrap());
+        let mut spare: Vec<Memory> =
+            registered.into_iter().chain(plain).map(Memory::Flat).collect();
+        read_owned(&mut queue, &file, &mut spare, 100);
+        let hits = queue.stats().simple_hits;
+        let count = allocations(|| read_owned(&mut queue, &file, &mut spare, READS));
+        assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
+        assert!(queue.stats().simple_hits - hits >= READS, "{stack}");
+    }
+}
