@@ -94,6 +94,10 @@ impl Default for QueueOptions {
 }
 
 /// A queue of any device: matched once at the top of a request, monomorphized below.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a thread has one, and a box would cost every request a load"
+)]
 pub enum AnyQueue {
     /// See [`Psync`].
     Psync(Immediate<psync::PsyncTransfer>),

@@ -61,7 +61,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
             }
             // A short transfer is done again below, where transfers are continued.
             Ok(_) => {}
-            Err(errno) => return Err(state.failed(errno, target.inode, pos, len)),
+            Err(errno) => return Err(state.failed(errno, target.inode, pos, span.device)),
         }
     }
     let end = FilePos(pos.0 + span.device as u64);
@@ -79,7 +79,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
             match iomap.kind {
                 IomapType::Mapped => parts.push(LentPart::new(bufs, iomap.addr)),
                 IomapType::Hole | IomapType::Unwritten => {
-                    bufs.iter_mut().for_each(|buf| buf.fill(0))
+                    bufs.iter_mut().for_each(|buf| buf.fill(0));
                 }
                 IomapType::Inline => read_inline(target, &mut bufs, iomap.pos)?,
             }

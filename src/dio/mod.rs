@@ -1,8 +1,8 @@
 //! The direct-I/O core: from a range of a file to requests to the device, modelled on Linux's `fs/iomap/direct-io.c`.
 //!
-//! A read meets one decision here: [`simple`], or not. The simple path maps the range in memory and submits one bio that
-//! carries the request; the generic path ([`generic`] for lent memory, [`request`] for owned) walks the mappings. What the
-//! device cannot take goes through [`bounce`].
+//! A read meets one decision here: `simple`, or not. The simple path maps the range in memory and submits one bio that
+//! carries the request; the generic path (`generic` for lent memory, `request` for owned) walks the mappings. What the
+//! device cannot take goes through `bounce`.
 
 mod bounce;
 mod generic;
@@ -279,7 +279,7 @@ impl State {
         // The length is a multiple of the logical block, so rounding up stays within it.
         Span {
             count: count as usize,
-            device: (count + self.sector_mask & !self.sector_mask) as usize,
+            device: ((count + self.sector_mask) & !self.sector_mask) as usize,
         }
     }
 

@@ -303,7 +303,7 @@ fn start<Q: DeviceQueue, M: MapFile>(
                 continue;
             }
             IomapType::Hole | IomapType::Unwritten => {
-                buffers.iter_mut().for_each(|buf| buf.fill(0))
+                buffers.iter_mut().for_each(|buf| buf.fill(0));
             }
             IomapType::Inline if !failed => {
                 let mut pos = iomap.pos;

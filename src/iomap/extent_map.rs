@@ -168,8 +168,8 @@ mod tests {
     }
 
     /// Every block of the map found by lookup equals the one found by a walk.
-    fn agrees(extents: Vec<Extent>) {
-        let map = ExtentMap::new(extents.clone(), SIZE).unwrap();
+    fn agrees(extents: &[Extent]) {
+        let map = ExtentMap::new(extents.to_vec(), SIZE).unwrap();
         let end = extents.last().map_or(0, |last| last.end().0);
         for block in 0..end + 2000 {
             let found = map.lookup(FilePos(block * 4096 + 7));
@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn lookup_finds_what_a_walk_finds() {
-        agrees(vec![]);
-        agrees(vec![extent(0, 1, 50)]);
-        agrees(vec![extent(5, 3, 50)]);
-        agrees(vec![extent(0, 4, 10), extent(4, 4, 100), extent(9, 1, 7), extent(1000, 2, 3)]);
+        agrees(&[]);
+        agrees(&[extent(0, 1, 50)]);
+        agrees(&[extent(5, 3, 50)]);
+        agrees(&[extent(0, 4, 10), extent(4, 4, 100), extent(9, 1, 7), extent(1000, 2, 3)]);
         let crowded: Vec<_> = (0..200)
             .map(|i| extent(i * 2, 1, 1000 + i * 7))
             .chain([extent(5000, 900, 9)])
             .collect();
-        agrees(crowded);
+        agrees(&crowded);
     }
 
     #[test]

@@ -87,10 +87,6 @@ impl Blocks {
         Self { device, size, count, cache, overlay: Overlay::default() }
     }
 
-    pub(crate) fn size(&self) -> BlockSize {
-        self.size
-    }
-
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }

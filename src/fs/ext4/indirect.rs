@@ -95,7 +95,7 @@ impl Inode {
             }
             match &mut run {
                 Some(run) if start.0 != 0 && run.start.0 + u64::from(run.len) == start.0 => {
-                    run.len += 1
+                    run.len += 1;
                 }
                 _ => {
                     into.extend(run.take());

@@ -71,16 +71,13 @@ pub struct Superblock {
     pub times: Times,
     pub(crate) seed: Option<MetadataSeed>,
     pub(crate) hash_seed: [u32; 4],
-    pub(crate) hash_version: u8,
     pub(crate) hash_unsigned: bool,
     pub(crate) journal_inode: Option<InodeNo>,
-    pub(crate) journal_uuid: [u8; 16],
     pub(crate) first_meta_bg: u32,
     pub(crate) backup_groups: [u32; 2],
     pub(crate) mmp_block: Option<FsBlock>,
     pub(crate) mmp_interval: u16,
     pub(crate) encoding: u16,
-    pub(crate) encoding_flags: u16,
     pub(crate) last_orphan: u32,
     pub(crate) orphan_file: Option<InodeNo>,
 }
@@ -120,12 +117,6 @@ pub struct Times {
 impl Superblock {
     /// Where the superblock lies and how long it is.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
-
-    /// Whether these bytes at [`Self::RANGE`] carry ext4's magic number at all.
-    #[must_use]
-    pub(crate) fn probe(bytes: &[u8]) -> bool {
-        bytes.get(0x38..0x3A) == Some(&MAGIC.to_le_bytes())
-    }
 
     /// Checks the bytes at [`Self::RANGE`] against each other and against the device's size.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
@@ -230,17 +221,14 @@ impl Superblock {
             },
             seed,
             hash_seed: raw.s_hash_seed.map(|word| word.get()),
-            hash_version: raw.s_def_hash_version,
             hash_unsigned: raw.s_flags.get() & FLAG_UNSIGNED_HASH != 0,
             journal_inode: inode(raw.s_journal_inum.get())
                 .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
-            journal_uuid: raw.s_journal_uuid,
             first_meta_bg: raw.s_first_meta_bg.get(),
             backup_groups: raw.s_backup_bgs.map(|group| group.get()),
             mmp_block: incompat.contains(Incompat::MMP).then(|| FsBlock(raw.s_mmp_block.get())),
             mmp_interval: raw.s_mmp_interval.get(),
             encoding: raw.s_encoding.get(),
-            encoding_flags: raw.s_encoding_flags.get(),
             last_orphan: raw.s_last_orphan.get(),
             orphan_file: inode(raw.s_orphan_file_inum.get())
                 .filter(|_| compat.contains(Compat::ORPHAN_FILE)),
@@ -365,7 +353,7 @@ impl Geometry {
         let blocks_per_group = raw.s_blocks_per_group.get();
         let clusters_per_group = blocks_per_group / cluster_blocks;
         if clusters_per_group == 0
-            || blocks_per_group % cluster_blocks != 0
+            || !blocks_per_group.is_multiple_of(cluster_blocks)
             || u64::from(clusters_per_group) > block_size.bytes() as u64 * 8
         {
             return Err(PLACE.field("s_blocks_per_group").corrupt(format!("{blocks_per_group}")));

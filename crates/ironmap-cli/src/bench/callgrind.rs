@@ -12,7 +12,7 @@ use super::report::Row;
 const REQUESTS: u64 = 20_000;
 
 /// Counts instructions for each target of each plan.
-pub fn count(plans: &[Plan]) -> Result<Vec<Row>> {
+pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     for plan in plans {
         let first = rows.len();

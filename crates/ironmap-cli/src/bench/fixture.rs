@@ -16,7 +16,7 @@ const FILL: u32 = 0xdead_beef;
 
 /// Where a fixture's device lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FixtureKind {
+pub(super) enum FixtureKind {
     /// Compressed RAM disks (root): the fastest block device of an ordinary machine.
     Zram,
     /// Loop devices over files in memory (root): block devices that know NOWAIT.
@@ -27,13 +27,13 @@ pub enum FixtureKind {
 
 /// The file system on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FsKind {
+pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
     Ext4,
 }
 
 /// Twin devices with the same content: one for raw: and vol:, one mounted for kernel:.
-pub struct Fixture {
+pub(super) struct Fixture {
     dir: PathBuf,
     free: Device,
     mounted: Option<Mounted>,
@@ -41,7 +41,7 @@ pub struct Fixture {
 
 impl Fixture {
     /// Makes the devices, the file system and the file.
-    pub fn new(kind: FixtureKind, _fs: FsKind) -> Result<Self> {
+    pub(super) fn new(kind: FixtureKind, _fs: FsKind) -> Result<Self> {
         catch_signals();
         let dir = PathBuf::from(format!("/dev/shm/ironmap-bench-{}", std::process::id()));
         std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
@@ -74,7 +74,7 @@ impl Fixture {
     }
 
     /// raw:, vol: and, where there is one, kernel:.
-    pub fn targets(&self) -> Vec<TargetSpec> {
+    pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let path = self.free.path();
         let volume = path.display().to_string();
         let mut targets = vec![

@@ -8,7 +8,7 @@ use super::load::{Measured, Plan, median, run};
 use super::report::Row;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
-pub fn child(plan: &str) -> Result<()> {
+pub(super) fn child(plan: &str) -> Result<()> {
     let plan: Plan =
         serde_json::from_str(plan).map_err(|error| Error::invalid(error.to_string()))?;
     let measured = run(&plan)?;
@@ -19,7 +19,7 @@ pub fn child(plan: &str) -> Result<()> {
 }
 
 /// The command that runs a plan in a child.
-pub fn command(plan: &Plan) -> Result<Command> {
+pub(super) fn command(plan: &Plan) -> Result<Command> {
     let program = std::env::current_exe().map_err(|error| super::io(&error, "this program"))?;
     let plan = serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
     let mut command = Command::new(program);
@@ -32,7 +32,7 @@ pub fn command(plan: &Plan) -> Result<Command> {
 }
 
 /// Runs each plan `launches` times and takes medians.
-pub fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
+pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
     let progress = super::report::progress((plans.len() * launches) as u64);
     let mut rows = Vec::new();
     for plan in plans {

@@ -20,7 +20,7 @@ const LATENCY_REQUESTS: u64 = 2000;
 
 /// What one launch does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub(super) struct Plan {
     pub targets: Vec<TargetSpec>,
     pub engine: String,
     pub random: bool,
@@ -41,7 +41,7 @@ pub struct Plan {
 
 /// What one launch measured of one target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Measured {
+pub(super) struct Measured {
     /// Nanoseconds a request, median over the chunks.
     pub ns: f64,
     /// The same of the best chunk.
@@ -118,7 +118,7 @@ struct Launch<'a> {
 }
 
 /// Runs a plan in this process.
-pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
+pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
     let sources = open_all(&plan.targets, plan.engine.parse()?)?;
     let (barrier, failed) = (Barrier::new(plan.jobs), AtomicBool::new(false));
     let launch = Launch { plan, sources: &sources, barrier, failed };
@@ -338,7 +338,7 @@ fn cpu_ns() -> u64 {
 }
 
 /// The median of values; 0 of none.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

@@ -23,7 +23,7 @@ use self::target::TargetSpec;
 
 /// What `--rw` can be. Writes come with ironmap's write paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Rw {
+pub(crate) enum Rw {
     /// Sequential reads.
     Read,
     /// Random reads.
@@ -32,7 +32,7 @@ pub enum Rw {
 
 /// Which variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Simple {
+pub(crate) enum Simple {
     /// Off.
     #[value(name = "0")]
     Off,
@@ -60,7 +60,7 @@ Examples:
   ironmap bench --fixture zram --engine psync --simple both          (root; makes and removes the devices)
   ironmap bench --fixture loop --engine io_uring --iodepth 1,64,256
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
     #[arg(required_unless_present_any = ["fixture", "launch"])]
     targets: Vec<TargetSpec>,
@@ -127,7 +127,7 @@ pub struct BenchArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &BenchArgs) -> Result<()> {
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(plan) = &args.launch {
         return launch::child(plan);
     }
@@ -211,7 +211,7 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
 }
 
 /// Parses bytes: `4096`, `4k`, `1m`, `2g`.
-pub fn size(text: &str) -> std::result::Result<u64, String> {
+pub(crate) fn size(text: &str) -> std::result::Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
     let shift = match suffix.to_ascii_lowercase().as_str() {

@@ -16,7 +16,7 @@ const COLOURS: [RGBColor; 5] = [
 ];
 
 /// Draws the rows as SVG.
-pub fn svg(rows: &[Row], path: &Path) -> Result<()> {
+pub(super) fn svg(rows: &[Row], path: &Path) -> Result<()> {
     draw(rows, path).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
 }
 

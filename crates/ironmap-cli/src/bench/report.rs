@@ -14,7 +14,7 @@ use super::target::TargetSpec;
 
 /// One target under one combination of options.
 #[derive(Clone, Debug, Default)]
-pub struct Row {
+pub(super) struct Row {
     pub target: String,
     pub simple: Option<bool>,
     pub rw: &'static str,
@@ -41,7 +41,7 @@ pub struct Row {
 
 impl Row {
     /// A row without figures.
-    pub fn new(plan: &Plan, target: &TargetSpec) -> Self {
+    pub(super) fn new(plan: &Plan, target: &TargetSpec) -> Self {
         Self {
             target: target.to_string(),
             simple: target.simple(),
@@ -59,7 +59,7 @@ impl Row {
     }
 
     /// The target's kind and variant, for tables and plots.
-    pub fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         let kind = self.target.split(':').next().unwrap_or_default();
         match self.simple {
             None => kind.to_owned(),
@@ -69,7 +69,7 @@ impl Row {
 }
 
 /// Prints the rows as a table, and the notices below it.
-pub fn table(rows: &[Row]) {
+pub(super) fn table(rows: &[Row]) {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     let counted = rows.iter().any(|row| row.instructions.is_some());
@@ -203,7 +203,7 @@ impl<'a> JsonRow<'a> {
 }
 
 /// Writes the rows and the machine as JSON; `-` is standard output.
-pub fn json(rows: &[Row], path: &Path) -> Result<()> {
+pub(super) fn json(rows: &[Row], path: &Path) -> Result<()> {
     let document =
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
     let text = serde_json::to_string_pretty(&document)
@@ -230,7 +230,7 @@ fn machine() -> Machine {
 }
 
 /// A progress bar on standard error, where that is a terminal.
-pub fn progress(launches: u64) -> ProgressBar {
+pub(super) fn progress(launches: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("measuring {wide_bar} {pos}/{len} {eta}");
     let bar = ProgressBar::new(launches);
     match style {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TargetSpec {
+pub(super) enum TargetSpec {
     /// A block device or image itself, from this byte on where one is named.
     Raw { path: PathBuf, offset: Option<u64> },
     /// A file through the kernel's file system.
@@ -33,7 +33,7 @@ pub enum TargetSpec {
 
 impl TargetSpec {
     /// The same target with the simple path on or off, where it has one.
-    pub fn with_simple(&self, on: bool) -> Option<Self> {
+    pub(super) fn with_simple(&self, on: bool) -> Option<Self> {
         match self {
             Self::Vol { volume, path, .. } => {
                 Some(Self::Vol { volume: volume.clone(), path: path.clone(), simple: on })
@@ -43,7 +43,7 @@ impl TargetSpec {
     }
 
     /// Whether the simple path is on, where there is one.
-    pub fn simple(&self) -> Option<bool> {
+    pub(super) fn simple(&self) -> Option<bool> {
         match self {
             Self::Vol { simple, .. } => Some(*simple),
             _ => None,
@@ -95,7 +95,7 @@ impl FromStr for TargetSpec {
 
 /// An open target, shared by the threads: where its requests go, and the range that they hit.
 #[derive(Clone)]
-pub struct Source {
+pub(super) struct Source {
     pub spec: TargetSpec,
     way: Shared,
     /// First byte of the range, in the target's own terms.
@@ -115,7 +115,7 @@ enum Shared {
 }
 
 /// Opens all targets. A volume is exclusive, so targets of one volume share it.
-pub fn open_all(specs: &[TargetSpec], engine: Engine) -> Result<Vec<Source>> {
+pub(super) fn open_all(specs: &[TargetSpec], engine: Engine) -> Result<Vec<Source>> {
     let mut volumes: Vec<(String, Volume)> = Vec::new();
     let mut sources = specs
         .iter()
@@ -180,7 +180,7 @@ impl Source {
                 let volume = match volumes.iter().find(|(open, _)| open == name) {
                     Some((_, volume)) => volume.clone(),
                     None => {
-                        let options = OpenOptions { engine, ..OpenOptions::default() };
+                        let options = OpenOptions { engine };
                         let volume = Volume::open(&name.parse::<Location>()?, &options)?;
                         volumes.push((name.clone(), volume.clone()));
                         volume
@@ -198,33 +198,39 @@ impl Source {
 }
 
 /// A target as one thread drives it.
-pub struct Target {
+pub(super) struct Target {
     way: Way,
     base: u64,
 }
 
+#[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Way {
     Device(AnyQueue),
-    File(File, Box<Queue>),
+    File(File, Queue),
 }
 
 impl Target {
     /// The calling thread's queue to a target.
-    pub fn attach(source: &Source, depth: u32) -> Result<Self> {
+    pub(super) fn attach(source: &Source, depth: u32) -> Result<Self> {
         let options = QueueOptions { depth };
         let way = match &source.way {
             Shared::Device(device) => Way::Device(device.queue(&options)?),
             Shared::File(volume, file) => {
                 let mut queue = volume.queue(&options)?;
                 queue.set_simple(source.spec.simple().unwrap_or(true));
-                Way::File(file.clone(), Box::new(queue))
+                Way::File(file.clone(), queue)
             }
         };
         Ok(Self { way, base: source.base })
     }
 
     /// Buffers for requests of `size` bytes, registered where asked.
-    pub fn buffers(&mut self, count: usize, size: usize, fixed: bool) -> Result<Vec<Buffer>> {
+    pub(super) fn buffers(
+        &mut self,
+        count: usize,
+        size: usize,
+        fixed: bool,
+    ) -> Result<Vec<Buffer>> {
         if !fixed {
             return (0..count).map(|_| Buffer::aligned(size)).collect();
         }
@@ -237,7 +243,7 @@ impl Target {
     }
 
     /// What the target has counted: simple hits and misses by reason.
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Way::File(_, queue) = &self.way else { return Vec::new() };
         let stats = queue.stats();
         let misses = NotSimple::ALL.iter().map(|reason| (reason.name(), stats.misses(*reason)));
@@ -254,7 +260,7 @@ impl Target {
     }
 
     /// Runs one request at a time. `next` gives positions within the range.
-    pub fn run_sync(
+    pub(super) fn run_sync(
         &mut self,
         count: u64,
         buf: &mut [u8],
@@ -277,7 +283,7 @@ impl Target {
     }
 
     /// Keeps up to as many requests in flight as there are buffers.
-    pub fn run_async(
+    pub(super) fn run_async(
         &mut self,
         count: u64,
         buffers: &mut Vec<Buffer>,
@@ -313,7 +319,7 @@ fn longest_extent(file: &File) -> Result<(u64, u64, u64)> {
 
 /// How many requests are handed over and waited for together.
 #[derive(Clone, Copy, Debug)]
-pub struct Batch {
+pub(super) struct Batch {
     pub submit: usize,
     pub complete: usize,
 }
