@@ -61,7 +61,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
             }
             // A short transfer is done again below, where transfers are continued.
             Ok(_) => {}
-            Err(errno) => return Err(state.failed(errno, target.inode, pos, len)),
+            Err(errno) => return Err(state.failed(errno, target.inode, pos, span.device)),
         }
     }
     let end = FilePos(pos.0 + span.device as u64);
