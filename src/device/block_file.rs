@@ -298,11 +298,10 @@ fn file_limits(file: &File, direct: bool) -> Limits {
     let (mut logical_block, mut dma_align) = if direct { (PAGE, PAGE) } else { (1, 1) };
     if direct
         && let Ok(statx) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && statx.stx_dio_offset_align != 0
     {
-        if statx.stx_dio_offset_align != 0 {
-            logical_block = statx.stx_dio_offset_align;
-            dma_align = statx.stx_dio_mem_align;
-        }
+        logical_block = statx.stx_dio_offset_align;
+        dma_align = statx.stx_dio_mem_align;
     }
     Limits {
         logical_block,

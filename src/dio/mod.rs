@@ -279,7 +279,7 @@ impl State {
         // The length is a multiple of the logical block, so rounding up stays within it.
         Span {
             count: count as usize,
-            device: (count + self.sector_mask & !self.sector_mask) as usize,
+            device: ((count + self.sector_mask) & !self.sector_mask) as usize,
         }
     }
 
