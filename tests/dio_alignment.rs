@@ -88,8 +88,8 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A request that `O_DIRECT` refuses is refused by a strict handle, also where only a part of it is at fault, and nothing is
-/// read.
+/// A request that `O_DIRECT` refuses is refused by a strict handle, also where only a part of it is at fault, and
+/// nothing is read.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -151,7 +151,8 @@ fn a_strict_handle_looks_at_every_segment() {
     }
 }
 
-/// A handle that bounces gives the right bytes for any position, length, address and segmentation, and keeps off all others.
+/// A handle that bounces gives the right bytes for any position, length, address and segmentation, and keeps off all
+/// others.
 #[test]
 fn any_range_can_be_read_without_strict() {
     for block in [4096, 1024] {
@@ -202,7 +203,8 @@ fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     Request { pos, offset, pieces: pieces(rng, len, unit) }
 }
 
-/// At, behind, and far behind the end there is nothing to read, and no reason to ask the device, however the request looks.
+/// At, behind, and far behind the end there is nothing to read, and no reason to ask the device, however the request
+/// looks.
 #[test]
 fn behind_the_end_there_is_nothing() {
     let fixture = Fixture::new(4096, SEED);
@@ -263,8 +265,8 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// The result ends with the file. The rest of its last sector, where the device holds something else, is zeroed; what lies
-/// behind is the caller's and stays.
+/// The result ends with the file. The rest of its last sector, where the device holds something else, is zeroed; what
+/// lies behind is the caller's and stays.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
     let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));

@@ -139,7 +139,8 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After wait(min) that many can be popped at once, or all where fewer are outstanding; with nothing outstanding it returns.
+/// After wait(min) that many can be popped at once, or all where fewer are outstanding; with nothing outstanding it
+/// returns.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {
@@ -197,8 +198,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// A queue that goes while requests are in flight waits for them: nothing hangs, and the kernel writes to no memory that
-/// has gone back to the allocator.
+/// A queue that goes while requests are in flight waits for them: nothing hangs, and the kernel writes to no memory
+/// that has gone back to the allocator.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -231,7 +232,8 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
     });
 }
 
-/// Memory of every origin in one queue: registered here, registered elsewhere, plain, misaligned, and cut from one another.
+/// Memory of every origin in one queue: registered here, registered elsewhere, plain, misaligned, and cut from one
+/// another.
 #[test]
 fn registered_and_plain_buffers_mix() {
     within_a_minute(|| {

@@ -93,8 +93,8 @@ fn bad_sectors(sectors: impl IntoIterator<Item = u64>, errno: Errno) -> Faults {
     Faults { bad_sectors, errno: Some(errno), ..Faults::default() }
 }
 
-/// A bad sector under any one part of a request, or under several, gives the error and not a short count, once, and one event
-/// that names the request.
+/// A bad sector under any one part of a request, or under several, gives the error and not a short count, once, and one
+/// event that names the request.
 #[test]
 fn an_error_in_any_part_is_the_requests_error() {
     let fixture = Fixture::new(4096, SEED);
@@ -140,8 +140,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// The same on the simple path, at the end of the file, and through a bounce buffer: the event names what was asked of the
-/// device, which holds the request.
+/// The same on the simple path, at the end of the file, and through a bounce buffer: the event names what was asked of
+/// the device, which holds the request.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -300,8 +300,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// A device that is busy forever though the request may wait is given up after a while; the memory comes back and no event
-/// is made of it.
+/// A device that is busy forever though the request may wait is given up after a while; the memory comes back and no
+/// event is made of it.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);

@@ -94,8 +94,8 @@ fn many_extents_are_one_completion() {
     }
 }
 
-/// Whatever the segments, the bytes lie in them one after the other, and owned ones come back as they went down: neighbours in
-/// one allocation are not joined, and none is lost or swapped.
+/// Whatever the segments, the bytes lie in them one after the other, and owned ones come back as they went down:
+/// neighbours in one allocation are not joined, and none is lost or swapped.
 #[test]
 fn segments_come_back_as_they_went_down() {
     let fixture = Fixture::new(4096, SEED);

@@ -57,7 +57,8 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
     assert!(volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// Without a free slot the memory comes back, on the simple path and beside it; with one, the same request goes through.
+/// Without a free slot the memory comes back, on the simple path and beside it; with one, the same request goes
+/// through.
 #[test]
 fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);

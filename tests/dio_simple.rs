@@ -128,7 +128,8 @@ fn every_gate_is_counted_by_its_name() {
     }
 }
 
-/// A vectored read misses, however few its buffers; so does everything once the path is off, and nothing else is counted.
+/// A vectored read misses, however few its buffers; so does everything once the path is off, and nothing else is
+/// counted.
 #[test]
 fn vectored_reads_and_the_switch_miss() {
     let fixture = Fixture::new(BLOCK as u64, SEED);

@@ -1,5 +1,5 @@
-//! The same requests to the kernel's O_DIRECT on the mounted volume and to a strict handle on the unmounted one: the same
-//! counts, errors and bytes.
+//! The same requests to the kernel's O_DIRECT on the mounted volume and to a strict handle on the unmounted one: the
+//! same counts, errors and bytes.
 
 mod common;
 
@@ -96,7 +96,8 @@ impl Request {
         Ok(room.at(self.offset, len)[..count].to_vec())
     }
 
-    /// Whether position and length are whole logical blocks, and so is every segment, at an address that any driver takes.
+    /// Whether position and length are whole logical blocks, and so is every segment, at an address that any driver
+    /// takes.
     fn is_aligned(&self, unit: u64) -> bool {
         let whole = |value: usize| (value as u64).is_multiple_of(unit);
         let address = self.offset.is_multiple_of(512);
@@ -148,10 +149,10 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
 
 /// Sends all requests to both sides and reports the first that differ.
 ///
-/// Where Linux is laxer than its own documentation says, we are not. It looks at a request part by part: what is misaligned
-/// within a hole or behind the last extent is served. Since 6.18 it leaves segments to the driver, and so serves any address
-/// where a part fits into one page, and segments of any whole number of bytes that the driver can address. The same request
-/// fails on an older kernel or beside another extent; a strict handle refuses it always.
+/// Where Linux is laxer than its own documentation says, we are not. It looks at a request part by part: what is
+/// misaligned within a hole or behind the last extent is served. Since 6.18 it leaves segments to the driver, and so
+/// serves any address where a part fits into one page, and segments of any whole number of bytes that the driver can
+/// address. The same request fails on an older kernel or beside another extent; a strict handle refuses it always.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);
@@ -247,7 +248,8 @@ fn misaligned_reads_are_refused_where_the_kernel_refuses() {
     }
 }
 
-/// Blocks smaller than the device's logical block cannot be read: Linux does not mount such a volume, and it is refused here.
+/// Blocks smaller than the device's logical block cannot be read: Linux does not mount such a volume, and it is refused
+/// here.
 #[test]
 fn blocks_below_the_logical_block_are_refused() {
     require!([Need::Root]);

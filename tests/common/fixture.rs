@@ -173,8 +173,8 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The last block is full of something else; then the size is set, which leaves that on the device. debugfs needs to
-        // be told the size anyway where the file ends with a hole.
+        // The last block is full of something else; then the size is set, which leaves that on the device. debugfs
+        // needs to be told the size anyway where the file ends with a hole.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);

@@ -67,8 +67,8 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// What is wrong with the memory after a read that gave `count` bytes and must have given `expected`; `unit` is the device's
-/// logical block. Behind the end of the file the last sector is zero or untouched, and all else untouched.
+/// What is wrong with the memory after a read that gave `count` bytes and must have given `expected`; `unit` is the
+/// device's logical block. Behind the end of the file the last sector is zero or untouched, and all else untouched.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {
         return Some(format!("{count} bytes, not {}", expected.len()));
