@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::cmd::{cat, completions, cp, info, ls, man, map, stat};
+use crate::cmd::{cat, completions, cp, demo, info, ls, man, map, stat};
 use crate::failure::{Failure, Report};
 
 const AFTER_HELP: &str = "\
@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Map(map::Args),
     Cp(cp::Args),
     Bench(Box<bench::BenchArgs>),
+    Demo(demo::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -54,6 +55,7 @@ impl Command {
             Self::Map(args) => map::run(args),
             Self::Cp(args) => cp::run(args, report),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
+            Self::Demo(args) => demo::run(args, report),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args),
         }

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use serde::{Serialize, Serializer};
 
@@ -18,6 +19,13 @@ pub(crate) fn stdout() -> Out {
 /// Whether people read standard output on a terminal.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
+}
+
+/// A progress bar on standard error, where that is a terminal.
+pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");
+    let bar = ProgressBar::new(steps).with_message(what);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Writes one indented JSON document.

@@ -33,7 +33,7 @@ pub(super) fn command(plan: &Plan) -> Result<Command> {
 
 /// Runs each plan `launches` times and takes medians.
 pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
-    let progress = super::report::progress((plans.len() * launches) as u64);
+    let progress = crate::output::progress("measuring", (plans.len() * launches) as u64);
     let mut rows = Vec::new();
     for plan in plans {
         let mut results: Vec<Vec<Measured>> = Vec::new();

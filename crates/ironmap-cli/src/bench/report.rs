@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::{Error, Result};
 use serde::Serialize;
 
@@ -226,15 +225,5 @@ fn machine() -> Machine {
             .unwrap_or_default()
             .trim()
             .to_owned(),
-    }
-}
-
-/// A progress bar on standard error, where that is a terminal.
-pub(super) fn progress(launches: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("measuring {wide_bar} {pos}/{len} {eta}");
-    let bar = ProgressBar::new(launches);
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

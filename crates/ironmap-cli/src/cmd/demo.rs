@@ -1,0 +1,233 @@
+//! `ironmap demo`: a real tree in a real image, read back and compared, and measured.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser;
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Follow, Inode, ROOT};
+use ironmap::units::FilePos;
+use ironmap::{Location, Queue};
+
+use crate::cli::Cli;
+use crate::failure::{Failure, Report};
+use crate::output::{progress, stdout};
+use crate::source::{Source, join};
+
+/// Where the tree is taken from, up to the limits below.
+const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
+const MAX_FILES: usize = 4000;
+const MAX_BYTES: u64 = 64 << 20;
+/// How many lines of the listing are shown.
+const SHOWN: usize = 12;
+
+/// Makes an ext4 image of a real directory tree, reads every file back, compares, and measures
+///
+/// Leaves the image, the table, the results as JSON and a picture in the output directory. Without root the image is
+/// measured as a file in memory; as root on RAM disks, beside the kernel's ext4.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap demo
+  ironmap demo --tree /usr/share/doc --out /tmp/demo")]
+pub(crate) struct Args {
+    /// The tree to put into the image; parts of it, where it is large
+    #[arg(long)]
+    tree: Option<PathBuf>,
+    /// Where everything goes
+    #[arg(long, default_value = "demo-out")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let out = &args.out;
+    let (copy, image) = (out.join("tree"), out.join("demo.img"));
+    if out.exists() && !image.exists() && fs::read_dir(out).map_err(host(out))?.next().is_some() {
+        return Err(Failure::new(format!("{}: exists and is no earlier demo", out.display())));
+    }
+    let _ = fs::remove_dir_all(&copy);
+    fs::create_dir_all(&copy).map_err(host(&copy))?;
+
+    let found = TREES.map(Path::new).into_iter().find(|tree| tree.is_dir());
+    let Some(tree) = args.tree.as_deref().or(found) else {
+        return Err(Failure::new("no directory tree to copy: name one with --tree"));
+    };
+    heading(&format!("an ext4 image of {}", tree.display()))?;
+    let mut taken = Taken::default();
+    taken.directory(tree, &copy)?;
+    make_image(&copy, &image, taken.bytes, taken.files.len())?;
+    say(&format!("{} files, {} bytes in {}", taken.files.len(), taken.bytes, image.display()))?;
+
+    let source =
+        Source::open(&Location::parse(image.as_os_str()).map_err(|error| Failure::open(&error))?)?;
+    heading("its listing, read without mounting it")?;
+    list(&source)?;
+    heading("every file read back and compared with the original")?;
+    compare(&source, &copy, &taken)?;
+    heading("the extents of the largest file")?;
+    drop(source);
+    if let Some(largest) = &taken.largest {
+        let target = format!("{}:/{}", image.display(), largest.1.display());
+        subcommand(&["map", &target], report)?;
+    }
+    heading("side by side: the raw device, ironmap without and with the simple path")?;
+    measure(out, report)?;
+    say(&format!("\nleft in {}: demo.img, bench.json, bench.svg", out.display()))
+}
+
+/// What was copied of the tree.
+#[derive(Default)]
+struct Taken {
+    /// Paths within the copy.
+    files: Vec<PathBuf>,
+    bytes: u64,
+    largest: Option<(u64, PathBuf)>,
+}
+
+impl Taken {
+    /// Copies a directory, file by file, until a limit is reached.
+    fn directory(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
+        let mut pending = vec![PathBuf::new()];
+        while let Some(dir) = pending.pop() {
+            fs::create_dir_all(to.join(&dir)).map_err(host(&to.join(&dir)))?;
+            let Ok(entries) = fs::read_dir(from.join(&dir)) else { continue };
+            let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+            names.sort();
+            for name in names {
+                let path = dir.join(name);
+                let Ok(found) = fs::symlink_metadata(from.join(&path)) else { continue };
+                if found.is_dir() {
+                    pending.push(path);
+                } else if found.is_symlink() {
+                    let copied = fs::read_link(from.join(&path))
+                        .and_then(|target| symlink(target, to.join(&path)));
+                    copied.map_err(host(&path))?;
+                } else if found.is_file() && self.bytes + found.size() <= MAX_BYTES {
+                    // A file that may not be read is left out.
+                    if fs::copy(from.join(&path), to.join(&path)).is_ok() {
+                        self.file(path, found.size());
+                    }
+                }
+                if self.files.len() == MAX_FILES {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: PathBuf, size: u64) {
+        self.bytes += size;
+        if self.largest.as_ref().is_none_or(|(largest, _)| size > *largest) {
+            self.largest = Some((size, path.clone()));
+        }
+        self.files.push(path);
+    }
+}
+
+fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(), Failure> {
+    // A block for each file's end, and what the file system needs for itself.
+    let size = bytes + files as u64 * 4096 * 2 + (64 << 20);
+    let made = fs::File::create(image).and_then(|file| file.set_len(size));
+    made.map_err(host(image))?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.env("PATH", [path.as_os_str(), "/usr/sbin:/sbin".as_ref()].join(":".as_ref()));
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-d"]).arg(tree).arg(image);
+    let output = mke2fs.output().map_err(|error| Failure::host("mke2fs, of e2fsprogs,", error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("mke2fs: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// The first lines of the tree, as `ls -R` would show it.
+fn list(source: &Source) -> Result<(), Failure> {
+    let fs = source.volume.fs();
+    let root = fs.inode(ROOT).map_err(|error| Failure::at(source.name(b"/"), &error))?;
+    let mut out = stdout();
+    let mut pending = vec![(b"/".to_vec(), root)];
+    let mut lines = 0;
+    while let Some((path, dir)) = pending.pop() {
+        for entry in source.entries(&dir, &path)? {
+            let dots = matches!(&*entry.name, b"." | b"..");
+            if dots || lines == SHOWN {
+                continue;
+            }
+            let path = join(&path, &entry.name);
+            let inode = source.inode(entry.inode, &path)?;
+            lines += 1;
+            writeln!(out, "{:>10}  {}", inode.size(), String::from_utf8_lossy(&path))?;
+            if inode.file_type() == FileType::Directory {
+                pending.push((path, inode));
+            }
+        }
+    }
+    writeln!(out, "       ...")?;
+    Ok(out.flush()?)
+}
+
+/// Reads each file through the direct-I/O core and compares its checksum with the original's.
+fn compare(source: &Source, copy: &Path, taken: &Taken) -> Result<(), Failure> {
+    let mut queue = source.queue()?;
+    let progress = progress("comparing", taken.files.len() as u64);
+    for path in &taken.files {
+        let path_bytes = format!("/{}", path.display()).into_bytes();
+        let found = source.volume.fs().resolve(&path_bytes, Follow::NotLast);
+        let inode = found.map_err(|error| Failure::at(source.name(&path_bytes), &error))?;
+        let ours = checksum(source, inode, &path_bytes, &mut queue)?;
+        let theirs = crc32c::crc32c(&fs::read(copy.join(path)).map_err(host(path))?);
+        if ours != theirs {
+            return Err(Failure::corrupt(
+                source.name(&path_bytes),
+                &format!("{ours:08x} instead of {theirs:08x}"),
+            ));
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    say(&format!("{} files, every checksum the same", taken.files.len()))
+}
+
+fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Result<u32, Failure> {
+    let file = source.file(inode, path)?;
+    let mut content = vec![0; file.size() as usize];
+    let count = file.read_at(queue, &mut content, FilePos(0));
+    let count = count.map_err(|error| Failure::at(source.name(path), &error))?;
+    Ok(crc32c::crc32c(&content[..count]))
+}
+
+/// The bench on devices in memory, which it makes and removes.
+fn measure(out: &Path, report: &mut Report) -> Result<(), Failure> {
+    let zram = rustix::process::geteuid().is_root()
+        && Path::new("/sys/class/zram-control/hot_add").exists();
+    let fixture = if zram { "zram" } else { "shm" };
+    let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
+    let (json, svg) = (json.display().to_string(), svg.display().to_string());
+    let args = ["--fixture", fixture, "--simple", "both", "--json", &json, "--plot", &svg];
+    say(&format!("ironmap bench {}", args.join(" ")))?;
+    subcommand(&[&["bench"], &args[..]].concat(), report)
+}
+
+/// Runs another of the program's commands.
+fn subcommand(args: &[&str], report: &mut Report) -> Result<(), Failure> {
+    let cli = Cli::try_parse_from([&["ironmap"], args].concat());
+    let cli = cli.map_err(|error| Failure::new(error.to_string()))?;
+    cli.command.run(report)
+}
+
+fn heading(text: &str) -> Result<(), Failure> {
+    say(&format!("\n== {text}"))
+}
+
+fn say(line: &str) -> Result<(), Failure> {
+    Ok(writeln!(io::stdout(), "{line}")?)
+}
+
+fn host(place: &Path) -> impl Fn(io::Error) -> Failure {
+    let place = place.display().to_string();
+    move |error| Failure::host(&place, error)
+}
