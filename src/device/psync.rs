@@ -59,7 +59,7 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
 }
 
 /// Repeats a call that a signal interrupted before anything was transferred.
-#[inline]
+#[inline(always)]
 fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -71,12 +71,12 @@ fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T
 }
 
 impl Transfer for PsyncTransfer {
-    #[inline]
+    #[inline(always)]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
         self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_vectored(
         &mut self,
         bufs: &mut [IoSliceMut<'_>],

@@ -18,7 +18,55 @@ const PARTS: usize = 64;
 type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
 /// Reads any range into lent memory.
+#[inline(always)]
 pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    bufs: &mut [IoSliceMut<'_>],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Result<usize> {
+    if let [buf] = bufs
+        && let Some(result) = read_whole(queue, state, target, buf, pos, flags)
+    {
+        return result;
+    }
+    read_any(queue, state, target, bufs, pos, flags)
+}
+
+/// Reads a range that is one piece of the device, as most are; `None` for any other.
+#[inline(always)]
+fn read_whole<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &mut [u8],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Option<Result<usize>> {
+    let aligned = state.is_aligned(pos, std::iter::once((buf.as_ptr().addr(), buf.len())));
+    if !aligned || buf.is_empty() || pos.0 >= target.size || flags.contains(DioFlags::BOUNCE) {
+        return None;
+    }
+    let span = state.span(target.size, pos, buf.len());
+    let at = match one_piece(state, target, pos, span.device, flags) {
+        Ok(at) => at?,
+        Err(error) => return Some(Err(error)),
+    };
+    match queue.read_now(&mut buf[..span.device], at, flags.for_bio()) {
+        Ok(count) if count == span.device => {
+            buf[span.count..span.device].fill(0);
+            Some(Ok(span.count))
+        }
+        // A short transfer is done again where transfers are continued.
+        Ok(_) => None,
+        Err(errno) => Some(Err(state.failed(errno, target.inode, pos, span.device))),
+    }
+}
+
+#[inline(never)]
+fn read_any<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
@@ -51,19 +99,6 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
 ) -> Result<usize> {
     let len = bufs.iter().map(|buf| buf.len()).sum();
     let span = state.span(target.size, pos, len);
-    if let [buf] = bufs
-        && let Some(at) = one_piece(state, target, pos, span.device, flags)?
-    {
-        match queue.read_now(&mut buf[..span.device], at, flags.for_bio()) {
-            Ok(count) if count == span.device => {
-                buf[span.count..span.device].fill(0);
-                return Ok(span.count);
-            }
-            // A short transfer is done again below, where transfers are continued.
-            Ok(_) => {}
-            Err(errno) => return Err(state.failed(errno, target.inode, pos, span.device)),
-        }
-    }
     let end = FilePos(pos.0 + span.device as u64);
     let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
     let mut parts = Parts::new();
