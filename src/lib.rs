@@ -1,4 +1,87 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
+//!
+//! ironmap opens an ext2, ext3 or ext4 volume that nobody has mounted, maps its files' extents itself, and hands the block
+//! device one request for a read. The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
+//!
+//! # A first program
+//!
+//! ```no_run
+//! use ironmap::fs::ext4::Follow;
+//! use ironmap::units::FilePos;
+//! use ironmap::{FileOptions, OpenOptions, QueueOptions, Volume};
+//!
+//! # fn main() -> ironmap::Result<()> {
+//! let volume = Volume::open(&"disk.img".parse()?, &OpenOptions::default())?;
+//! let inode = volume.fs().resolve(b"/var/log/syslog", Follow::All)?;
+//! let file = volume.open_inode(inode, FileOptions::default())?;
+//!
+//! let mut queue = volume.queue(&QueueOptions::default())?; // one per thread
+//! let mut bytes = vec![0; 1000];
+//! let count = file.read_at(&mut queue, &mut bytes, FilePos(42))?; // any position, length and address
+//! println!("{}", String::from_utf8_lossy(&bytes[..count]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Many reads in flight
+//!
+//! A queued read takes its memory along and brings it back: while the request is in flight the memory belongs to the queue, so
+//! no dropped handle can leave the kernel writing to freed memory. Registered buffers spare the kernel the pinning of their
+//! pages; a strict handle refuses what `O_DIRECT` refuses instead of bouncing it.
+//!
+//! ```no_run
+//! use ironmap::bio::Memory;
+//! use ironmap::dio::DioFlags;
+//! use ironmap::units::FilePos;
+//! # use ironmap::{File, Queue};
+//!
+//! # fn scan(file: &File, queue: &mut Queue) -> ironmap::Result<()> {
+//! let mut free = queue.register_buffers(64, 4096)?;
+//! let (mut next, blocks) = (0, file.size() / 4096);
+//! while next < blocks || queue.outstanding() > 0 {
+//!     while next < blocks && let Some(buffer) = free.pop() {
+//!         let pos = FilePos(next * 4096);
+//!         file.submit_read(queue, buffer, pos, DioFlags::empty(), next).map_err(|rejected| rejected.error)?;
+//!         next += 1;
+//!     }
+//!     queue.wait(1)?;
+//!     while let Some(completion) = queue.pop() {
+//!         let count = completion.result?;
+//!         // ... completion.token says which block, completion.memory holds `count` bytes of it.
+//!         # let _ = count;
+//!         if let Memory::Flat(buffer) = completion.memory {
+//!             free.push(buffer);
+//!         }
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The layers
+//!
+//! A request goes down once and comes back once; a reader can follow one from [`File::read_at`] to the system call.
+//!
+//! | Layer | What it decides |
+//! |---|---|
+//! | [`Volume`], [`Location`] | opens a device exclusively, finds the format; the only place that knows both |
+//! | [`File`], [`Queue`] | a handle shared by threads; a thread's own way down |
+//! | [`dio`] | simple path or generic path, bouncing, completion |
+//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline |
+//! | [`bio`] | one request and the memory that it owns |
+//! | [`device`] | psync, io_uring, dax, null, sim; limits and alignment |
+//! | [`fs`] | ext4: the map and the name space, metadata checked before it is believed |
+//! | `sys` | rings, mappings, buffers: the only unsafe code, each use with its proof |
+//!
+//! # Errors
+//!
+//! An [`Error`] has a kind, the place on disk and the cause, and prints as one line. A corrupt image is an error that names block
+//! and field; nothing on disk changes. I/O errors are [events](events::Events) too, for whoever watches the volume.
+//!
+//! # Units
+//!
+//! Positions in files, offsets on the device and block numbers are types of their own ([`units`]): the compiler refuses to mix
+//! them. Sizes are bytes unless a name says blocks.
 
 pub mod bio;
 pub mod device;
