@@ -45,7 +45,10 @@ const LAYERS: &[Layer] = &[
         ],
     },
     Layer { name: "partition", may: &[Only("device", &["Device"]), Any("error"), Any("units")] },
-    Layer { name: "probe", may: &[Only("device", &["Device"]), Any("partition"), Any("units")] },
+    Layer {
+        name: "probe",
+        may: &[Only("device", &["Device"]), Any("partition"), Any("error"), Any("units")],
+    },
     Layer { name: "location", may: &[Any("partition"), Any("device"), Any("error"), Any("units")] },
     Layer {
         name: "queue",
