@@ -5,6 +5,7 @@
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of these types out")]
 
+mod limits;
 mod mutate;
 mod repair;
 mod scratch;
