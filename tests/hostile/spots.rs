@@ -177,7 +177,7 @@ impl Spot {
         let raw = Raw(bytes);
         let mut spots = Vec::new();
         let mut add = |target, sum, at, len, inode, owner| {
-            spots.push(Self { target, sum, at, len, inode, owner })
+            spots.push(Self { target, sum, at, len, inode, owner });
         };
         let block = raw.block_size();
         add(Target::Superblock, Sum::Superblock, SUPERBLOCK, 1024, 0, 0);

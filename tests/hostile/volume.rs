@@ -10,6 +10,7 @@ use crate::spots::{self, Raw, SUPERBLOCK, Spot};
 
 /// A volume and where its structures stand.
 pub(crate) struct Base {
+    #[allow(dead_code, reason = "the fuzzer does not say it")]
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
     pub(crate) spots: Vec<Spot>,
