@@ -41,14 +41,18 @@ pub(crate) fn repair(scratch: &mut Scratch, spots: &[Spot]) {
     }
 }
 
+/// The sequence numbers of mount protection that nobody waits for.
+const MMP_CLEAN: u32 = 0xFF4D_4D50;
+const MMP_FSCK: u32 = 0xE24D_4D50;
+
 /// Takes out what would only make a test slow or shallow: a mount protection that is waited for, hashes of attributes.
 fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     for spot in spots {
         match spot.sum {
             Sum::Mmp => {
                 let sequence = Raw(scratch.bytes()).u32(spot.at + 4);
-                if sequence < 0xE24D_4D50 {
-                    scratch.write(spot.at + 4, &0xFF4D_4D50_u32.to_le_bytes());
+                if !matches!(sequence, MMP_CLEAN | MMP_FSCK) {
+                    scratch.write(spot.at + 4, &MMP_CLEAN.to_le_bytes());
                 }
             }
             Sum::XattrBlock => unhash(scratch, spot.at + 32, spot.at + spot.len),
