@@ -83,17 +83,19 @@ impl ExtentMap {
     ///
     /// # Errors
     /// Gives back the first extent that begins before the one before it ends.
-    pub fn new(extents: Vec<Extent>, size: BlockSize) -> Result<Self, Extent> {
-        let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
-        for extent in extents {
-            match merged.last_mut() {
-                Some(last) if extent.first < last.end() => return Err(extent),
-                Some(last) if last.precedes(&extent) => last.len += extent.len,
-                _ => merged.push(extent),
-            }
+    pub fn new(mut extents: Vec<Extent>, size: BlockSize) -> Result<Self, Extent> {
+        if let Some(pair) = extents.windows(2).find(|pair| pair[1].first < pair[0].end()) {
+            return Err(pair[1]);
         }
-        merged.shrink_to_fit();
-        let extents = merged.into_boxed_slice();
+        // In place: a second list would double the memory that a hostile map takes.
+        extents.dedup_by(|next, last| {
+            let merges = last.precedes(next);
+            if merges {
+                last.len += next.len;
+            }
+            merges
+        });
+        let extents = extents.into_boxed_slice();
         let blocks = extents.last().map_or(0, |last| last.end().0);
         let mut chunk_shift = 0;
         while blocks >> chunk_shift > extents.len() as u64 {

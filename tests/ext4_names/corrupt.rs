@@ -220,6 +220,33 @@ fn encrypted_names_are_refused() {
     assert_eq!(link.read_link().err().map(|e| e.kind()), Some(ErrorKind::Encrypted));
 }
 
+/// Values whose places overlap cannot make more of a volume than its memory limit.
+#[test]
+fn overlapping_values_are_limited() {
+    let source = tempfile::tempdir().unwrap();
+    fs::write(source.path().join("file"), "").unwrap();
+    let options = "-t ext4 -b 65536 -I 256 -O ^metadata_csum,^has_journal";
+    let image = Image::of_tree(options, "64M", Some(source.path()));
+    image.debugfs(&format!("ea_set file user.name {}\n", "v".repeat(500)));
+    let stat = image.debugfs("stat file\n");
+    let block = stat.split("File ACL: ").nth(1).unwrap().split_whitespace().next().unwrap();
+    // 300 values of 59,000 bytes in a block of 65,536.
+    let mut list = Vec::new();
+    for number in 0..300_u32 {
+        list.extend([4, 1]);
+        list.extend(6200_u16.to_le_bytes());
+        list.extend([0; 4]);
+        list.extend(59_000_u32.to_le_bytes());
+        list.extend([0; 4]);
+        list.extend(format!("{number:04}").bytes());
+    }
+    list.extend([0; 4]);
+    image.poke_block(block.parse().unwrap(), 32, &list);
+    let file = dir(&image, "file");
+    assert_eq!(file.xattrs().err().map(|error| error.kind()), Some(ErrorKind::LimitExceeded));
+    assert_eq!(file.xattr(b"user.0299").unwrap().map(|value| value.len()), Some(59_000));
+}
+
 /// A block of attributes whose fields contradict each other is refused, with its checksum or without.
 #[test]
 fn broken_attribute_blocks_are_refused() {

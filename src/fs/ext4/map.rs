@@ -24,8 +24,16 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
+            // Each block belongs to one extent at most; else a small volume could split its extents without end.
+            let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);
+                if into.len() - before > most {
+                    let place = Place::new("extent header").inode(self.number).field("ee_start");
+                    return Err(
+                        place.corrupt("several extents share blocks that are in the journal")
+                    );
+                }
             }
         }
         if end <= block {

@@ -35,7 +35,7 @@ pub use superblock::{RecordedErrors, Superblock, Times};
 use self::blocks::{Blocks, Overlay};
 use self::jbd2::fast_commit::FastCommits;
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
@@ -85,7 +85,14 @@ impl Ext4 {
         let Some(copy) = overlay.get(block) else { return Ok(self.superblock.clone()) };
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
-        Superblock::parse(&content[start..start + len], self.blocks.device().size())
+        let recovered =
+            Superblock::parse(&content[start..start + len], self.blocks.device().size())?;
+        // The journal's own blocks were counted in the size that the device's superblock gives.
+        if recovered.block_size != size {
+            let place = Place::new("superblock").block(block).field("s_log_block_size");
+            return Err(place.corrupt("it differs between the device and the journal"));
+        }
+        Ok(recovered)
     }
 
     /// What the superblock says.

@@ -15,13 +15,16 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// A longer list is refused: 16 MiB for the memory of what was seen.
 const MAX_LISTED: usize = 1 << 20;
+/// A larger orphan file is refused, in bytes. Linux makes none above 2 MiB.
+const MAX_FILE: u64 = 64 << 20;
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
     /// How many orphans the volume records, in the list that the superblock begins and in the orphan file.
     ///
     /// # Errors
-    /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million.
+    /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million, or for a
+    /// file above 64 MiB.
     pub fn orphans(self: &Arc<Self>) -> Result<u64> {
         let listed = self.listed_orphans()? as u64;
         let filed = match self.superblock.orphan_file {
@@ -54,6 +57,10 @@ impl Ext4 {
 impl Inode {
     fn filed_orphans(&self) -> Result<u64> {
         let size = self.fs.superblock.block_size;
+        if self.size > MAX_FILE {
+            let what = format!("an orphan file of {} bytes, the limit is {MAX_FILE}", self.size);
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
         let mut count = 0;
         for block in 0..size.blocks_for(self.size) {
             let Some(home) = self.home_block(FileBlock(block))? else { break };

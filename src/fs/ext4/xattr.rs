@@ -14,6 +14,9 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The longest value that Linux's system calls take or give; larger ones are refused here too.
 const MAX_VALUE: usize = 64 << 10;
+/// What all values of an inode may have together. Their places may overlap and their inodes may be the same one, so that the
+/// space on the device is no limit.
+const MAX_VALUES: usize = 16 << 20;
 /// The longest name that they take, its prefix included.
 const MAX_FULL_NAME: usize = 255;
 
@@ -126,14 +129,20 @@ impl Inode {
     /// The extended attributes in the order on disk, with the names and values that the system calls give.
     ///
     /// # Errors
-    /// `Corrupt` where they are; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either.
+    /// `Corrupt` where they are; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either, and for
+    /// values of more than 16 MiB together.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
-        let mut all = Vec::new();
+        let (mut all, mut total) = (Vec::new(), 0);
         let block = self.read_xattr_block()?;
         for list in self.lists(block.as_ref()) {
             for entry in list.entries()? {
                 if let Some(name) = entry.full_name() {
                     let value = self.value(&entry, list.place)?;
+                    total += value.len();
+                    if total > MAX_VALUES {
+                        let what = format!("attributes of more than {MAX_VALUES} bytes");
+                        return Err(Error::new(ErrorKind::LimitExceeded, what));
+                    }
                     all.push(Xattr { name, value });
                 }
             }

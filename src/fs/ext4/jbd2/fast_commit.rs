@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::log::Log;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::InodeFlags;
 use crate::fs::ext4::blocks::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
@@ -29,7 +29,12 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// What all fast commits together change. Memory: at most a few times the size of the fast-commit area.
+/// The longest fast-commit area that is read, in bytes, and the most records that are kept of it: together a bound of memory
+/// for areas whose blocks may all be the same one. Linux's default area has 256 blocks.
+const MAX_BYTES: usize = 64 << 20;
+const MAX_RECORDS: usize = 1 << 20;
+
+/// What all fast commits together change. Memory: at most 512 MiB, for a million records.
 #[derive(Default)]
 pub(crate) struct FastCommits {
     inodes: BTreeMap<InodeNo, InodeEdit>,
@@ -45,6 +50,7 @@ pub(crate) struct InodeEdit {
     pub(super) bytes: Option<Box<[u8]>>,
     /// It was made by a fast commit: what its place in the inode table maps belonged to another file.
     pub(super) created: bool,
+    /// In the order of the records while they are read, then in the order of the file and disjoint.
     ranges: Vec<RangeEdit>,
     /// How many edits stood before `bytes` was recorded.
     ranges_before: usize,
@@ -82,18 +88,30 @@ pub(super) struct Bounds {
 impl FastCommits {
     /// Reads the fast commits that follow the last full commit; `sequence` is that of the transaction they belong to.
     pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
+        let mut commits = Self::collect(log, sequence, bounds)?;
+        commits.inodes.values_mut().for_each(InodeEdit::settle);
+        Ok(commits)
+    }
+
+    fn collect(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
         let mut commits = Self::default();
         let mut pending = Vec::new();
         let mut checksum = 0;
+        let (mut bytes, mut records, mut opened) = (0, 0, false);
         for index in log.superblock.fast_commits.clone() {
             let (at, content) = log.read(index)?;
+            bytes += content.len();
+            if bytes > MAX_BYTES || records > MAX_RECORDS {
+                let what = format!("fast commits of {bytes} bytes and {records} records");
+                return Err(Error::new(ErrorKind::LimitExceeded, what));
+            }
             let place = PLACE.block(at);
             let mut offset = 0;
             while let Some(record) = Record::at(&content, offset, place) {
-                let first = commits.count == 0 && pending.is_empty();
-                if first && record.tag != HEAD {
+                if !opened && record.tag != HEAD {
                     return Ok(commits);
                 }
+                opened = true;
                 match record.tag {
                     HEAD => {
                         if record.head()? != sequence {
@@ -120,7 +138,10 @@ impl FastCommits {
                     checksum = 0;
                 } else {
                     checksum = crc32c_raw(checksum, &content[offset..end]);
-                    pending.push(record);
+                    if !matches!(record.tag, HEAD | PAD) {
+                        records += 1;
+                        pending.push(record);
+                    }
                 }
                 offset = end;
             }
@@ -190,7 +211,39 @@ impl FastCommits {
     }
 }
 
+impl RangeEdit {
+    /// The part from a block on.
+    fn from(&self, block: u64) -> Option<Self> {
+        let skipped = block.saturating_sub(self.blocks.start);
+        let blocks = self.blocks.start + skipped..self.blocks.end;
+        let start = self.start.map(|(start, state)| (FsBlock(start.0 + skipped), state));
+        (!blocks.is_empty()).then_some(Self { blocks, start })
+    }
+}
+
 impl InodeEdit {
+    /// Makes the ranges disjoint, newer ones winning: edits that are applied one after the other to the whole map would cost
+    /// the square of their number.
+    fn settle(&mut self) {
+        let mut settled = BTreeMap::<u64, RangeEdit>::new();
+        for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
+            let Range { start, end } = edit.blocks;
+            if let Some((_, before)) = settled.range_mut(..start).next_back()
+                && before.blocks.end > start
+            {
+                let behind = before.from(end);
+                before.blocks.end = start;
+                settled.extend(behind.map(|behind| (end, behind)));
+            }
+            while let Some((&covered, _)) = settled.range(start..end).next() {
+                let behind = settled.remove(&covered).and_then(|old| old.from(end));
+                settled.extend(behind.map(|behind| (end, behind)));
+            }
+            settled.insert(start, edit);
+        }
+        self.ranges = settled.into_values().collect();
+    }
+
     /// The inode, from the bytes that its place in the inode table holds.
     ///
     /// What follows the recorded bytes (extended attributes) stays. The root of the map stays too, since the records' ranges
@@ -215,26 +268,33 @@ impl InodeEdit {
     /// The extents of a leaf as the edits leave them, within `blocks`. The extents are in order and so is the result.
     pub(crate) fn ranges(&self, extents: Vec<Extent>, blocks: Range<FileBlock>) -> Vec<Extent> {
         let window = blocks.start.0..blocks.end.0;
-        let mut extents = if self.created { Vec::new() } else { extents };
-        extents = extents.into_iter().filter_map(|extent| part(extent, &window)).collect();
-        for edit in &self.ranges {
-            let changed = edit.blocks.start.max(window.start)..edit.blocks.end.min(window.end);
-            if changed.is_empty() {
-                continue;
+        let extents = if self.created { Vec::new() } else { extents };
+        let (mut edited, mut at) = (Vec::new(), 0);
+        // Adds what the extents have between two edits. Each extent is passed once.
+        let mut keep = |between: Range<u64>, edited: &mut Vec<Extent>| {
+            while let Some(extent) = extents.get(at).filter(|next| next.first.0 < between.end) {
+                edited.extend(part(*extent, &between));
+                if extent.end().0 > between.end {
+                    break;
+                }
+                at += 1;
             }
-            let (before, after) = (window.start..changed.start, changed.end..window.end);
-            let mut edited: Vec<_> =
-                extents.iter().filter_map(|extent| part(*extent, &before)).collect();
+        };
+        let mut next = window.start;
+        let first = self.ranges.partition_point(|edit| edit.blocks.end <= window.start);
+        for edit in self.ranges[first..].iter().take_while(|edit| edit.blocks.start < window.end) {
+            let changed = edit.blocks.start.max(window.start)..edit.blocks.end.min(window.end);
+            keep(next..changed.start, &mut edited);
             edited.extend(edit.start.map(|(start, state)| Extent {
                 first: FileBlock(changed.start),
                 start: FsBlock(start.0 + (changed.start - edit.blocks.start)),
                 len: (changed.end - changed.start) as u32,
                 state,
             }));
-            edited.extend(extents.iter().filter_map(|extent| part(*extent, &after)));
-            extents = edited;
+            next = changed.end;
         }
-        extents
+        keep(next..window.end, &mut edited);
+        edited
     }
 }
 
@@ -339,5 +399,64 @@ impl Record {
         }
         let directory = self.inode_number(raw.fc_parent_ino, bounds)?;
         Ok((directory, self.inode_number(raw.fc_ino, bounds)?, name.to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITTEN: ExtentState = ExtentState::Written;
+
+    /// The device block of each of a file's first 64 blocks.
+    fn blocks(extents: &[Extent]) -> [u64; 64] {
+        let mut blocks = [0; 64];
+        for extent in extents {
+            for index in 0..u64::from(extent.len) {
+                let at = (extent.first.0 + index) as usize;
+                assert_eq!(blocks[at], 0, "two extents hold block {at}");
+                blocks[at] = extent.start.0 + index;
+            }
+        }
+        blocks
+    }
+
+    /// Edits that overlap in every way give what they would one after the other, whatever part of the map is asked for. Seed 7.
+    #[test]
+    fn settled_ranges_are_those_of_the_edits_in_turn() {
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % bound
+        };
+        for _ in 0..2000 {
+            let first = |number: u64| number * 16 + 3;
+            let extents: Vec<_> = (0..4)
+                .map(|number| Extent {
+                    first: FileBlock(first(number)),
+                    start: FsBlock(1000 + first(number)),
+                    len: 9,
+                    state: WRITTEN,
+                })
+                .collect();
+            let mut expected = blocks(&extents);
+            let mut edit = InodeEdit::default();
+            for number in 1..=below(9) {
+                let start = below(64);
+                let end = start + below(65 - start);
+                let device = (below(2) == 0).then_some(number * 10_000);
+                for block in start..end {
+                    expected[block as usize] = device.map_or(0, |device| device + block - start);
+                }
+                let start_of = device.map(|device| (FsBlock(device), WRITTEN));
+                edit.ranges.push(RangeEdit { blocks: start..end, start: start_of });
+            }
+            edit.settle();
+            let (low, high) = (below(32), 32 + below(33));
+            let found = blocks(&edit.ranges(extents, FileBlock(low)..FileBlock(high)));
+            expected[..low as usize].fill(0);
+            expected[high as usize..].fill(0);
+            assert_eq!(found, expected);
+        }
     }
 }

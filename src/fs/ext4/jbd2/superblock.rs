@@ -5,12 +5,15 @@ use std::ops::Range;
 use bitflags::bitflags;
 use zerocopy::FromBytes;
 
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
     CHECKSUM_CRC32C, MAGIC, RawJournalSuperblock, SUPERBLOCK_V1, SUPERBLOCK_V2,
 };
 use crate::units::{BlockSize, FsBlock};
+
+/// The longest journal that mke2fs makes, in blocks. A longer one is refused: its blocks may all be the same one.
+const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
 const SIZE: usize = size_of::<RawJournalSuperblock>();
@@ -103,6 +106,10 @@ impl JournalSuperblock {
                 .field("s_maxlen")
                 .corrupt(format!("{blocks} blocks in a journal of {available}")));
         }
+        if blocks > MAX_BLOCKS {
+            let what = format!("a journal of {blocks} blocks, the limit is {MAX_BLOCKS}");
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
         let mut log = raw.s_first.get()..blocks;
         let mut fast_commits = 0..0;
         if features.contains(JournalFeatures::FAST_COMMIT) {
@@ -180,5 +187,24 @@ impl JournalSuperblock {
 
     pub(super) fn has(&self, feature: JournalFeatures) -> bool {
         self.features.contains(feature)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks of a journal may all be the same one, so that the volume's size bounds neither time nor memory.
+    #[test]
+    fn an_endless_journal_is_refused() {
+        let size = BlockSize::from_shift(10).unwrap();
+        let parse = |blocks: u32| {
+            let words = [MAGIC, SUPERBLOCK_V2, 0, 1024, blocks, 1, 1, 1];
+            let mut bytes: Vec<_> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+            bytes.resize(SIZE, 0);
+            JournalSuperblock::parse(&bytes, FsBlock(1), size, u64::from(u32::MAX))
+        };
+        assert_eq!(parse(MAX_BLOCKS).unwrap().blocks, MAX_BLOCKS);
+        assert_eq!(parse(MAX_BLOCKS + 1).unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
 }

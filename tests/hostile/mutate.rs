@@ -1,0 +1,104 @@
+//! What is changed in a volume: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
+
+use arbitrary::Arbitrary;
+
+use crate::scratch::Scratch;
+use crate::spots::{Spot, Target};
+
+/// A change of one structure.
+#[derive(Arbitrary, Clone, Debug)]
+pub struct Change {
+    spot: u16,
+    /// Below 128 it counts into the structure's first bytes, where the fields are; above it is spread over all of it.
+    offset: u16,
+    value: Value,
+}
+
+#[derive(Arbitrary, Clone, Debug)]
+enum Value {
+    Byte(u8),
+    Half(u16),
+    Word(u32),
+    Flip(u8),
+    Add(i8),
+    /// Many entries alike: the word, repeated.
+    Fill {
+        word: u32,
+        count: u8,
+    },
+    /// The block of another structure, so that there are cycles and blocks with two owners.
+    BlockOf {
+        spot: u16,
+        big_endian: bool,
+    },
+    /// Another structure's inode.
+    InodeOf {
+        spot: u16,
+        big_endian: bool,
+    },
+    /// Bytes of another structure of the kind.
+    Copy {
+        spot: u16,
+        len: u8,
+    },
+    Extreme(u8),
+}
+
+/// Values at the edges of what fields hold.
+const EXTREMES: [u32; 12] =
+    [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
+
+impl Change {
+    /// Makes the change in a structure of the target, or in any.
+    pub(crate) fn apply(&self, scratch: &mut Scratch, target: Option<Target>) {
+        let spots = &scratch.base().spots;
+        let matching =
+            spots.iter().filter(|spot| target.is_none_or(|target| spot.target == target));
+        let count = matching.clone().count();
+        let Some(spot) = matching.clone().nth(usize::from(self.spot) % count.max(1)).copied()
+        else {
+            return;
+        };
+        let any = |number: u16| spots[usize::from(number) % spots.len()];
+        let block = |number: u16| (any(number).at / scratch.block_size()) as u32;
+        let word =
+            |value: u32, big: bool| if big { value.to_be_bytes() } else { value.to_le_bytes() };
+        let at = self.place(&spot);
+        let old = scratch.bytes()[at];
+        let bytes = match self.value {
+            Value::Byte(byte) => vec![byte],
+            Value::Half(half) => half.to_le_bytes().to_vec(),
+            Value::Word(value) => word(value, false).to_vec(),
+            Value::Flip(bit) => vec![old ^ 1 << (bit % 8)],
+            Value::Add(add) => vec![old.wrapping_add_signed(add)],
+            Value::Fill { word: value, count } => word(value, false).repeat(usize::from(count) + 1),
+            Value::BlockOf { spot, big_endian } => word(block(spot), big_endian).to_vec(),
+            Value::InodeOf { spot, big_endian } => word(any(spot).inode, big_endian).to_vec(),
+            Value::Copy { spot: number, len } => {
+                let like: Vec<_> = matching.collect();
+                let from = like[usize::from(number) % count];
+                let start = from.at + (at - spot.at) % from.len;
+                let end = (start + usize::from(len) * 4).min(from.at + from.len);
+                scratch.bytes()[start..end].to_vec()
+            }
+            Value::Extreme(index) => {
+                let width = if index & 0x80 == 0 { 4 } else { 2 };
+                word(EXTREMES[usize::from(index & 0x7F) % EXTREMES.len()], false)[..width].to_vec()
+            }
+        };
+        let len = bytes.len().min(spot.at + spot.len - at);
+        scratch.write(at, &bytes[..len]);
+    }
+
+    /// The byte that is changed first: aligned as the value's fields are.
+    fn place(&self, spot: &Spot) -> usize {
+        let offset = usize::from(self.offset);
+        let offset = if offset & 0x8000 == 0 { offset % 128 } else { offset & 0x7FFF } % spot.len;
+        let width = match self.value {
+            Value::Byte(_) | Value::Flip(_) | Value::Add(_) => 1,
+            Value::Half(_) => 2,
+            _ => 4,
+        };
+        spot.at + (offset & !(width - 1))
+    }
+}

@@ -1,0 +1,327 @@
+//! Where the structures of a sound volume stand. Written for the volumes of these tests, from the format's documentation;
+//! it shares no code with the crate.
+
+use crate::repair::crc;
+
+/// What a change may aim at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The superblock and the group descriptors.
+    Superblock,
+    Inode,
+    /// Extent trees and indirect blocks, their roots in the inodes too.
+    Map,
+    /// Directory blocks, linear and hashed.
+    Directory,
+    /// Attributes in inodes and in blocks.
+    Xattr,
+    /// Inodes with inline data.
+    Inline,
+    /// The journal's superblock, the log, and fast commits.
+    Journal,
+    /// Multiple mount protection and orphans.
+    Orphan,
+}
+
+/// How a structure's checksum is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sum {
+    /// It has none, or is a part of another structure that has one.
+    None,
+    Superblock,
+    Group(u32),
+    Inode,
+    Extent,
+    Directory,
+    Htree {
+        root: bool,
+    },
+    XattrBlock,
+    /// Attributes in an inode, whose hashes alone are to be repaired.
+    XattrList,
+    JournalSuperblock,
+    Journal {
+        index: u32,
+    },
+    Mmp,
+    Orphan,
+}
+
+/// A structure: where it stands and what it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) target: Target,
+    pub(crate) sum: Sum,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) inode: u32,
+    /// Where the inode itself stands.
+    pub(crate) owner: usize,
+}
+
+/// A volume's bytes, and what of its geometry the tests need.
+#[derive(Clone, Copy)]
+pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
+
+impl Raw<'_> {
+    pub(crate) fn u16(&self, at: usize) -> usize {
+        usize::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]))
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().unwrap())
+    }
+
+    pub(crate) fn be32(&self, at: usize) -> u32 {
+        self.u32(at).swap_bytes()
+    }
+
+    pub(crate) fn block_size(&self) -> usize {
+        1024 << self.u32(SUPERBLOCK + 0x18)
+    }
+
+    fn has(&self, field: usize, bit: u32) -> bool {
+        self.u32(SUPERBLOCK + field) & bit != 0
+    }
+
+    pub(crate) fn checksums(&self) -> bool {
+        self.has(0x64, 0x400)
+    }
+
+    fn descriptor_size(&self) -> usize {
+        if self.has(0x60, 0x80) { self.u16(SUPERBLOCK + 0xFE) } else { 32 }
+    }
+
+    /// Where descriptors stand: these volumes have one block of them, behind the superblock's.
+    fn group(&self, group: u32) -> usize {
+        (1024 / self.block_size() + 1) * self.block_size() + group as usize * self.descriptor_size()
+    }
+
+    fn inode(&self, number: u32) -> usize {
+        let per_group = self.u32(SUPERBLOCK + 0x28);
+        let table = self.u32(self.group((number - 1) / per_group) + 8) as usize;
+        table * self.block_size() + ((number - 1) % per_group) as usize * INODE
+    }
+
+    /// The blocks of a file in its map, and the map's own blocks.
+    fn map(&self, inode: usize) -> (Vec<(u32, u32)>, Vec<u32>) {
+        let (mut data, mut nodes) = (Vec::new(), Vec::new());
+        if self.u32(inode + 0x20) & EXTENTS != 0 {
+            self.extents(inode + 0x28, &mut data, &mut nodes);
+        } else {
+            let mut next = 0;
+            for index in 0..15 {
+                let level = (index as u32).saturating_sub(11);
+                self.pointers(
+                    self.u32(inode + 0x28 + index * 4),
+                    level,
+                    &mut next,
+                    &mut data,
+                    &mut nodes,
+                );
+            }
+        }
+        (data, nodes)
+    }
+
+    fn extents(&self, node: usize, data: &mut Vec<(u32, u32)>, nodes: &mut Vec<u32>) {
+        let (entries, depth) = (self.u16(node + 2), self.u16(node + 6));
+        for at in (0..entries).map(|entry| node + 12 + entry * 12) {
+            if depth == 0 {
+                let (first, start) = (self.u32(at), self.u32(at + 8));
+                data.extend((0..self.u16(at + 4) as u32 & 0x7FFF).map(|i| (first + i, start + i)));
+            } else {
+                nodes.push(self.u32(at + 4));
+                self.extents(self.u32(at + 4) as usize * self.block_size(), data, nodes);
+            }
+        }
+    }
+
+    fn pointers(
+        &self,
+        block: u32,
+        level: u32,
+        next: &mut u32,
+        data: &mut Vec<(u32, u32)>,
+        nodes: &mut Vec<u32>,
+    ) {
+        let fan_out = self.block_size() / 4;
+        if block == 0 {
+            *next = next.saturating_add((fan_out as u32).saturating_pow(level));
+        } else if level == 0 {
+            data.push((*next, block));
+            *next += 1;
+        } else {
+            nodes.push(block);
+            for index in 0..fan_out {
+                let pointer = self.u32(block as usize * self.block_size() + index * 4);
+                self.pointers(pointer, level - 1, next, data, nodes);
+            }
+        }
+    }
+}
+
+pub(crate) const SUPERBLOCK: usize = 1024;
+pub(crate) const INODE: usize = 256;
+pub(crate) const JOURNAL_MAGIC: u32 = 0xC03B_3998;
+const EXTENTS: u32 = 0x80000;
+const INDEX: u32 = 0x1000;
+const INLINE: u32 = 0x1000_0000;
+const FAST_COMMIT: u32 = 0x20;
+/// Blocks of the log that are looked at: the transactions of these volumes need fewer.
+const LOG: u32 = 24;
+
+impl Spot {
+    /// Every structure of a volume.
+    pub(crate) fn all(bytes: &[u8]) -> Vec<Self> {
+        let raw = Raw(bytes);
+        let mut spots = Vec::new();
+        let mut add = |target, sum, at, len, inode, owner| {
+            spots.push(Self { target, sum, at, len, inode, owner });
+        };
+        let block = raw.block_size();
+        add(Target::Superblock, Sum::Superblock, SUPERBLOCK, 1024, 0, 0);
+        let inodes = raw.u32(SUPERBLOCK);
+        for group in 0..inodes / raw.u32(SUPERBLOCK + 0x28) {
+            add(
+                Target::Superblock,
+                Sum::Group(group),
+                raw.group(group),
+                raw.descriptor_size(),
+                0,
+                0,
+            );
+        }
+        if raw.has(0x60, 0x100) {
+            let mmp = raw.u32(SUPERBLOCK + 0x168) as usize * block;
+            add(Target::Orphan, Sum::Mmp, mmp, 1024, 0, 0);
+            // s_last_orphan.
+            add(Target::Orphan, Sum::None, SUPERBLOCK + 0xE8, 4, 0, 0);
+        }
+        let journal = raw.u32(SUPERBLOCK + 0xE0);
+        let orphans = if raw.has(0x5C, 0x1000) { raw.u32(SUPERBLOCK + 0x280) } else { 0 };
+        for number in 1..=inodes {
+            let at = raw.inode(number);
+            let (mode, flags) = (raw.u16(at), raw.u32(at + 0x20));
+            if mode == 0 || number == 7 {
+                continue;
+            }
+            add(Target::Inode, Sum::Inode, at, INODE, number, at);
+            let attributes = 128 + raw.u16(at + 128);
+            if flags & INLINE != 0 {
+                add(Target::Inline, Sum::None, at + 0x28, 60, number, at);
+                add(Target::Inline, Sum::None, at, 0x28, number, at);
+                add(Target::Inline, Sum::None, at + attributes, INODE - attributes, number, at);
+            }
+            if raw.u32(at + attributes) == 0xEA02_0000 {
+                add(Target::Xattr, Sum::XattrList, at + attributes, INODE - attributes, number, at);
+            }
+            let xattrs = raw.u32(at + 0x68) as usize;
+            if xattrs != 0 {
+                add(Target::Xattr, Sum::XattrBlock, xattrs * block, block, number, at);
+            }
+            let kind = mode & 0xF000;
+            let mapped = matches!(kind, 0x4000 | 0x8000) && flags & INLINE == 0;
+            if !mapped {
+                continue;
+            }
+            let (data, nodes) = raw.map(at);
+            add(Target::Map, Sum::None, at + 0x28, 60, number, at);
+            for node in nodes {
+                let sum = if flags & EXTENTS != 0 { Sum::Extent } else { Sum::None };
+                add(Target::Map, sum, node as usize * block, block, number, at);
+            }
+            for (index, physical) in data {
+                let place = physical as usize * block;
+                if kind == 0x4000 {
+                    let unused = raw.u32(place) == 0 && raw.u16(place + 4) == block;
+                    let node = flags & INDEX != 0 && (index == 0 || unused);
+                    let sum = if node { Sum::Htree { root: index == 0 } } else { Sum::Directory };
+                    add(Target::Directory, sum, place, block, number, at);
+                } else if number == journal {
+                    if index == 0 {
+                        add(Target::Journal, Sum::JournalSuperblock, place, 1024, number, at);
+                    } else if index < LOG || fast_commit_index(bytes) == Some(index) {
+                        add(Target::Journal, Sum::Journal { index }, place, block, number, at);
+                    }
+                } else if number == orphans {
+                    add(Target::Orphan, Sum::Orphan, place, block, number, at);
+                }
+            }
+        }
+        spots
+    }
+}
+
+/// The first block of the fast-commit area, as the journal's superblock has it.
+fn fast_commit_index(bytes: &[u8]) -> Option<u32> {
+    let raw = Raw(bytes);
+    let journal = raw.map(raw.inode(raw.u32(SUPERBLOCK + 0xE0))).0[0].1 as usize * raw.block_size();
+    (raw.be32(journal + 0x28) & FAST_COMMIT != 0)
+        .then(|| raw.be32(journal + 0x10) - raw.be32(journal + 0x54) + 1)
+}
+
+/// Adds fast commits behind the log of a volume that has the feature: every kind of record.
+pub(crate) fn fast_commits(bytes: &mut [u8]) {
+    let raw = Raw(bytes);
+    if !raw.has(0x5C, 0x400) {
+        return;
+    }
+    let block = raw.block_size();
+    let blocks = raw.map(raw.inode(raw.u32(SUPERBLOCK + 0xE0))).0;
+    let journal = blocks[0].1 as usize * block;
+    let features = raw.be32(journal + 0x28) | FAST_COMMIT;
+    let start = raw.be32(journal + 0x1C);
+    let first = raw.be32(journal + 0x18);
+    let commits = (start..LOG).filter(|index| {
+        let at = blocks[*index as usize].1 as usize * block;
+        raw.be32(at) == JOURNAL_MAGIC && raw.be32(at + 4) == 2
+    });
+    let tid = first + commits.count() as u32;
+    // A file of the linear directory, and that directory.
+    let (file, dir, new) = (file_with_extents(&raw), 2_u32, file_with_extents(&raw));
+    let free = (bytes.len() / block) as u32 - 8;
+    let mut area = Vec::new();
+    let mut record = |tag: u16, value: &[&[u8]]| {
+        let value = value.concat();
+        area.extend_from_slice(&tag.to_le_bytes());
+        area.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        area.extend_from_slice(&value);
+    };
+    let word = |value: u32| value.to_le_bytes();
+    record(9, &[&word(0), &word(tid)]);
+    let inode = raw.inode(file);
+    record(6, &[&word(file), &bytes[inode..inode + 160]]);
+    record(1, &[&word(file), &word(3), &4_u16.to_le_bytes(), &[0, 0], &word(free)]);
+    record(2, &[&word(file), &word(9), &word(2)]);
+    record(4, &[&word(dir), &word(new), b"linked"]);
+    record(5, &[&word(dir), &word(new), b"inline"]);
+    record(3, &[&word(dir), &word(new), b"created"]);
+    record(7, &[&[0; 8]]);
+    record(8, &[&word(tid), &word(0)]);
+    let index = {
+        let count = match raw.be32(journal + 0x54) {
+            0 => 256,
+            count => count,
+        };
+        bytes[journal + 0x54..][..4].copy_from_slice(&u32::to_be_bytes(count));
+        Raw(bytes).be32(journal + 0x10) - count + 1
+    };
+    bytes[journal + 0x28..][..4].copy_from_slice(&features.to_be_bytes());
+    let at = blocks[index as usize].1 as usize * block;
+    bytes[at..][..area.len()].copy_from_slice(&area);
+    // The sum covers all up to itself; further mutations have it repaired in the same way.
+    crate::repair::fast_commit(&mut bytes[at..at + block]);
+    let mut superblock = bytes[journal..journal + 1024].to_vec();
+    superblock[0xFC..0x100].fill(0);
+    let sum = crc(!0, &superblock);
+    bytes[journal + 0xFC..][..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The largest regular file but for the journal.
+fn file_with_extents(raw: &Raw<'_>) -> u32 {
+    let regular = |number: &u32| raw.u16(raw.inode(*number)) & 0xF000 == 0x8000;
+    let first = raw.u32(SUPERBLOCK + 0x54);
+    let files = (first..=raw.u32(SUPERBLOCK)).filter(regular);
+    files.max_by_key(|number| raw.u32(raw.inode(*number) + 4)).unwrap()
+}

@@ -1,0 +1,138 @@
+//! Uses all that a volume offers, within bounds of its own, and checks what must hold of any answer.
+
+use std::collections::HashSet;
+
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Follow, Inode, ROOT};
+use ironmap::iomap::{IomapType, MapFile};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Result, Volume};
+
+/// Bounds of the visit: a damaged volume may hold endless directories and maps.
+const INODES: usize = 60;
+const ENTRIES: usize = 600;
+const LOOKUPS: usize = 8;
+const MAPPINGS: usize = 2000;
+
+/// Walks the tree, and goes to some inodes by their number, in use or not.
+pub(crate) fn visit(volume: &Volume) {
+    let fs = volume.fs();
+    let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
+    seen(fs.orphans().map(|_| ()));
+    for path in [
+        &b"linear/../short"[..],
+        b"long/b",
+        b"middle",
+        b"hashed/missing",
+        b"created",
+        b"a/b/c/d/..",
+    ] {
+        seen(fs.resolve(path, Follow::All).map(|_| ()));
+    }
+    let mut known = HashSet::from([ROOT]);
+    let mut left = vec![ROOT];
+    left.extend((1..40).map(InodeNo).filter(|number| known.insert(*number)));
+    let mut visited = 0;
+    while let Some(number) = left.pop() {
+        visited += 1;
+        if visited > INODES {
+            break;
+        }
+        let Some(inode) = seen(fs.inode(number)) else { continue };
+        seen(inode.xattrs().map(|_| ()));
+        seen(inode.xattr(b"user.inode").map(|_| ()));
+        match inode.file_type() {
+            FileType::Directory => {
+                left.extend(directory(&inode).into_iter().filter(|number| known.insert(*number)));
+            }
+            FileType::Regular => file(volume, &mut queue, inode),
+            FileType::Symlink => {
+                seen(inode.read_link().map(|_| ()));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn directory(inode: &Inode) -> Vec<InodeNo> {
+    let Some(entries) = seen(inode.read_dir()) else { return Vec::new() };
+    let mut names = Vec::new();
+    for entry in entries.take(ENTRIES) {
+        let Some(entry) = seen(entry) else { break };
+        assert!(
+            !entry.name.is_empty() && entry.name.len() <= 255,
+            "a name of {} bytes",
+            entry.name.len()
+        );
+        assert!(!entry.name.contains(&b'/') && !entry.name.contains(&0), "{:?}", entry.name);
+        names.push(entry);
+    }
+    let step = names.len() / LOOKUPS + 1;
+    for entry in names.iter().step_by(step) {
+        seen(inode.lookup(&entry.name).map(|_| ()));
+    }
+    seen(inode.lookup(b"missing").map(|_| ()));
+    names.into_iter().map(|entry| entry.inode).collect()
+}
+
+fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
+    let size = inode.size();
+    // Positions that a caller may name whatever the size is.
+    for pos in [0, size / 2, size, 1 << 44, i64::MAX as u64, u64::MAX] {
+        seen(inode.map(FilePos(pos), 4096).map(|_| ()));
+    }
+    let Some(file) = seen(volume.open_inode(inode, FileOptions::default())) else { return };
+    let mut buf = vec![0xA5; 12 << 10];
+    for (pos, len) in [
+        (0, 12 << 10),
+        (4096, 4096),
+        (777, 1234),
+        (size.saturating_sub(100), 200),
+        (u64::MAX - 5, 9),
+    ] {
+        if let Some(count) = seen(file.read_at(queue, &mut buf[..len], FilePos(pos))) {
+            let expected = size.saturating_sub(pos).min(len as u64);
+            assert_eq!(count as u64, expected, "read {len} at {pos} of {size}");
+        }
+    }
+    let mut end = 0;
+    for iomap in file.mappings().take(MAPPINGS) {
+        let Some(iomap) = seen(iomap) else { break };
+        assert!(iomap.pos.0 == end && iomap.len > 0, "{iomap:?} behind {end}");
+        end = iomap.end().0;
+        if iomap.kind == IomapType::Mapped {
+            let last = iomap.addr.0.checked_add(iomap.len);
+            assert!(last.is_some_and(|last| last <= volume.device().size()), "{iomap:?}");
+        }
+    }
+    if end < size {
+        // Longer than the visit: the search would be too.
+        return;
+    }
+    seen(file.seek_data(FilePos(0)).map(|_| ()));
+    seen(file.seek_hole(FilePos(size / 3)).map(|_| ()));
+}
+
+/// The result, or an error that a report could use: one that blames the volume says where.
+pub(crate) fn seen<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert_named(&error);
+            None
+        }
+    }
+}
+
+fn assert_named(error: &Error) {
+    if error.kind() != ErrorKind::Corrupt {
+        return;
+    }
+    let place = error.place().unwrap_or_else(|| panic!("{error}: no place"));
+    let located = place.block.is_some() || place.inode.is_some() || place.structure == "superblock";
+    assert!(located, "{error}: neither block nor inode");
+    assert!(
+        !place.field.is_empty() || error.to_string().len() > place.to_string().len() + 8,
+        "{error}: no field"
+    );
+}
