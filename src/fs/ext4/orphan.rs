@@ -15,7 +15,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// A longer list is refused: 16 MiB for the memory of what was seen.
 const MAX_LISTED: usize = 1 << 20;
-/// A larger orphan file is refused, in bytes. Linux makes none above 2 MiB.
+/// A larger orphan file is refused, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 const FILE: Place = Place::new("orphan file");
 
