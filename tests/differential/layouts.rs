@@ -70,7 +70,7 @@ impl Layout {
         let options: Vec<_> = options.iter().map(String::as_str).collect();
         let image = Image::populated(SIZE, &options, source.path());
         if self.has("project") {
-            image.debugfs(true, "sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
+            image.debugfs("sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
             // The quotas, which neither mke2fs nor debugfs kept.
             image.repair();
         }
