@@ -44,7 +44,12 @@ const LAYERS: &[Layer] = &[
             Any("units"),
         ],
     },
-    Layer { name: "location", may: &[Any("device"), Any("error"), Any("units")] },
+    Layer { name: "partition", may: &[Only("device", &["Device"]), Any("error"), Any("units")] },
+    Layer {
+        name: "probe",
+        may: &[Any("partition"), Only("device", &["Device"]), Any("error"), Any("units")],
+    },
+    Layer { name: "location", may: &[Any("partition"), Any("device"), Any("error"), Any("units")] },
     Layer {
         name: "queue",
         may: &[
