@@ -64,20 +64,20 @@ impl Scenario {
         if !self.plain {
             fs::remove_file(&path).unwrap();
         }
-        workload.steps(150);
-        workload.sync_last();
-        let mut dirty = image.copy();
+        workload.steps(120);
         for _ in 0..ROUNDS {
-            if !self.wrapped || wraps(&dirty) {
-                break;
-            }
             workload.steps(STEPS);
+            if !self.plain {
+                workload.revoke();
+            }
             workload.sync_last();
-            dirty = image.copy();
+            let dirty = image.copy();
+            if !self.wrapped || wraps(&dirty) {
+                drop(orphan);
+                return dirty;
+            }
         }
-        assert!(!self.wrapped || wraps(&dirty), "{}: the log did not wrap", self.name(seed));
-        drop(orphan);
-        dirty
+        panic!("{}: the log did not wrap", self.name(seed));
     }
 
     /// Recovers it in memory, and compares with what the kernel makes of it. Without an answer: why there is nothing to
@@ -127,7 +127,8 @@ fn wraps(image: &Image) -> bool {
 #[derive(Clone, Copy, PartialEq)]
 enum Replay {
     Full,
-    /// Of fast commits: Linux adds to directories anew, at the time of the replay.
+    /// Of fast commits: Linux adds to directories anew, at the time of the replay; and it leaves to a new file, behind the
+    /// end, what the former owner of its number had allocated.
     Fast,
 }
 
@@ -144,6 +145,7 @@ fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
 
 /// Leaves out what Linux's replay of fast commits makes up.
 fn as_replayed(record: &mut Record) {
+    (record.blocks, record.map) = (None, None);
     if !record.is(FileType::Directory) {
         return;
     }
@@ -151,7 +153,7 @@ fn as_replayed(record: &mut Record) {
     let links = record.links.map(|links| links.max(2));
     let times = [&mut record.accessed, &mut record.modified, &mut record.changed];
     times.into_iter().for_each(|time| *time = None);
-    (record.links, record.size, record.blocks) = (links, None, None);
+    (record.links, record.size) = (links, None);
 }
 
 /// Compares names, everything that stat tells, attributes, targets, maps, and contents; the image stays as it was.
@@ -175,6 +177,7 @@ fn ordered_data() {
     ] {
         let recovery = Scenario { mke2fs, features, ..ORDERED }.run(2).unwrap();
         assert!(recovery.transactions > 0 && recovery.blocks > 0, "{mke2fs}: {recovery:?}");
+        assert!(recovery.revoked > 0, "{mke2fs}: nothing was revoked: {recovery:?}");
     }
 }
 
@@ -182,14 +185,11 @@ fn ordered_data() {
 #[test]
 fn journaled_data() {
     require!([Need::Root]);
-    let mut revoked = 0;
-    for (mke2fs, seed) in [("-b 4096", 3), ("-b 4096", 4), ("-b 1024 -O ^metadata_csum", 5)] {
+    for (mke2fs, seed) in [("-b 4096", 3), ("-b 1024 -O ^metadata_csum", 4)] {
         let scenario = Scenario { mount: "data=journal", mke2fs, wrapped: true, ..ORDERED };
         let recovery = scenario.run(seed).unwrap();
         assert!(recovery.blocks > 20, "{mke2fs}: {recovery:?}");
-        revoked += recovery.revoked;
     }
-    assert!(revoked > 0, "nothing was revoked");
 }
 
 /// The numbers of transactions begin again at 0 behind the largest.

@@ -130,6 +130,17 @@ impl Workload {
         }
     }
 
+    /// A directory of several blocks that goes as soon as it stands in the journal: its blocks are revoked.
+    pub(crate) fn revoke(&mut self) {
+        let dir = self.root.join("revoked");
+        fs::create_dir(&dir).unwrap();
+        let names: Vec<_> = (0..150).map(|index| dir.join(format!("{index:0100}"))).collect();
+        names.iter().for_each(|name| fs::write(name, "").unwrap());
+        File::open(&dir).unwrap().sync_all().unwrap();
+        names.iter().for_each(|name| fs::remove_file(name).unwrap());
+        fs::remove_dir(&dir).unwrap();
+    }
+
     /// Ends with something durable.
     pub(crate) fn sync_last(&mut self) {
         let path = self.root.join("last");
