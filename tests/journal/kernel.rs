@@ -218,7 +218,8 @@ fn checksums_of_the_first_version_and_asynchronous_commits() {
     }
 }
 
-/// Where the area for fast commits was full, Linux 6.18 was seen to refuse its own journal: that seed has no oracle.
+/// Linux 6.18 was once seen to refuse a journal that it had left itself, with blocks of 1 KiB, when the area for fast commits
+/// was full: a seed that it refuses has no oracle and is skipped by name.
 #[test]
 fn fast_commits() {
     require!([Need::Root]);
