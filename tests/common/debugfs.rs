@@ -7,8 +7,7 @@ use super::view::{Piece, Record, Time, View, joined};
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();
-    let output = image.debugfs(false, &commands);
-    let output = String::from_utf8_lossy(&output);
+    let output = image.ask_debugfs(&commands);
     let answers: Vec<_> = output.split("debugfs: stat ").skip(1).collect();
     assert_eq!(answers.len(), numbers.len(), "debugfs's answers");
     let records = answers.iter().map(|answer| record(answer, block_size));

@@ -9,7 +9,7 @@ use ironmap::fs::ext4::Follow;
 use ironmap::{Engine, File, FileOptions, Location, OpenOptions, Volume};
 use tempfile::TempDir;
 
-use super::image::{Image, scratch};
+use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
 /// Data without a hole; its size is no multiple of anything.
@@ -61,10 +61,9 @@ impl Fixture {
         }
         let options = ["-t", "ext4", "-b", &block.to_string(), "-N", "1024", "-O", "inline_data"];
         let image = Image::populated("64M", &options, &pads);
-        image.debugfs(true, &commands(source.path(), block, &contents));
+        image.debugfs(&commands(source.path(), block, &contents));
         image.check();
-        let shm = tempfile::Builder::new().prefix("ironmap-test-").tempdir_in("/dev/shm");
-        let shm = shm.expect("a directory in memory");
+        let shm = scratch_in(Path::new("/dev/shm"));
         std::fs::copy(image.path(), shm.path().join("image")).expect("a copy of the image");
         Self { image, shm, contents, block }
     }

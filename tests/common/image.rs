@@ -1,14 +1,15 @@
 //! Images of ext4 volumes, made by mke2fs, and their kernel mounts; all gone when their guards are dropped.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ironmap::Location;
+use ironmap::fs::ext4::Ext4;
+use ironmap::{Location, OpenOptions, Volume};
 use tempfile::TempDir;
 
 use super::command::{failure, output, run};
-
-/// The name by which `./x clean-up` knows what an interrupted test left.
-const PREFIX: &str = "ironmap-test-";
 
 /// How often to try what the kernel refuses while someone else looks at the device (udev, blkid): each try starts a
 /// process, which takes a millisecond or more.
@@ -16,7 +17,18 @@ const TRIES: usize = 500;
 
 /// A directory of the test's own, removed at the end.
 pub(crate) fn scratch() -> TempDir {
-    tempfile::Builder::new().prefix(PREFIX).tempdir().expect("a scratch directory")
+    scratch_in(&std::env::temp_dir())
+}
+
+/// The same below another directory. The name tells `./x clean-up` whose it is: it removes what belongs to no process.
+pub(crate) fn scratch_in(dir: &Path) -> TempDir {
+    let prefix = format!("ironmap-test-{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
+}
+
+/// The options of a program, as one writes them in a shell.
+pub(crate) fn words(options: &str) -> Vec<&str> {
+    options.split_whitespace().collect()
 }
 
 /// An image file that holds a volume.
@@ -48,12 +60,34 @@ impl Image {
         image
     }
 
+    /// The image as it is now, also while it is mounted.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self { dir: scratch() };
+        let args = ["--sparse=always".into(), self.path(), copy.path()];
+        run("cp", &args);
+        copy
+    }
+
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("image")
     }
 
+    /// Where a file beside the image may lie.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     pub(crate) fn location(&self) -> Location {
         self.path().to_str().expect("a plain path").parse().expect("a location")
+    }
+
+    pub(crate) fn open(&self) -> ironmap::Result<Volume> {
+        Volume::open(&self.location(), &OpenOptions::default())
+    }
+
+    pub(crate) fn ext4(&self) -> Arc<Ext4> {
+        let volume = self.open().unwrap_or_else(|error| panic!("{error}"));
+        Arc::clone(volume.fs())
     }
 
     /// Fails the test unless e2fsck finds nothing to repair: a broken fixture proves nothing.
@@ -83,20 +117,81 @@ impl Image {
         );
     }
 
-    /// What debugfs prints for these commands, one a line, each answer headed by `debugfs: COMMAND`.
-    pub(crate) fn debugfs(&self, write: bool, commands: &str) -> Vec<u8> {
-        let script = self.dir.path().join("debugfs-commands");
+    pub(crate) fn tune2fs(&self, options: &str) {
+        let path = self.path();
+        let mut args = words(options);
+        args.push(path.to_str().expect("a plain path"));
+        run("tune2fs", &args);
+    }
+
+    /// Changes the volume by debugfs's commands, one a line; what it prints, each answer headed by `debugfs: COMMAND`.
+    pub(crate) fn debugfs(&self, commands: &str) -> String {
+        self.run_debugfs(&["-w"], commands)
+    }
+
+    /// The same with the image opened for reading only.
+    pub(crate) fn ask_debugfs(&self, commands: &str) -> String {
+        self.run_debugfs(&[], commands)
+    }
+
+    fn run_debugfs(&self, options: &[&str], commands: &str) -> String {
+        let script = self.beside("debugfs-commands");
         std::fs::write(&script, commands).expect("the commands");
         let mut args = vec!["-f".into(), script.into_os_string()];
-        if write {
-            args.push("-w".into());
-        }
+        args.extend(options.iter().map(Into::into));
         args.push(self.path().into_os_string());
-        run("debugfs", &args)
+        String::from_utf8_lossy(&run("debugfs", &args)).into_owned()
+    }
+
+    /// Where blocks of a file or directory, or of an inode `<8>`, lie on the device.
+    pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+        let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
+        let answers = self.ask_debugfs(&commands);
+        // The commands are echoed on lines of their own.
+        let blocks =
+            answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
+        assert_eq!(blocks.len(), commands.lines().count(), "{answers}");
+        blocks
+    }
+
+    /// Overwrites bytes of a file's or directory's block.
+    pub(crate) fn poke(&self, path: &str, block: u64, offset: u64, bytes: &[u8]) {
+        let physical = self.bmap(path, std::iter::once(block))[0];
+        self.poke_block(physical, offset, bytes);
+    }
+
+    /// Overwrites bytes of a block of the volume.
+    pub(crate) fn poke_block(&self, block: u64, offset: u64, bytes: &[u8]) {
+        self.file()
+            .write_all_at(bytes, block * self.block_size() + offset)
+            .expect("write the image");
+    }
+
+    /// A block of the volume.
+    pub(crate) fn block(&self, block: u64) -> Vec<u8> {
+        let mut bytes = vec![0; self.block_size() as usize];
+        self.file().read_exact_at(&mut bytes, block * self.block_size()).expect("read the image");
+        bytes
+    }
+
+    /// By the superblock's own words, whatever the state of the rest.
+    pub(crate) fn block_size(&self) -> u64 {
+        let mut log = [0; 4];
+        self.file().read_exact_at(&mut log, 1024 + 0x18).expect("read the superblock");
+        1024 << u32::from_le_bytes(log)
+    }
+
+    fn file(&self) -> File {
+        File::options().read(true).write(true).open(self.path()).expect("open the image")
     }
 
     /// Mounts it with the kernel's ext4 by a loop device. Needs root.
     pub(crate) fn mount(&self, options: &str) -> LoopMount {
+        self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// The same where the kernel may refuse it; what mount(8) says then.
+    pub(crate) fn try_mount(&self, options: &str) -> Result<LoopMount, String> {
         LoopMount::new(self, options)
     }
 }
@@ -108,7 +203,7 @@ pub(crate) struct LoopMount {
 }
 
 impl LoopMount {
-    fn new(image: &Image, options: &str) -> Self {
+    fn new(image: &Image, options: &str) -> Result<Self, String> {
         let device =
             run("losetup", &["--find".as_ref(), "--show".as_ref(), image.path().as_os_str()]);
         let device = String::from_utf8(device).expect("a device's name").trim().to_owned();
@@ -117,8 +212,8 @@ impl LoopMount {
         std::fs::create_dir_all(&mount.dir).expect("a mount point");
         let args =
             ["-t", "ext4", "-o", options, &mount.device, mount.dir.to_str().expect("a plain path")];
-        run("mount", &args);
-        mount
+        let result = output("mount", &args);
+        if result.status.success() { Ok(mount) } else { Err(failure("mount", &args, &result)) }
     }
 
     /// Where it is mounted.

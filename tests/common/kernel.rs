@@ -18,7 +18,14 @@ const FILES_A_CALL: usize = 500;
 /// Everything that the kernel says of a tree, without the maps. Reads are planned from the seed.
 pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = View::new();
-    visit(root, b"", &mut view, depth, seed);
+    visit(root, b"", &mut view, Some(depth), seed);
+    view
+}
+
+/// What `stat` says of a tree whose contents and links cannot be read.
+pub(crate) fn view_of_stats(root: &Path) -> View {
+    let mut view = View::new();
+    visit(root, b"", &mut view, None, 0);
     view
 }
 
@@ -37,7 +44,7 @@ pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     view
 }
 
-fn visit(root: &Path, path: &[u8], view: &mut View, depth: Depth, seed: u64) {
+fn visit(root: &Path, path: &[u8], view: &mut View, depth: Option<Depth>, seed: u64) {
     let absolute = root.join(OsStr::from_bytes(path));
     let stat = rustix::fs::statx(
         CWD,
@@ -49,12 +56,12 @@ fn visit(root: &Path, path: &[u8], view: &mut View, depth: Depth, seed: u64) {
     let file_type = FileType::from_raw_mode(stat.stx_mode.into());
     let mut record = record(&stat, file_type);
     record.xattrs = Some(xattrs(&absolute));
-    match file_type {
-        FileType::Symlink => {
+    match (file_type, depth) {
+        (FileType::Symlink, Some(_)) => {
             let target = std::fs::read_link(&absolute).expect("a link's target");
             record.target = Some(target.as_os_str().as_bytes().to_vec());
         }
-        FileType::RegularFile => {
+        (FileType::RegularFile, Some(depth)) => {
             let file = File::open(&absolute)
                 .unwrap_or_else(|error| panic!("{}: {error}", absolute.display()));
             record.reads = plan(&file, stat.stx_size, depth, seed);

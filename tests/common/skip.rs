@@ -52,6 +52,11 @@ pub(crate) fn note(test: &str, reason: &str) {
     }
 }
 
+/// Records that a part of a test does not run.
+pub(crate) fn note_part(test: &str, part: &str, reason: &str) {
+    note(&format!("{test}, {part}"), &reason.replace('\n', " "));
+}
+
 /// Leaves the test, noting its name and the reason, unless all needs are met.
 #[macro_export]
 macro_rules! require {

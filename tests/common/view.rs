@@ -3,8 +3,11 @@
 //! This file alone knows ironmap's interface; oracles fill the same records.
 
 use std::collections::BTreeMap;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
+use ironmap::bio::Buffer;
+use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::{Ext4, Inode};
 use ironmap::fs::{FileType, Timestamp};
 use ironmap::iomap::IomapType;
@@ -82,6 +85,31 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
+/// How to read: the bytes do not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// Into one buffer at any address.
+    Plain,
+    Vectored,
+    /// Submitted, waited for and taken.
+    Async,
+    /// As `O_DIRECT` wants it, by a handle that takes nothing else.
+    Strict,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Vectored, Self::Async, Self::Strict];
+}
+
+/// What every device can take in one piece.
+const STRICT: u64 = 4096;
+
+/// A file, open in both ways.
+pub(crate) struct Handles {
+    any: File,
+    strict: File,
+}
+
 /// A volume opened by ironmap, the one that is under test.
 pub(crate) struct Subject {
     volume: Volume,
@@ -131,14 +159,60 @@ impl Subject {
     }
 
     /// A regular file, to read from.
-    pub(crate) fn file(&self, inode: u64) -> File {
-        let inode = self.volume.fs().inode(ironmap::units::InodeNo(inode)).expect("the inode");
-        self.volume.open_inode(inode, FileOptions::default()).expect("open the file")
+    pub(crate) fn file(&self, inode: u64) -> Handles {
+        let open = |strict| {
+            let inode = self.volume.fs().inode(ironmap::units::InodeNo(inode)).expect("the inode");
+            self.volume.open_inode(inode, FileOptions { strict }).expect("open the file")
+        };
+        Handles { any: open(false), strict: open(true) }
     }
 
-    /// One read, which must not be short but at the file's end.
-    pub(crate) fn read(&mut self, file: &File, buf: &mut [u8], pos: u64) -> ironmap::Result<usize> {
-        file.read_at(&mut self.queue, buf, FilePos(pos))
+    /// One read, which must not be short but at the file's end: `bytes` holds what came.
+    pub(crate) fn read(
+        &mut self,
+        file: &Handles,
+        way: Way,
+        read: &Read,
+        bytes: &mut Vec<u8>,
+    ) -> ironmap::Result<()> {
+        let queue = &mut self.queue;
+        bytes.clear();
+        match way {
+            Way::Plain => {
+                bytes.resize(read.len, 0xa5);
+                let count = file.any.read_at(queue, bytes, FilePos(read.pos))?;
+                bytes.truncate(count);
+            }
+            Way::Vectored => {
+                bytes.resize(read.len, 0xa5);
+                let (head, tail) = bytes.split_at_mut(read.len / 3);
+                let mut bufs = [IoSliceMut::new(head), IoSliceMut::new(tail)];
+                let pos = FilePos(read.pos);
+                let count = file.any.read_vectored_at(queue, &mut bufs, pos, DioFlags::empty())?;
+                bytes.truncate(count);
+            }
+            Way::Async => {
+                let memory = Buffer::from(vec![0xa5; read.len]);
+                let pos = FilePos(read.pos);
+                let sent = file.any.submit_read(queue, memory, pos, DioFlags::empty(), read.pos);
+                sent.map_err(|rejected| rejected.error)?;
+                queue.wait(1)?;
+                let done = queue.pop().expect("a completion");
+                assert_eq!(done.token, read.pos);
+                bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
+            }
+            Way::Strict => {
+                // Whole blocks of any device around what is asked for.
+                let start = read.pos & !(STRICT - 1);
+                let skipped = (read.pos - start) as usize;
+                let len = (skipped + read.len).next_multiple_of(STRICT as usize);
+                let mut buf = Buffer::aligned(len)?;
+                let count = file.strict.read_at(queue, &mut buf, FilePos(start))?;
+                let end = count.min(skipped + read.len);
+                bytes.extend_from_slice(buf[..end].get(skipped..).unwrap_or_default());
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn queue(&mut self) -> &mut Queue {

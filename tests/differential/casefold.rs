@@ -45,7 +45,7 @@ fn names_are_found_in_any_case() {
     let options =
         ["-t", "ext4", "-b", "1024", "-N", "4096", "-O", "casefold", "-E", "encoding=utf8"];
     let image = Image::populated("64M", &options, source.path());
-    image.debugfs(true, &format!("sif /dir flags {FLAGS}\nsif /odd flags {FLAGS}\n"));
+    image.debugfs(&format!("sif /dir flags {FLAGS}\nsif /odd flags {FLAGS}\n"));
     image.rebuild_directories();
     image.check();
 

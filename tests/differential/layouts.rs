@@ -70,7 +70,7 @@ impl Layout {
         let options: Vec<_> = options.iter().map(String::as_str).collect();
         let image = Image::populated(SIZE, &options, source.path());
         if self.has("project") {
-            image.debugfs(true, "sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
+            image.debugfs("sif /sizes/100 projid 4711\nsif /xattrs projid 4294967294\n");
             // The quotas, which neither mke2fs nor debugfs kept.
             image.repair();
         }
@@ -212,37 +212,38 @@ macro_rules! layouts {
     };
 }
 
+// Several sizes of block where the feature's own structures depend on it.
 layouts! {
     ext2: [1024, 2048, 4096], layout("ext2", &["-t", "ext2"]);
     ext3: [1024, 2048, 4096], layout("ext3", &["-t", "ext3"]);
     ext4: [1024, 2048, 4096, 65536], layout("ext4", &["-t", "ext4"]);
-    no_64bit: [1024, 4096], layout("no 64bit", &["-t", "ext4", "-O", "^64bit"]);
-    no_flex_bg: [1024, 4096], layout("no flex_bg", &["-t", "ext4", "-O", "^flex_bg"]);
-    meta_bg: [1024, 4096], layout("meta_bg", &["-t", "ext4", "-O", "meta_bg,^resize_inode"]);
+    no_64bit: [1024], layout("no 64bit", &["-t", "ext4", "-O", "^64bit"]);
+    no_flex_bg: [4096], layout("no flex_bg", &["-t", "ext4", "-O", "^flex_bg"]);
+    meta_bg: [1024], layout("meta_bg", &["-t", "ext4", "-O", "meta_bg,^resize_inode"]);
     bigalloc: [1024, 2048, 4096], layout("bigalloc", &["-t", "ext4", "-O", "bigalloc", "-C", "16384"]);
-    no_metadata_csum: [1024, 4096], layout("no metadata_csum", &["-t", "ext4", "-O", "^metadata_csum"]);
-    metadata_csum_seed: [1024, 4096], layout("metadata_csum_seed", &["-t", "ext4", "-O", "metadata_csum_seed"]);
-    gdt_csum: [1024, 4096], layout("gdt_csum", &["-t", "ext4", "-O", "^metadata_csum,uninit_bg"]);
-    sparse_super2: [1024, 4096], layout("sparse_super2", &["-t", "ext4", "-O", "sparse_super2,^resize_inode"]);
+    no_metadata_csum: [1024], layout("no metadata_csum", &["-t", "ext4", "-O", "^metadata_csum"]);
+    metadata_csum_seed: [4096], layout("metadata_csum_seed", &["-t", "ext4", "-O", "metadata_csum_seed"]);
+    gdt_csum: [1024], layout("gdt_csum", &["-t", "ext4", "-O", "^metadata_csum,uninit_bg"]);
+    sparse_super2: [4096], layout("sparse_super2", &["-t", "ext4", "-O", "sparse_super2,^resize_inode"]);
     inline_data: [1024, 2048, 4096], layout("inline_data", &["-t", "ext4", "-O", "inline_data"]);
     inline_data_wide: [4096], layout("inline_data, inodes of 1024", &["-t", "ext4", "-O", "inline_data", "-I", "1024"]);
-    no_dir_index: [1024, 4096], layout("no dir_index", &["-t", "ext4", "-O", "^dir_index"]);
-    no_filetype: [1024, 4096], layout("no filetype", &["-t", "ext4", "-O", "^filetype"]);
+    no_dir_index: [1024], layout("no dir_index", &["-t", "ext4", "-O", "^dir_index"]);
+    no_filetype: [4096], layout("no filetype", &["-t", "ext4", "-O", "^filetype"]);
     no_extents: [1024, 4096], layout("no extents", &["-t", "ext4", "-O", "^extent,^64bit"]);
-    large_dir: [1024, 4096], layout("large_dir", &["-t", "ext4", "-O", "large_dir"]);
-    casefold: [1024, 4096], layout("casefold", &["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8"])
+    large_dir: [1024], layout("large_dir", &["-t", "ext4", "-O", "large_dir"]);
+    casefold: [4096], layout("casefold", &["-t", "ext4", "-O", "casefold", "-E", "encoding=utf8"])
         .kernel_needs(&[Need::KernelExt4("casefold")]);
     ea_inode: [1024, 4096], layout("ea_inode", &["-t", "ext4", "-O", "ea_inode"]);
-    no_huge_file: [1024, 4096], layout("no huge_file", &["-t", "ext4", "-O", "^huge_file"]);
-    inode_128: [1024, 4096], layout("inodes of 128", &["-t", "ext4", "-I", "128"]);
-    inode_512: [1024, 4096], layout("inodes of 512", &["-t", "ext4", "-I", "512"]);
+    no_huge_file: [4096], layout("no huge_file", &["-t", "ext4", "-O", "^huge_file"]);
+    inode_128: [1024], layout("inodes of 128", &["-t", "ext4", "-I", "128"]);
+    inode_512: [4096], layout("inodes of 512", &["-t", "ext4", "-I", "512"]);
     no_extra_isize: [4096], layout("no extra_isize", &["-t", "ext4", "-O", "^extra_isize"]);
-    orphan_file: [1024, 4096], layout("orphan_file", &["-t", "ext4", "-O", "orphan_file"]);
+    orphan_file: [1024], layout("orphan_file", &["-t", "ext4", "-O", "orphan_file"]);
     mmp: [4096], layout("mmp", &["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
-    quota_project: [1024, 4096], layout("quota, project", &["-t", "ext4", "-O", "quota,project"]).kernel_reads_only();
+    quota_project: [4096], layout("quota, project", &["-t", "ext4", "-O", "quota,project"]).kernel_reads_only();
     encrypt: [4096], layout("encrypt", &["-t", "ext4", "-O", "encrypt"]);
     verity: [4096], layout("verity", &["-t", "ext4", "-O", "verity"]);
     fast_commit: [4096], layout("fast_commit", &["-t", "ext4", "-O", "fast_commit"]);
-    no_journal: [1024, 4096], layout("no journal", &["-t", "ext4", "-O", "^has_journal"]);
+    no_journal: [1024], layout("no journal", &["-t", "ext4", "-O", "^has_journal"]);
     small_groups: [1024, 4096], layout("groups of 512 blocks", &["-t", "ext4", "-g", "512", "-O", "^resize_inode"]);
 }

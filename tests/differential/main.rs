@@ -7,6 +7,7 @@ mod casefold;
 mod engines;
 mod layouts;
 mod real_tree;
+mod sealed;
 
 use common::compare::{assert_contents, assert_same};
 use common::image::Image;

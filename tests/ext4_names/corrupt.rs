@@ -1,18 +1,18 @@
 //! Damaged directories, trees and attributes: an error that names the place, never a panic or an endless walk.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 
 use ironmap::fs::ext4::{Follow, Inode};
 use ironmap::{Error, ErrorKind};
 
-use crate::image::Image;
+use crate::common::image::{Image, scratch, words};
+use crate::common::rng::Rng;
 
 const HASH_SEED: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
 /// A volume with a linear and a hashed directory of files, with checksums or without.
 fn image(checksums: bool) -> Image {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     for (dir, count) in [("linear", 5), ("hashed", 400)] {
         fs::create_dir(source.path().join(dir)).unwrap();
         for number in 0..count {
@@ -21,13 +21,13 @@ fn image(checksums: bool) -> Image {
     }
     let feature = if checksums { "metadata_csum" } else { "^metadata_csum" };
     let options = format!("-t ext4 -b 1024 -O {feature} -E hash_seed={HASH_SEED}");
-    let image = Image::of_tree(&options, "16M", Some(source.path()));
-    image.index_directories();
+    let image = Image::populated("16M", &words(&options), source.path());
+    image.rebuild_directories();
     image
 }
 
 fn dir(image: &Image, path: &str) -> Inode {
-    image.open().resolve(path.as_bytes(), Follow::All).unwrap()
+    image.ext4().resolve(path.as_bytes(), Follow::All).unwrap()
 }
 
 fn list(dir: &Inode) -> Result<usize, Error> {
@@ -112,7 +112,7 @@ fn broken_trees_are_refused_by_field() {
 fn a_tree_that_leads_in_circles_ends() {
     let image = image(false);
     let blocks = dir(&image, "hashed").size() / 1024;
-    let output = image.debugfs(&format!("dx_hash -h half_md4 -s {HASH_SEED} missing\n"));
+    let output = image.ask_debugfs(&format!("dx_hash -h half_md4 -s {HASH_SEED} missing\n"));
     let hash = output.split(" is 0x").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     let continued = u32::from_str_radix(hash, 16).unwrap() | 1;
     // Entries that all lead to block 1, each but the first marked as continuing the leaf before it.
@@ -134,35 +134,25 @@ fn a_tree_that_leads_in_circles_ends() {
 fn random_damage_is_survived() {
     let image = image(false);
     image.debugfs("ea_set linear user.a b\nea_set hashed user.name 0123456789\n");
-    let bytes = fs::read(&image.path).unwrap();
-    let file = fs::File::options().write(true).open(&image.path).unwrap();
-    // xorshift64 from a fixed seed.
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut random = move |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
-    let block_of = |path: &str, block: u64| {
-        let output = image.debugfs(&format!("bmap {path} {block}\n"));
-        output.lines().last().unwrap().trim().parse::<usize>().unwrap()
-    };
-    let mut targets = vec![block_of("linear", 0)];
-    targets.extend((0..4).map(|block| block_of("hashed", block)));
-    let stat = image.debugfs("imap linear\n");
+    let bytes = fs::read(image.path()).unwrap();
+    let mut rng = Rng::new(7);
+    let mut random = |below: u64| rng.below(below);
+    let mut targets = image.bmap("linear", 0..1);
+    targets.extend(image.bmap("hashed", 0..4));
+    let stat = image.ask_debugfs("imap linear\n");
     let table = stat.split("located at block ").nth(1).unwrap().split(',').next().unwrap();
     targets.push(table.trim().parse().unwrap());
     for _ in 0..1500 {
         for target in &targets {
-            file.write_all_at(&bytes[target * 1024..][..1024], *target as u64 * 1024).unwrap();
+            let before = &bytes[*target as usize * 1024..][..1024];
+            image.poke_block(*target, 0, before);
         }
         for _ in 0..=random(3) {
-            let target = targets[random(targets.len() as u64) as usize] as u64;
+            let target = targets[random(targets.len() as u64) as usize];
             let offset = if random(2) == 0 { random(64) } else { random(1024) };
-            file.write_all_at(&[random(256) as u8], target * 1024 + offset).unwrap();
+            image.poke_block(target, offset, &[random(256) as u8]);
         }
-        let fs = image.open();
+        let fs = image.ext4();
         for path in ["linear", "hashed"] {
             let Ok(dir) = fs.resolve(path.as_bytes(), Follow::All) else { continue };
             let _ = list(&dir);
@@ -203,12 +193,12 @@ fn impossible_directory_sizes_are_refused() {
 /// Names of an encrypted directory and targets of encrypted links are not given out.
 #[test]
 fn encrypted_names_are_refused() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     fs::create_dir(source.path().join("dir")).unwrap();
     std::os::unix::fs::symlink("target", source.path().join("link")).unwrap();
-    let image = Image::of_tree("-t ext4 -O encrypt", "16M", Some(source.path()));
+    let image = Image::populated("16M", &words("-t ext4 -O encrypt"), source.path());
     image.debugfs("set_inode_field dir flags 0x80800\nset_inode_field link flags 0x800\n");
-    let fs = image.open();
+    let fs = image.ext4();
     let dir = fs.resolve(b"dir", Follow::All).unwrap();
     assert_eq!(dir.read_dir().err().map(|e| e.kind()), Some(ErrorKind::Encrypted));
     assert_eq!(
@@ -250,7 +240,7 @@ fn overlapping_values_are_limited() {
 /// A block of attributes whose fields contradict each other is refused, with its checksum or without.
 #[test]
 fn broken_attribute_blocks_are_refused() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     fs::write(source.path().join("file"), "").unwrap();
     for (checksums, offset, bytes, field) in [
         (true, 900, &[1, 2, 3][..], "h_checksum"),
@@ -263,10 +253,10 @@ fn broken_attribute_blocks_are_refused() {
         (false, 32 + 12, &[1, 1, 1, 1], "e_hash"),
     ] {
         let options = if checksums { "-b 1024 -I 128" } else { "-b 1024 -I 128 -O ^metadata_csum" };
-        let image = Image::of_tree(&format!("-t ext4 {options}"), "16M", Some(source.path()));
+        let image = Image::populated("16M", &words(&format!("-t ext4 {options}")), source.path());
         let value = "v".repeat(200);
         image.debugfs(&format!("ea_set file user.name {value}\n"));
-        let stat = image.debugfs("stat file\n");
+        let stat = image.ask_debugfs("stat file\n");
         let block: u64 = stat
             .split("File ACL: ")
             .nth(1)

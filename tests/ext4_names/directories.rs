@@ -11,7 +11,9 @@ use ironmap::ErrorKind;
 use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Ext4, Follow, InodeFlags, JournalState};
 
-use crate::image::Image;
+use crate::common::image::{Image, scratch, words};
+use crate::common::skip::Need;
+use crate::require;
 
 /// Names of all lengths, some not ASCII, some not UTF-8: `count` of them, each its own.
 fn name(number: usize) -> Vec<u8> {
@@ -43,7 +45,7 @@ fn assert_names(fs: &Arc<Ext4>, path: &str, expected: &BTreeMap<Vec<u8>, u64>) {
 /// Every feature that changes how a directory is stored gives the tree that was copied in.
 #[test]
 fn a_copied_tree_has_the_names_and_types_of_its_source() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     let root = source.path();
     for (dir, count) in
         [("empty", 0), ("one", 1), ("small", 5), ("inline-full", 12), ("large", 600)]
@@ -71,10 +73,10 @@ fn a_copied_tree_has_the_names_and_types_of_its_source() {
         "-t ext4 -b 1024 -O inline_data -I 512",
         "-t ext4 -b 4096 -O inline_data,ea_inode",
     ] {
-        let image = Image::of_tree(options, "64M", Some(root));
-        compare_tree(&image.open(), root, options);
-        image.index_directories();
-        compare_tree(&image.open(), root, options);
+        let image = Image::populated("64M", &words(options), root);
+        compare_tree(&image.ext4(), root, options);
+        image.rebuild_directories();
+        compare_tree(&image.ext4(), root, options);
     }
 }
 
@@ -109,7 +111,7 @@ fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
 /// Lookup goes by the tree alone where there is one, so a wrong hash function loses names.
 #[test]
 fn every_hash_function_finds_every_name() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     let dir = source.path().join("dir");
     fs::create_dir(&dir).unwrap();
     fs::write(source.path().join("file"), "").unwrap();
@@ -121,17 +123,17 @@ fn every_hash_function_finds_every_name() {
         // 1: bytes of a name are signed numbers, 2: unsigned.
         for flags in [1, 2] {
             let options = "-t ext4 -b 1024 -E hash_seed=00112233-4455-6677-8899-aabbccddeeff";
-            let image = Image::of_tree(options, "64M", Some(source.path()));
-            image.tune(&format!("-E hash_alg={algorithm}"));
+            let image = Image::populated("64M", &words(options), source.path());
+            image.tune2fs(&format!("-E hash_alg={algorithm}"));
             image.debugfs(&format!("set_super_value flags {flags}\n"));
-            let number = image.open().resolve(b"file", Follow::All).unwrap().number().0;
+            let number = image.ext4().resolve(b"file", Follow::All).unwrap().number().0;
             let expected = (0..4_000).map(|index| (name(index), number)).collect();
-            image.index_directories();
-            image.assert_sound();
-            let fs = image.open();
+            image.rebuild_directories();
+            image.check();
+            let fs = image.ext4();
             let dir = fs.resolve(b"dir", Follow::All).unwrap();
             assert!(dir.flags().contains(InodeFlags::INDEX), "{algorithm}");
-            let dump = image.debugfs("htree_dump dir\n");
+            let dump = image.ask_debugfs("htree_dump dir\n");
             assert!(dump.contains("Indirect levels: 1"), "two levels of nodes: {algorithm}");
             assert_names(&fs, "dir", &expected);
         }
@@ -141,15 +143,16 @@ fn every_hash_function_finds_every_name() {
 /// What the kernel put in a directory is found, through a tree of three levels of nodes.
 #[test]
 fn kernel_made_directories_of_any_depth_are_found_whole() {
+    require!([Need::Root]);
     for (options, count, levels) in [
         ("-t ext4 -b 1024 -O large_dir", 70_000, 2),
         ("-t ext4 -b 1024 -O ^metadata_csum", 10_000, 1),
         ("-t ext4 -b 4096", 100_000, 1),
         ("-t ext3 -b 4096", 2_000, 0),
     ] {
-        let image = Image::new(options, "256M");
-        let Some(mount) = image.mount("kernel_made_directories") else { return };
-        let dir = mount.path().join("dir");
+        let image = Image::mke2fs("256M", &words(options));
+        let mount = image.mount("rw");
+        let dir = mount.dir().join("dir");
         fs::create_dir(&dir).unwrap();
         let mut expected = BTreeMap::new();
         let mut number = 0;
@@ -160,7 +163,7 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
             }
             // Few inodes with many links each.
             let path = dir.join(std::ffi::OsStr::from_bytes(&name));
-            let shared = mount.path().join(format!("shared-{}", index / 20_000));
+            let shared = mount.dir().join(format!("shared-{}", index / 20_000));
             if index % 20_000 == 0 {
                 fs::write(&shared, "").unwrap();
                 number = fs::metadata(&shared).unwrap().ino();
@@ -169,9 +172,9 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
             expected.insert(name, number);
         }
         drop(mount);
-        let dump = image.debugfs("htree_dump dir\n");
+        let dump = image.ask_debugfs("htree_dump dir\n");
         assert!(dump.contains(&format!("Indirect levels: {levels}")), "{options}");
-        assert_names(&image.open(), "dir", &expected);
+        assert_names(&image.ext4(), "dir", &expected);
     }
 }
 
@@ -180,10 +183,11 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
 /// The eight names have the same legacy hash; they were found by trying all of nine digits up to 260,000,000.
 #[test]
 fn names_of_equal_hash_are_found_across_leaves() {
-    let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "16M");
-    image.tune("-E hash_alg=legacy");
-    let Some(mount) = image.mount("names_of_equal_hash") else { return };
-    let dir = mount.path().join("dir");
+    require!([Need::Root]);
+    let image = Image::mke2fs("16M", &words("-t ext4 -b 1024 -O ^metadata_csum"));
+    image.tune2fs("-E hash_alg=legacy");
+    let mount = image.mount("rw");
+    let dir = mount.dir().join("dir");
     fs::create_dir(&dir).unwrap();
     let colliding = [
         22_772_571,
@@ -202,9 +206,9 @@ fn names_of_equal_hash_are_found_across_leaves() {
         expected.insert(name.clone().into_bytes(), fs::metadata(dir.join(&name)).unwrap().ino());
     }
     drop(mount);
-    let dump = image.debugfs("htree_dump dir\n");
+    let dump = image.ask_debugfs("htree_dump dir\n");
     assert!(dump.contains("Hash 0xc045064d"), "the hash continues in another leaf: {dump}");
-    assert_names(&image.open(), "dir", &expected);
+    assert_names(&image.ext4(), "dir", &expected);
 }
 
 /// A directory that ignores case finds names in any case and any normal form, hashed and linear; bytes that are no UTF-8
@@ -212,12 +216,12 @@ fn names_of_equal_hash_are_found_across_leaves() {
 #[test]
 fn names_without_regard_to_case() {
     for (padding, indexed) in [(0, false), (400, true)] {
-        let source = tempfile::tempdir().unwrap();
+        let source = scratch();
         fs::create_dir(source.path().join("dir")).unwrap();
-        let image = Image::of_tree(
-            "-t ext4 -b 1024 -O casefold -E encoding=utf8",
+        let image = Image::populated(
             "32M",
-            Some(source.path()),
+            &words("-t ext4 -b 1024 -O casefold -E encoding=utf8"),
+            source.path(),
         );
         fs::write(source.path().join("empty"), "").unwrap();
         let empty = source.path().join("empty").display().to_string();
@@ -232,8 +236,8 @@ fn names_without_regard_to_case() {
         }
         commands.push_str("cd /\nset_inode_field dir flags 0x40080000\n");
         image.debugfs(&commands);
-        image.index_directories();
-        let fs = image.open();
+        image.rebuild_directories();
+        let fs = image.ext4();
         let dir = fs.resolve(b"dir", Follow::All).unwrap();
         assert!(dir.flags().contains(InodeFlags::CASEFOLD));
         assert_eq!(dir.flags().contains(InodeFlags::INDEX), indexed);
@@ -261,14 +265,15 @@ fn names_without_regard_to_case() {
 /// mounts a copy of the same state for comparison.
 #[test]
 fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
-    let image = Image::new("-t ext4 -O fast_commit", "64M");
-    let Some(mount) = image.mount("names_in_fast_commits") else { return };
-    let at = |path: &str| mount.path().join(path);
+    require!([Need::Root]);
+    let image = Image::mke2fs("64M", &words("-t ext4 -O fast_commit"));
+    let mount = image.mount("rw");
+    let at = |path: &str| mount.dir().join(path);
     fs::create_dir(at("dir")).unwrap();
     for number in 0..400 {
         fs::write(at(&format!("dir/old-{number}")), "").unwrap();
     }
-    rustix::fs::syncfs(fs::File::open(mount.path()).unwrap()).unwrap();
+    rustix::fs::syncfs(fs::File::open(mount.dir()).unwrap()).unwrap();
     fs::create_dir(at("new")).unwrap();
     for number in 0..10 {
         fs::write(at(&format!("dir/added-{number}")), "").unwrap();
@@ -285,13 +290,13 @@ fn names_in_fast_commits_are_those_that_the_kernel_recovers() {
     let dirty = image.copy();
     drop(mount);
     let recovered = dirty.copy();
-    let mount = recovered.mount("names_in_fast_commits").unwrap();
-    let fs = dirty.open();
+    let mount = recovered.mount("rw");
+    let fs = dirty.ext4();
     let state = &fs.journal().state;
     let fast = matches!(state, JournalState::Recovered(recovery) if recovery.fast_commits > 0);
     assert!(fast, "the kernel made fast commits: {state:?}");
     for path in ["dir", "new"] {
-        let entries = fs::read_dir(mount.path().join(path)).unwrap().map(Result::unwrap);
+        let entries = fs::read_dir(mount.dir().join(path)).unwrap().map(Result::unwrap);
         let expected = entries.map(|e| (e.file_name().as_bytes().to_vec(), e.ino())).collect();
         assert_names(&fs, path, &expected);
     }

@@ -10,12 +10,12 @@ use ironmap::fs::ext4::{Ext4, Follow};
 use ironmap::iomap::MapFile;
 use ironmap::units::FilePos;
 
-use crate::image::Image;
+use crate::common::image::{Image, scratch, words};
 
 /// Targets of all lengths around the limits of each storage come back as they went in.
 #[test]
 fn targets_of_links_are_those_of_the_source() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     let lengths = [1, 59, 60, 61, 100, 159, 160, 161, 255, 1000, 1022];
     for length in lengths {
         symlink("t".repeat(length), source.path().join(format!("link{length}"))).unwrap();
@@ -27,8 +27,8 @@ fn targets_of_links_are_those_of_the_source() {
         "-t ext4 -b 4096 -O inline_data -I 1024",
         "-t ext4 -b 65536 -O ea_inode",
     ] {
-        let image = Image::of_tree(options, "32M", Some(source.path()));
-        let fs = image.open();
+        let image = Image::populated("32M", &words(options), source.path());
+        let fs = image.ext4();
         for length in lengths {
             let path = format!("link{length}");
             let link = fs.resolve(path.as_bytes(), Follow::NotLast).unwrap();
@@ -41,14 +41,14 @@ fn targets_of_links_are_those_of_the_source() {
 /// Inline files of every size, at every position, give their bytes.
 #[test]
 fn content_of_inline_files_is_that_of_the_source() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     let content: Vec<u8> = (0..400_u32).map(|byte| byte as u8).collect();
     let sizes = [1, 4, 59, 60, 61, 100, 300];
     for size in sizes {
         fs::write(source.path().join(format!("file{size}")), &content[..size]).unwrap();
     }
-    let image = Image::of_tree("-t ext4 -O inline_data -I 512", "16M", Some(source.path()));
-    let fs = image.open();
+    let image = Image::populated("16M", &words("-t ext4 -O inline_data -I 512"), source.path());
+    let fs = image.ext4();
     for size in sizes {
         let file = fs.resolve(format!("file{size}").as_bytes(), Follow::All).unwrap();
         assert!(file.stat().flags & 0x1000_0000 != 0, "{size} bytes are inline");
@@ -69,7 +69,7 @@ fn kind(fs: &Arc<Ext4>, path: &str, follow: Follow) -> Option<ErrorKind> {
 /// Paths resolve as in the source tree, by the rules of `path_resolution(7)`.
 #[test]
 fn paths_resolve_as_in_the_kernel() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     let root = source.path();
     fs::create_dir_all(root.join("a/b/c")).unwrap();
     fs::write(root.join("a/b/file"), "").unwrap();
@@ -88,8 +88,8 @@ fn paths_resolve_as_in_the_kernel() {
     for number in 1..=41 {
         symlink(format!("chain{}", number - 1), root.join(format!("chain{number}"))).unwrap();
     }
-    let fs = Image::of_tree("-t ext4", "16M", Some(root));
-    let fs = fs.open();
+    let image = Image::populated("16M", &words("-t ext4"), root);
+    let fs = image.ext4();
     let number = |path: &str, follow| fs.resolve(path.as_bytes(), follow).unwrap().number();
     let file = number("a/b/file", Follow::NotLast);
     for path in [

@@ -1,7 +1,9 @@
 //! ext4's name space against what others say of it: the tree that mke2fs copied, debugfs, and the kernel.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod corrupt;
 mod directories;
-mod image;
 mod links_and_paths;
 mod xattrs;

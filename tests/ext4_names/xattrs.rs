@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use ironmap::fs::ext4::{Follow, Inode};
 
-use crate::image::{Image, run};
+use crate::common::command::run;
+use crate::common::image::{Image, scratch, words};
+use crate::common::skip::Need;
+use crate::require;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -44,6 +46,7 @@ fn set(path: &Path, name: &str, value: &[u8]) {
 /// its system call.
 #[test]
 fn attributes_are_those_that_the_kernel_gives() {
+    require!([Need::Root], [Need::Tool("setfacl")]);
     for (options, large) in [
         ("-t ext2 -b 1024 -I 128", 200),
         ("-t ext3 -b 4096 -I 256", 3000),
@@ -52,15 +55,13 @@ fn attributes_are_those_that_the_kernel_gives() {
         ("-t ext4 -b 1024 -O ea_inode", 60_000),
         ("-t ext4 -b 4096 -O ea_inode,^metadata_csum", 65_536),
     ] {
-        let image = Image::new(options, "64M");
-        let Some(mount) = image.mount("attributes_of_the_kernel") else { return };
+        let image = Image::mke2fs("64M", &words(options));
+        let mount = image.mount("rw");
         let mut expected = BTreeMap::new();
-        let dir = mount.path().join("dir");
+        let dir = mount.dir().join("dir");
         fs::create_dir(&dir).unwrap();
-        let acl = run(Command::new("setfacl")
-            .args(["-m", "u:1000:rw,g:7:r,m::rwx", "-m", "d:u:33:x"])
-            .arg(&dir));
-        drop(acl);
+        let acl = ["-m", "u:1000:rw,g:7:r,m::rwx", "-m", "d:u:33:x", dir.to_str().unwrap()];
+        run("setfacl", &acl);
         for name in ["small", "many", "large", "same-large", "none"] {
             fs::write(dir.join(name), name).unwrap();
         }
@@ -81,10 +82,10 @@ fn attributes_are_those_that_the_kernel_gives() {
             fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).chain([dir.clone()])
         {
             let attributes = by_system_calls(&path);
-            expected.insert(path.strip_prefix(mount.path()).unwrap().to_owned(), attributes);
+            expected.insert(path.strip_prefix(mount.dir()).unwrap().to_owned(), attributes);
         }
         drop(mount);
-        let fs = image.open();
+        let fs = image.ext4();
         for (path, expected) in expected {
             let inode = fs.resolve(path.as_os_str().as_encoded_bytes(), Follow::NotLast).unwrap();
             assert!(ours(&inode) == expected, "{options}: {}", path.display());
@@ -95,9 +96,9 @@ fn attributes_are_those_that_the_kernel_gives() {
 /// Without the kernel: what debugfs wrote, of every kind of name that it knows.
 #[test]
 fn attributes_are_those_that_debugfs_wrote() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     fs::write(source.path().join("file"), "content").unwrap();
-    let image = Image::of_tree("-t ext4 -b 1024 -O inline_data", "16M", Some(source.path()));
+    let image = Image::populated("16M", &words("-t ext4 -b 1024 -O inline_data"), source.path());
     let long = "v".repeat(400);
     let mut expected = BTreeMap::new();
     let mut commands = String::new();
@@ -112,8 +113,8 @@ fn attributes_are_those_that_debugfs_wrote() {
         expected.insert(name.as_bytes().to_vec(), value.as_bytes().to_vec());
     }
     image.debugfs(&commands);
-    let list = image.debugfs("ea_list file\n");
+    let list = image.ask_debugfs("ea_list file\n");
     assert!(list.contains("system.data"), "the file is inline: {list}");
-    let file = image.open().resolve(b"file", Follow::All).unwrap();
+    let file = image.ext4().resolve(b"file", Follow::All).unwrap();
     assert_eq!(ours(&file), expected);
 }

@@ -254,7 +254,7 @@ fn parts_of_an_image_are_volumes() {
 /// Manual pages and completions come for every command.
 #[test]
 fn manual_pages_and_completions_are_generated() {
-    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let bench = Bench::empty();
     bench.succeed(["man", "."]);
     for page in ["ironmap", "ironmap-ls", "ironmap-cp", "ironmap-info", "ironmap-map"] {
         let page = fs::read_to_string(bench.path(&format!("{page}.1"))).unwrap();

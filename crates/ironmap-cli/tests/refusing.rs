@@ -39,7 +39,7 @@ fn refuse(bench: &Bench, cases: &[Case]) {
 
 #[test]
 fn a_wrong_command_line_is_told_in_one_line() {
-    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let bench = Bench::empty();
     refuse(
         &bench,
         &[
@@ -60,7 +60,7 @@ fn a_wrong_command_line_is_told_in_one_line() {
 
 #[test]
 fn what_is_no_volume_is_refused_by_name() {
-    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let bench = Bench::empty();
     let make = |name: &str, len: u64, at: u64, magic: &[u8]| {
         let file = File::create(bench.path(name)).unwrap();
         file.set_len(len).unwrap();
@@ -100,7 +100,7 @@ fn what_is_no_volume_is_refused_by_name() {
 
 #[test]
 fn a_whole_disk_names_its_partitions() {
-    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let bench = Bench::empty();
     let disk = File::create(bench.path("disk")).unwrap();
     disk.set_len(64 << 20).unwrap();
     let made =
@@ -192,7 +192,7 @@ fn a_volume_in_use_is_refused() {
 
 #[test]
 fn help_and_version_succeed() {
-    let bench = Bench { dir: tempfile::TempDir::new().unwrap() };
+    let bench = Bench::empty();
     for args in [&["--help"][..], &["-h"], &["--version"], &["cp", "--help"], &["ls", "-h"]] {
         assert!(!bench.succeed(args).is_empty(), "{args:?}");
     }

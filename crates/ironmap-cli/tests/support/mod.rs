@@ -19,13 +19,19 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// Without an image. The directory's name tells `./x clean-up` whose it is.
+    pub fn empty() -> Self {
+        let prefix = format!("ironmap-test-{}-", std::process::id());
+        Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
+    }
+
     /// An ext4 image of the tree of [`fill`].
     pub fn new() -> Self {
         Self::with(&["-t", "ext4", "-b", "4096"])
     }
 
     pub fn with(options: &[&str]) -> Self {
-        let bench = Self { dir: TempDir::new().unwrap() };
+        let bench = Self::empty();
         fill(&bench.source());
         let mut mke2fs = tool("mke2fs");
         mke2fs.arg("-qF").args(options).arg("-d").arg(bench.source()).arg(bench.image()).arg("64M");

@@ -11,8 +11,8 @@ use crate::fs::FileType;
 use crate::fs::ext4::blocks::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
-    COMMIT_CHECKSUM, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3, TAG_ESCAPED,
-    TAG_LAST, TAG_SAME_UUID, TAG_UUID_LEN, TAIL_LEN, tag_len,
+    COMMIT_CHECKSUM, COMMIT_FIELDS, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3,
+    TAG_ESCAPED, TAG_LAST, TAG_SAME_UUID, TAG_UUID_LEN, TAIL_LEN, tag_len,
 };
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::units::{FileBlock, FsBlock, InodeNo};
@@ -100,14 +100,16 @@ impl Log {
         }
     }
 
-    /// Verifies the checksum of a commit block of versions 2 and 3.
+    /// Verifies the checksum of a commit block of versions 2 and 3: over the block, or over its fields with zeros behind them.
+    /// The second is enough for Linux, so what follows the fields may be anything.
     pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.superblock.seed else { return Ok(()) };
-        let mut computed = crc32c_raw(seed, &content[..COMMIT_CHECKSUM.start]);
-        computed = crc32c_raw(computed, &[0; 4]);
-        computed = crc32c_raw(computed, &content[COMMIT_CHECKSUM.end..]);
         let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);
-        if stored == computed {
+        let mut zeroed = content.to_vec();
+        zeroed[COMMIT_CHECKSUM].fill(0);
+        let computed = crc32c_raw(seed, &zeroed);
+        zeroed[COMMIT_FIELDS..].fill(0);
+        if stored == computed || stored == crc32c_raw(seed, &zeroed) {
             Ok(())
         } else {
             Err(place.field("h_chksum").bad_checksum(stored, computed))

@@ -118,7 +118,7 @@ impl JournalSuperblock {
                 count => count,
             };
             log.end = blocks.saturating_sub(count);
-            // Linux leaves the block between the log and the area unused.
+            // The block between the log and the area is unused in the images that Linux left.
             fast_commits = log.end.saturating_add(1)..blocks;
         }
         if log.start == 0 || log.is_empty() {
