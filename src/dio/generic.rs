@@ -4,11 +4,11 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::{DioFlags, State, Target, bounce, misaligned};
+use super::{DioFlags, RETRIES, State, Target, bounce, misaligned};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
-use crate::iomap::{IomapType, MapFile, Mappings};
+use crate::iomap::{IomapFlags, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos};
 
 /// How many parts are in flight together for one request.
@@ -59,8 +59,9 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
                 buf[span.count..span.device].fill(0);
                 return Ok(span.count);
             }
-            // A short transfer is done again below, where transfers are continued.
+            // What was short or refused for the moment is done again below, where transfers are continued.
             Ok(_) => {}
+            Err(Errno::EAGAIN) if !flags.contains(DioFlags::NOWAIT) => {}
             Err(errno) => return Err(state.failed(errno, target.inode, pos, span.device)),
         }
     }
@@ -101,7 +102,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
     Ok(span.count)
 }
 
-/// Where on the device a range lies that is one piece and one transfer: what most requests are.
+/// Where on the device a range lies that is one piece and one transfer, with nothing to be verified: what most requests are.
 pub(super) fn one_piece<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,
@@ -113,7 +114,8 @@ pub(super) fn one_piece<M: MapFile>(
     let mut mappings =
         Mappings::new(target.map, pos, end).resident(flags.contains(DioFlags::NOWAIT));
     let Some(iomap) = mappings.next().transpose()? else { return Ok(None) };
-    let whole = iomap.kind == IomapType::Mapped && iomap.end() == end;
+    let plain = iomap.kind == IomapType::Mapped && !iomap.flags.contains(IomapFlags::INTEGRITY);
+    let whole = plain && iomap.end() == end;
     Ok((whole && len <= state.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
@@ -157,7 +159,7 @@ fn read_inline<M: MapFile>(
     Ok(())
 }
 
-/// Reads all parts; a short one is continued. The first error wins.
+/// Reads all parts; a short one is continued, one that was refused for the moment is asked for again. The first error wins.
 fn read_parts<Q: DeviceQueue, M>(
     queue: &mut Q,
     state: &mut State,
@@ -166,6 +168,7 @@ fn read_parts<Q: DeviceQueue, M>(
     mut parts: Parts<'_>,
     flags: BioFlags,
 ) -> Result<()> {
+    let mut retries = RETRIES;
     while !parts.is_empty() {
         queue.read_parts_now(&mut parts, flags);
         let mut again = Parts::new();
@@ -178,6 +181,14 @@ fn read_parts<Q: DeviceQueue, M>(
                     whole => {
                         state.stats.short += 1;
                         again.push(skip(part, whole));
+                        continue;
+                    }
+                },
+                Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => match retries {
+                    0 => Errno::EIO,
+                    _ => {
+                        retries -= 1;
+                        again.push(skip(part, 0));
                         continue;
                     }
                 },
