@@ -324,3 +324,27 @@ fn a_device_that_stays_busy_is_given_up() {
         }
     }
 }
+
+/// A metadata block that cannot be read is the error of whoever needed it, and an event with its place on the device; once it
+/// can be read again nothing of that is left.
+#[test]
+fn metadata_errors_are_events_too() {
+    let fixture = Fixture::new(4096, SEED);
+    let (sim, volume, _) = setup(&fixture, 4);
+    let file = open(&volume, FRAGMENTED, false);
+    sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
+    // The map has more extents than the inode holds.
+    let error = file.map(FilePos(0), 1).expect_err("the map");
+    assert_eq!(error.kind(), ErrorKind::Io(Errno::EIO), "{error}");
+    let (events, _) = volume.events().take();
+    let [event] = events[..] else { panic!("{events:?}") };
+    assert_eq!((event.direction, event.inode.0), (Direction::Metadata, 0));
+    assert_eq!((event.pos.0 % 4096, event.len, event.errno), (0, 4096, Errno::EIO));
+    assert!(
+        error.to_string().contains(&format!("metadata block {}", event.pos.0 / 4096)),
+        "{error}"
+    );
+    sim.set_faults(Faults::default());
+    file.map(FilePos(0), 1).expect("the map");
+    assert!(volume.events().take().0.is_empty());
+}
