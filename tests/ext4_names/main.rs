@@ -3,5 +3,6 @@
 mod corrupt;
 mod directories;
 mod image;
+mod inodes;
 mod links_and_paths;
 mod xattrs;

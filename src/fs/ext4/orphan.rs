@@ -15,13 +15,16 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// A longer list is refused: 16 MiB for the memory of what was seen.
 const MAX_LISTED: usize = 1 << 20;
+/// A longer orphan file is refused; Linux's has at most a few thousand blocks.
+const MAX_FILE_BLOCKS: u64 = 64 << 10;
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
     /// How many orphans the volume records, in the list that the superblock begins and in the orphan file.
     ///
     /// # Errors
-    /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million.
+    /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a
+    /// million listed ones, or a file of 65,536 blocks.
     pub fn orphans(self: &Arc<Self>) -> Result<u64> {
         let listed = self.listed_orphans()? as u64;
         let filed = match self.superblock.orphan_file {
@@ -37,7 +40,7 @@ impl Ext4 {
         let mut next = self.superblock.last_orphan;
         while next != 0 {
             let number = InodeNo(u64::from(next));
-            let inode = self.inode(number)?;
+            let inode = self.inode_or_orphan(number)?;
             if !seen.insert(next) {
                 let place = Place::new("inode").inode(number).field("i_dtime");
                 return Err(place.corrupt("the list of orphans loops"));
@@ -54,8 +57,13 @@ impl Ext4 {
 impl Inode {
     fn filed_orphans(&self) -> Result<u64> {
         let size = self.fs.superblock.block_size;
+        let blocks = size.blocks_for(self.size);
+        if blocks > MAX_FILE_BLOCKS {
+            let what = format!("an orphan file of {blocks} blocks, the limit is {MAX_FILE_BLOCKS}");
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
         let mut count = 0;
-        for block in 0..size.blocks_for(self.size) {
+        for block in 0..blocks {
             let Some(home) = self.home_block(FileBlock(block))? else { break };
             count += self.orphans_in(home)?;
         }
