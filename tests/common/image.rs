@@ -121,6 +121,11 @@ impl LoopMount {
         mount
     }
 
+    /// The loop device.
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Where it is mounted.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
