@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
-/// What an image file is taken to accept where the kernel says nothing: pages.
+/// What every image file is taken to accept: pages.
 const PAGE: u32 = 4096;
 /// The largest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
@@ -312,7 +312,7 @@ fn device_limits(file: &File, rdev: u64, direct: bool) -> Limits {
 }
 
 fn file_limits(file: &File, direct: bool) -> Limits {
-    let (mut logical_block, mut dma_align) = if direct { (PAGE, PAGE) } else { (1, 1) };
+    let (mut logical_block, mut dma_align) = if direct { (taken(file), PAGE) } else { (1, 1) };
     if direct
         && let Ok(statx) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && statx.stx_dio_offset_align != 0
@@ -332,6 +332,16 @@ fn file_limits(file: &File, direct: bool) -> Limits {
         poll: false,
         direct,
     }
+}
+
+/// Asks with reads, where the kernel does not say it: the smallest unit at which a direct read is not refused.
+fn taken(file: &File) -> u32 {
+    let Ok(mut probe) = Buffer::aligned(PAGE as usize) else { return PAGE };
+    let mut takes = |unit: u32| {
+        let read = rustix::io::pread(file, &mut probe[..unit as usize], unit.into());
+        !matches!(read, Err(OsErrno::INVAL))
+    };
+    [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
 }
 
 /// Asks with a read of one block: a device or file system without NOWAIT says EOPNOTSUPP.
@@ -367,6 +377,18 @@ mod tests {
             file.read_exact_at(&mut bytes, DevOffset(5000)).unwrap();
             assert_eq!(bytes, content[5100..10100]);
         }
+    }
+
+    #[test]
+    fn an_image_of_a_memory_file_system_may_have_small_blocks() {
+        let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+        let path = dir.path().join("image");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let file = BlockFile::open(&path, &OpenMode::default()).unwrap();
+        assert!(file.limits().logical_block <= 1024, "{:?}", file.limits());
+        let mut bytes = [0; 1024];
+        file.read_exact_at(&mut bytes, DevOffset(1024)).unwrap();
+        assert_eq!(bytes, [7; 1024]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::{DioFlags, RETRIES, State, Target, bounce, misaligned};
+use super::{DioFlags, RETRIES, State, Target, bounce, misaligned, zero_tail};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
@@ -209,15 +209,4 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     let gone = part.bufs.len() - left;
     part.bufs.drain(..gone);
     LentPart::new(part.bufs, DevOffset(part.at.0 + count as u64))
-}
-
-/// What the device holds behind the file's end is nobody's to see.
-fn zero_tail(bufs: &mut [IoSliceMut<'_>], from: usize, to: usize) {
-    let mut start = 0;
-    for buf in bufs {
-        let (low, high) =
-            (from.clamp(start, start + buf.len()), to.clamp(start, start + buf.len()));
-        buf[low - start..high - start].fill(0);
-        start += buf.len();
-    }
 }

@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::ops::DerefMut;
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -99,8 +100,8 @@ pub(crate) struct State {
     finished: VecDeque<Completion>,
     /// Requests submitted and not yet popped.
     outstanding: usize,
-    /// Completions that the last [`wait`] promised and that are not yet popped.
-    promised: usize,
+    /// Completions that the last [`wait`] promised and that are not yet popped; below 0 where more were popped.
+    promised: isize,
     /// Bounce buffers to be used again.
     spare: Vec<Buffer>,
     events: Arc<Events>,
@@ -139,7 +140,7 @@ impl State {
     #[inline(always)]
     fn gone(&mut self) {
         self.outstanding -= 1;
-        self.promised = self.promised.saturating_sub(1);
+        self.promised -= 1;
     }
 
     /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
@@ -170,20 +171,33 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
             state.stats.simple_hits += 1;
             match queue.read_now(buf, at, flags.for_bio()) {
                 Ok(count) if count == buf.len() => Ok(count),
-                // What was short or refused for the moment is done again from its start where transfers are continued.
-                Ok(_) => {
-                    generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
-                }
-                Err(Errno::EAGAIN) if !flags.contains(DioFlags::NOWAIT) => {
-                    generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
-                }
-                Err(errno) => Err(state.failed(errno, target.inode, pos, buf.len())),
+                other => read_again(queue, state, target, buf, pos, flags, other),
             }
         }
         Err(reason) => {
             state.stats.miss(reason);
             generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
         }
+    }
+}
+
+/// What comes of a simple read that was not clean: one that was short, or refused for the moment, is done again from its start
+/// where transfers are continued.
+#[cold]
+fn read_again<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &mut [u8],
+    pos: FilePos,
+    flags: DioFlags,
+    result: Result<usize, Errno>,
+) -> Result<usize> {
+    match result {
+        Err(errno) if errno != Errno::EAGAIN || flags.contains(DioFlags::NOWAIT) => {
+            Err(state.failed(errno, target.inode, pos, buf.len()))
+        }
+        _ => generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags),
     }
 }
 
@@ -240,7 +254,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 state.gone();
                 return Some(completion);
             }
-            if state.promised == 0 || !keep_promise(queue, state) {
+            if state.promised <= 0 || !keep_promise(queue, state) {
                 return None;
             }
             continue;
@@ -269,7 +283,7 @@ fn keep_promise<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
 #[inline]
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
-    state.promised = min;
+    state.promised = min as isize;
     if state.requests.is_empty() {
         // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
         let missing = min.saturating_sub(state.finished.len());
@@ -328,6 +342,16 @@ impl State {
             && bufs.all(|(address, len)| {
                 len == 0 || address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
             })
+    }
+}
+
+/// Zeroes the bytes `from..to`, counted through all buffers: what the device holds behind the file's end is nobody's to see.
+fn zero_tail(bufs: &mut [impl DerefMut<Target = [u8]>], from: usize, to: usize) {
+    let mut start = 0;
+    for buf in bufs {
+        let end = start + buf.len();
+        buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
+        start = end;
     }
 }
 

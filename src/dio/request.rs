@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, DioFlags, RETRIES, State, Target, generic, misaligned};
+use super::{Completion, DioFlags, RETRIES, State, Target, generic, misaligned, zero_tail};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -492,16 +492,6 @@ fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     match shape {
         Shape::Flat => to_memory(joined),
         Shape::Vectored(_) => Memory::Vectored(joined),
-    }
-}
-
-/// What the device holds behind the file's end is nobody's to see.
-fn zero_tail(buffers: &mut [Buffer], from: usize, to: usize) {
-    let mut start = 0;
-    for buf in buffers {
-        let end = start + buf.len();
-        buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
-        start = end;
     }
 }
 

@@ -21,6 +21,8 @@ const REGISTERED: u16 = 0;
 const BORROWED: u64 = 1 << 63;
 /// The kernel's limit for one registered buffer.
 const MAX_REGISTERED: usize = 1 << 30;
+/// The kernel's limit for one request: what lies behind it makes the transfer a short one.
+const MAX_LEN: usize = 0x7FFF_F000;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
@@ -371,7 +373,7 @@ fn flat_entry(
     rw_flags: i32,
     ring: RingNumber,
 ) -> squeue::Entry {
-    let len = buffer.len() as u32;
+    let len = buffer.len().min(MAX_LEN) as u32;
     let fixed = buffer.registered_with() == Some(ring);
     let pointer = buffer.as_mut_ptr();
     match (op, fixed) {
@@ -402,10 +404,10 @@ fn vectored_entry(iovecs: &[libc::iovec], op: RingOp, at: u64, rw_flags: i32) ->
 fn lent_entry(lent: &mut Lent<'_, '_>, at: u64, rw_flags: i32) -> squeue::Entry {
     // IoSlice and IoSliceMut are documented to be ABI-compatible with iovec.
     match lent {
-        Lent::Read([one]) => opcode::Read::new(FILE, one.as_mut_ptr(), one.len() as u32)
-            .offset(at)
-            .rw_flags(rw_flags)
-            .build(),
+        Lent::Read([one]) => {
+            let len = one.len().min(MAX_LEN) as u32;
+            opcode::Read::new(FILE, one.as_mut_ptr(), len).offset(at).rw_flags(rw_flags).build()
+        }
         Lent::Read(slices) => opcode::Readv::new(FILE, slices.as_ptr().cast(), slices.len() as u32)
             .offset(at)
             .rw_flags(rw_flags)
