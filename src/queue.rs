@@ -62,13 +62,11 @@ impl Queue {
     /// # Errors
     /// `Io` where the kernel refuses; the requests stay queued.
     pub fn poll(&mut self) -> Result<()> {
-        with_queue!(&mut self.device, queue => dio::poll(queue))
+        with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))
     }
 
-    /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed. A transfer that the device cut
-    /// short goes on when it is popped, so fewer completions may come: ask again while there are [outstanding] ones.
-    ///
-    /// [outstanding]: Self::outstanding
+    /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed: that many [`pop`](Self::pop)s give
+    /// a completion. Where the device cut a transfer short, it is the pop that waits for the rest.
     ///
     /// # Errors
     /// `Io` where the kernel refuses; the requests stay queued.
@@ -77,7 +75,8 @@ impl Queue {
         with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))
     }
 
-    /// Takes a completion, if one is there. Completions come in the order of the device, not of submission.
+    /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never.
+    /// Completions come in the order of the device, not of submission.
     #[inline]
     pub fn pop(&mut self) -> Option<Completion> {
         with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))

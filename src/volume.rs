@@ -55,11 +55,11 @@ impl Volume {
         if device.size() < SMALLEST {
             return Err(unknown_format(&*device));
         }
-        let fs = Ext4::open(Arc::clone(&device)).map_err(|error| match error.kind() {
+        let (events, id) = (Arc::default(), NEXT_VOLUME.fetch_add(1, Ordering::Relaxed));
+        let fs = Ext4::open(Arc::clone(&device), &events).map_err(|error| match error.kind() {
             ErrorKind::UnknownFormat => unknown_format(&*device),
             _ => error,
         })?;
-        let (events, id) = (Arc::default(), NEXT_VOLUME.fetch_add(1, Ordering::Relaxed));
         let block = fs.superblock().block_size.bytes();
         if device.limits().logical_block as usize > block {
             let unit = device.limits().logical_block;

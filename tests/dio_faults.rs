@@ -300,8 +300,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// A device that is busy forever though the request may wait is given up after a while; the memory comes back and no
-/// event is made of it.
+/// A device that is busy forever though the request may wait is given up after a while: then it is an error like any other,
+/// with one event, and the memory comes back.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);
@@ -315,8 +315,36 @@ fn a_device_that_stays_busy_is_given_up() {
         for way in WAYS {
             let (result, _) = read(way, &mut queue, &file, (0, 0, len), &[len]);
             let kind = result.expect_err("it is busy").kind();
-            assert_eq!(kind, ErrorKind::WouldBlock, "{name}, {way:?}");
+            assert_eq!(kind, ErrorKind::Io(Errno::EIO), "{name}, {way:?}");
+            let (events, _) = volume.events().take();
+            assert!(
+                matches!(events[..], [ErrorEvent { errno: Errno::EIO, .. }]),
+                "{name}, {way:?}"
+            );
         }
-        assert!(volume.events().take().0.is_empty(), "{name}");
     }
+}
+
+/// A metadata block that cannot be read is the error of whoever needed it, and an event with its place on the device; once it
+/// can be read again nothing of that is left.
+#[test]
+fn metadata_errors_are_events_too() {
+    let fixture = Fixture::new(4096, SEED);
+    let (sim, volume, _) = setup(&fixture, 4);
+    let file = open(&volume, FRAGMENTED, false);
+    sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
+    // The map has more extents than the inode holds.
+    let error = file.map(FilePos(0), 1).expect_err("the map");
+    assert_eq!(error.kind(), ErrorKind::Io(Errno::EIO), "{error}");
+    let (events, _) = volume.events().take();
+    let [event] = events[..] else { panic!("{events:?}") };
+    assert_eq!((event.direction, event.inode.0), (Direction::Metadata, 0));
+    assert_eq!((event.pos.0 % 4096, event.len, event.errno), (0, 4096, Errno::EIO));
+    assert!(
+        error.to_string().contains(&format!("metadata block {}", event.pos.0 / 4096)),
+        "{error}"
+    );
+    sim.set_faults(Faults::default());
+    file.map(FilePos(0), 1).expect("the map");
+    assert!(volume.events().take().0.is_empty());
 }

@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
-/// What an image file is taken to accept where the kernel says nothing: pages.
+/// What every image file is taken to accept: pages.
 const PAGE: u32 = 4096;
 /// The largest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
@@ -71,8 +71,11 @@ impl BlockFile {
             }
         };
         let (file, direct) = open_file(path, mode, is_device)?;
-        if mode.exclusive && !is_device {
-            lock_image(path, &file, mode.write, &stat)?;
+        if mode.exclusive {
+            if !is_device {
+                lock_image(path, &file, mode.write)?;
+            }
+            refuse_attached(path, &stat, is_device)?;
         }
         let io = |errno| Error::io(errno, path.display().to_string());
         let whole = if is_device {
@@ -102,7 +105,8 @@ impl BlockFile {
                     .to_owned(),
             );
         } else if direct && base % block != 0 {
-            // Every request would be misaligned for the device.
+            // Every request would be misaligned for the device. Two exclusive opens would be in each other's way.
+            drop(file);
             let buffered = OpenMode { direct: false, ..mode.clone() };
             let mut opened = Self::open(path, &buffered)?;
             opened.notice = Some(format!(
@@ -140,7 +144,8 @@ impl BlockFile {
     /// The offset in the file of an offset in the part in use.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        self.base + at.0
+        // A sum beyond 64 bits is behind every device, and refused as such.
+        self.base.saturating_add(at.0)
     }
 
     pub(super) fn is_writable(&self) -> bool {
@@ -164,7 +169,8 @@ impl BlockFile {
         let aligned = |value: u64| value.is_multiple_of(unit);
         let memory = buf.as_ptr().addr().is_multiple_of(self.limits.dma_align as usize);
         if !self.limits.direct || (memory && aligned(at.0) && aligned(buf.len() as u64)) {
-            return self.fill(buf, at);
+            let len = buf.len();
+            return self.fill(buf, at, len);
         }
         let mut bounce = Buffer::aligned(
             BOUNCE.min((buf.len() + 2 * unit as usize).next_multiple_of(unit as usize)),
@@ -174,29 +180,28 @@ impl BlockFile {
             let pos = at.0 + done as u64;
             let skip = (pos % unit) as usize;
             let start = pos - skip as u64;
-            // The last block of an image may be cut short by the image's end.
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
-            let want = want.min((self.size - start) as usize);
-            self.fill(&mut bounce[..want], DevOffset(start))?;
             let count = (want - skip).min(buf.len() - done);
+            // The last block of an image may be cut short by the image's end, but is asked for whole.
+            self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;
         }
         Ok(())
     }
 
-    fn fill(&self, mut buf: &mut [u8], at: DevOffset) -> Result<()> {
-        let mut at = self.absolute(at);
+    /// Reads at least the first `least` bytes of `buf`, and the others as far as the file goes.
+    fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
+        let at = self.absolute(at);
         let fail = |errno: Errno, at: u64| {
             Error::io(errno, format!("{}: read at {at}", self.path.display()))
         };
-        while !buf.is_empty() {
-            match rustix::io::pread(&self.file, &mut *buf, at) {
+        let mut done = 0;
+        while done < least {
+            let at = at + done as u64;
+            match rustix::io::pread(&self.file, &mut buf[done..], at) {
                 Ok(0) => return Err(fail(Errno::EIO, at).context("the device ended early")),
-                Ok(count) => {
-                    buf = &mut buf[count..];
-                    at += count as u64;
-                }
+                Ok(count) => done += count,
                 Err(OsErrno::INTR) => {}
                 Err(errno) => return Err(fail(errno.into(), at)),
             }
@@ -212,10 +217,7 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     }
     let open = |flags| open_patiently(path, flags);
     let failed = |errno| match errno {
-        OsErrno::BUSY => Error::new(
-            ErrorKind::Busy,
-            format!("{}: in use: mounted, or opened by another program", path.display()),
-        ),
+        OsErrno::BUSY => busy(path, "in use: mounted, or opened by another program"),
         errno => Error::io(errno, path.display().to_string()),
     };
     if mode.direct {
@@ -243,27 +245,42 @@ fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     rustix::fs::open(path, flags, Mode::empty()).map(File::from)
 }
 
-/// Locks an image against other openers, and refuses one that a loop device serves.
-fn lock_image(path: &Path, file: &File, write: bool, stat: &rustix::fs::Stat) -> Result<()> {
-    let busy =
-        |what: String| Err(Error::new(ErrorKind::Busy, format!("{}: {what}", path.display())));
+fn busy(path: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("{}: {what}", path.display()))
+}
+
+/// Locks an image against other openers.
+fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     let operation = if write {
         FlockOperation::NonBlockingLockExclusive
     } else {
         FlockOperation::NonBlockingLockShared
     };
     match rustix::fs::flock(file, operation) {
-        Ok(()) => {}
-        Err(OsErrno::AGAIN) => return busy("locked by another program".to_owned()),
-        Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
+        Ok(()) => Ok(()),
+        Err(OsErrno::AGAIN) => Err(busy(path, "locked by another program")),
+        Err(errno) => Err(Error::io(errno, format!("{}: lock", path.display()))),
     }
+}
+
+/// Refuses what a loop device serves: neither the lock of an image nor `O_EXCL` on a device keeps that one out.
+fn refuse_attached(path: &Path, stat: &rustix::fs::Stat, is_device: bool) -> Result<()> {
     for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
         let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else {
             continue;
         };
         let Ok(other) = rustix::fs::stat(backing.trim_end_matches('\n')) else { continue };
-        if (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino) {
-            return busy(format!("attached to /dev/{}", entry.file_name().to_string_lossy()));
+        let same = if is_device {
+            // Any node of the device will do.
+            let other_is_device = rustix::fs::FileType::from_raw_mode(other.st_mode)
+                == rustix::fs::FileType::BlockDevice;
+            other_is_device && other.st_rdev == stat.st_rdev
+        } else {
+            (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino)
+        };
+        if same {
+            let name = entry.file_name();
+            return Err(busy(path, &format!("attached to /dev/{}", name.to_string_lossy())));
         }
     }
     Ok(())
@@ -295,7 +312,7 @@ fn device_limits(file: &File, rdev: u64, direct: bool) -> Limits {
 }
 
 fn file_limits(file: &File, direct: bool) -> Limits {
-    let (mut logical_block, mut dma_align) = if direct { (PAGE, PAGE) } else { (1, 1) };
+    let (mut logical_block, mut dma_align) = if direct { (taken(file), PAGE) } else { (1, 1) };
     if direct
         && let Ok(statx) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && statx.stx_dio_offset_align != 0
@@ -317,10 +334,74 @@ fn file_limits(file: &File, direct: bool) -> Limits {
     }
 }
 
+/// Asks with reads, where the kernel does not say it: the smallest unit at which a direct read is not refused.
+fn taken(file: &File) -> u32 {
+    let Ok(mut probe) = Buffer::aligned(PAGE as usize) else { return PAGE };
+    let mut takes = |unit: u32| {
+        let read = rustix::io::pread(file, &mut probe[..unit as usize], unit.into());
+        !matches!(read, Err(OsErrno::INVAL))
+    };
+    [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
+}
+
 /// Asks with a read of one block: a device or file system without NOWAIT says EOPNOTSUPP.
 fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
     let mut slices = [std::io::IoSliceMut::new(&mut probe)];
     let result = rustix::io::preadv2(file, &mut slices, 0, rustix::io::ReadWriteFlags::NOWAIT);
     !matches!(result, Err(OsErrno::OPNOTSUPP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An image in a directory of its own whose every byte says where it is.
+    fn image(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let content: Vec<u8> = (0..len).map(|at| (at / 7) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        (dir, path, content)
+    }
+
+    #[test]
+    fn a_part_that_begins_within_a_sector_is_opened_through_the_page_cache() {
+        let (_dir, path, content) = image(20000);
+        for write in [false, true] {
+            let window = Some((100, 10000));
+            let file = BlockFile::open(&path, &OpenMode { write, window, ..OpenMode::default() });
+            let file = file.unwrap_or_else(|error| panic!("write {write}: {error}"));
+            assert!(file.notice().is_some() || !file.limits().direct);
+            let mut bytes = [0; 5000];
+            file.read_exact_at(&mut bytes, DevOffset(5000)).unwrap();
+            assert_eq!(bytes, content[5100..10100]);
+        }
+    }
+
+    #[test]
+    fn an_image_of_a_memory_file_system_may_have_small_blocks() {
+        let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+        let path = dir.path().join("image");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let file = BlockFile::open(&path, &OpenMode::default()).unwrap();
+        assert!(file.limits().logical_block <= 1024, "{:?}", file.limits());
+        let mut bytes = [0; 1024];
+        file.read_exact_at(&mut bytes, DevOffset(1024)).unwrap();
+        assert_eq!(bytes, [7; 1024]);
+    }
+
+    #[test]
+    fn the_end_of_an_image_within_a_sector_can_be_read() {
+        let (_dir, path, content) = image(10001);
+        let file = BlockFile::open(&path, &OpenMode::default()).unwrap();
+        for start in [0, 5, 9000, 9999, 10000] {
+            let mut bytes = vec![0; 10001 - start];
+            file.read_exact_at(&mut bytes, DevOffset(start as u64)).unwrap();
+            assert_eq!(bytes, content[start..], "from {start}");
+        }
+        let beyond = file.read_exact_at(&mut [0; 2], DevOffset(10000));
+        assert_eq!(beyond.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert!(file.read_exact_at(&mut [0; 2], DevOffset(u64::MAX)).is_err());
+    }
 }

@@ -52,7 +52,9 @@ pub struct Limits {
 
 /// A device that holds a file system: a block device, an image, or another device beneath this one.
 ///
-/// The trait is for metadata and for set-up: it is called through `dyn`. File data goes through a [queue](Device::queue).
+/// The trait is for metadata and for set-up: it is called through `dyn`. File data goes through a [queue](Device::queue). All
+/// positions are bytes from the start of the part in use. It is shared by threads; a queue holds
+/// what it needs of it and may outlive it.
 pub trait Device: Send + Sync + fmt::Debug {
     /// What the device can take.
     fn limits(&self) -> &Limits;
@@ -66,17 +68,19 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
 
-    /// A queue for the calling thread.
+    /// A queue for the calling thread, with slots of its own.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses.
+    /// `Io` where the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue>;
 }
 
 /// How a queue is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
-    /// How many requests may be in flight: 1 to 4096. What lies outside is brought to the nearest.
+    /// How many bios may be in flight: 1 to 4096. What lies outside is brought to the nearest, and io_uring goes up to the next
+    /// power of two. A read of one extent is one bio; the other reads have one for each extent and each
+    /// [`Limits::max_transfer`].
     pub depth: u32,
 }
 

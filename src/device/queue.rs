@@ -151,7 +151,7 @@ pub struct Immediate<T> {
 }
 
 impl<T: Transfer> Immediate<T> {
-    pub(super) fn new(transfer: T, depth: usize) -> Self {
+    pub(crate) fn new(transfer: T, depth: usize) -> Self {
         Self { transfer, done: VecDeque::with_capacity(depth), depth }
     }
 

@@ -4,11 +4,11 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::{DioFlags, State, Target, bounce, misaligned};
+use super::{DioFlags, RETRIES, State, Target, bounce, misaligned, zero_tail};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
-use crate::iomap::{IomapType, MapFile, Mappings};
+use crate::iomap::{IomapFlags, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos};
 
 /// How many parts are in flight together for one request.
@@ -59,8 +59,9 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             buf[span.count..span.device].fill(0);
             Some(Ok(span.count))
         }
-        // A short transfer is done again where transfers are continued.
+        // What was short, or refused for the moment, is done again where transfers are continued.
         Ok(_) => None,
+        Err(Errno::EAGAIN) if !flags.contains(DioFlags::NOWAIT) => None,
         Err(errno) => Some(Err(state.failed(errno, target.inode, pos, span.device))),
     }
 }
@@ -136,7 +137,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
     Ok(span.count)
 }
 
-/// Where on the device a range lies that is one piece and one transfer: what most requests are.
+/// Where on the device a range lies that is one piece and one transfer, with nothing to be verified: what most requests are.
 pub(super) fn one_piece<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,
@@ -148,7 +149,8 @@ pub(super) fn one_piece<M: MapFile>(
     let mut mappings =
         Mappings::new(target.map, pos, end).resident(flags.contains(DioFlags::NOWAIT));
     let Some(iomap) = mappings.next().transpose()? else { return Ok(None) };
-    let whole = iomap.kind == IomapType::Mapped && iomap.end() == end;
+    let plain = iomap.kind == IomapType::Mapped && !iomap.flags.contains(IomapFlags::INTEGRITY);
+    let whole = plain && iomap.end() == end;
     Ok((whole && len <= state.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
@@ -192,7 +194,7 @@ fn read_inline<M: MapFile>(
     Ok(())
 }
 
-/// Reads all parts; a short one is continued. The first error wins.
+/// Reads all parts; a short one is continued, one that was refused for the moment is asked for again. The first error wins.
 fn read_parts<Q: DeviceQueue, M>(
     queue: &mut Q,
     state: &mut State,
@@ -201,6 +203,7 @@ fn read_parts<Q: DeviceQueue, M>(
     mut parts: Parts<'_>,
     flags: BioFlags,
 ) -> Result<()> {
+    let mut retries = RETRIES;
     while !parts.is_empty() {
         queue.read_parts_now(&mut parts, flags);
         let mut again = Parts::new();
@@ -213,6 +216,14 @@ fn read_parts<Q: DeviceQueue, M>(
                     whole => {
                         state.stats.short += 1;
                         again.push(skip(part, whole));
+                        continue;
+                    }
+                },
+                Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => match retries {
+                    0 => Errno::EIO,
+                    _ => {
+                        retries -= 1;
+                        again.push(skip(part, 0));
                         continue;
                     }
                 },
@@ -233,15 +244,4 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     let gone = part.bufs.len() - left;
     part.bufs.drain(..gone);
     LentPart::new(part.bufs, DevOffset(part.at.0 + count as u64))
-}
-
-/// What the device holds behind the file's end is nobody's to see.
-fn zero_tail(bufs: &mut [IoSliceMut<'_>], from: usize, to: usize) {
-    let mut start = 0;
-    for buf in bufs {
-        let (low, high) =
-            (from.clamp(start, start + buf.len()), to.clamp(start, start + buf.len()));
-        buf[low - start..high - start].fill(0);
-        start += buf.len();
-    }
 }

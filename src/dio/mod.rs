@@ -9,9 +9,12 @@ mod generic;
 mod request;
 mod simple;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::ops::DerefMut;
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -22,13 +25,16 @@ pub use self::stats::{NotSimple, Stats};
 use self::request::Requests;
 use crate::bio::{BioEnd, BioFlags, Buffer, Memory};
 use crate::device::{DeviceQueue, Limits};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::iomap::MapFile;
 use crate::units::{FilePos, InodeNo};
 
 bitflags! {
     /// How a request is carried out. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
+    ///
+    /// A device may give EAGAIN to a request without NOWAIT, as where it is short of memory. Such a request is asked for again,
+    /// a hundred times at most; after that it fails with EIO.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
         /// EAGAIN rather than wait: for metadata, for a slot, for the device. Nothing has happened then.
@@ -44,6 +50,8 @@ bitflags! {
     }
 }
 
+/// How often what the device refused with EAGAIN is asked for again though it may wait.
+const RETRIES: u8 = 100;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
@@ -92,6 +100,8 @@ pub(crate) struct State {
     finished: VecDeque<Completion>,
     /// Requests submitted and not yet popped.
     outstanding: usize,
+    /// Completions that the last [`wait`] promised and that are not yet popped; below 0 where more were popped.
+    promised: isize,
     /// Bounce buffers to be used again.
     spare: Vec<Buffer>,
     events: Arc<Events>,
@@ -108,6 +118,7 @@ impl State {
             requests: Requests::default(),
             finished: VecDeque::with_capacity(depth),
             outstanding: 0,
+            promised: 0,
             spare: Vec::new(),
             events,
         }
@@ -125,17 +136,21 @@ impl State {
         self.outstanding
     }
 
-    /// The error of a failed read, told to the watchers too.
+    /// Counts a completion that leaves.
+    #[inline(always)]
+    fn gone(&mut self) {
+        self.outstanding -= 1;
+        self.promised -= 1;
+    }
+
+    /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
     #[cold]
     fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
         let event =
             ErrorEvent { direction: Direction::DirectRead, inode, pos, len: len as u64, errno };
         self.events.report(event);
         if errno == Errno::EAGAIN {
-            return Error::new(
-                crate::error::ErrorKind::WouldBlock,
-                "the device would have to be waited for",
-            );
+            return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
         }
         Error::io(errno, format!("inode {inode}: direct read of {len} bytes at {pos}"))
     }
@@ -159,17 +174,33 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
             state.stats.simple_hits += 1;
             match queue.read_now(buf, at, flags.for_bio()) {
                 Ok(count) if count == buf.len() => Ok(count),
-                // A short transfer is done again from its start where transfers are continued.
-                Ok(_) => {
-                    generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
-                }
-                Err(errno) => Err(state.failed(errno, target.inode, pos, buf.len())),
+                other => read_again(queue, state, target, buf, pos, flags, other),
             }
         }
         Err(reason) => {
             state.stats.miss(reason);
             generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
         }
+    }
+}
+
+/// What comes of a simple read that was not clean: one that was short, or refused for the moment, is done again from its start
+/// where transfers are continued.
+#[cold]
+fn read_again<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &mut [u8],
+    pos: FilePos,
+    flags: DioFlags,
+    result: Result<usize, Errno>,
+) -> Result<usize> {
+    match result {
+        Err(errno) if errno != Errno::EAGAIN || flags.contains(DioFlags::NOWAIT) => {
+            Err(state.failed(errno, target.inode, pos, buf.len()))
+        }
+        _ => generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags),
     }
 }
 
@@ -217,18 +248,23 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Takes a completion that is there.
+/// Takes a completion that is there. It waits for the rest of a transfer that the device cut short, as far as [`wait`] promised.
 #[inline]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
         let Some(done) = queue.pop() else {
-            let completion = state.finished.pop_front()?;
-            state.outstanding -= 1;
-            return Some(completion);
+            if let Some(completion) = state.finished.pop_front() {
+                state.gone();
+                return Some(completion);
+            }
+            if state.promised <= 0 || !keep_promise(queue, state) {
+                return None;
+            }
+            continue;
         };
         match (done.bio.end, done.result) {
             (BioEnd::Whole { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
-                state.outstanding -= 1;
+                state.gone();
                 return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }
             _ => request::complete(queue, state, done),
@@ -236,12 +272,23 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
     }
 }
 
+/// Waits for one more completion of the device. An error ends the promise: the next [`wait`] meets it again, and tells it.
+#[cold]
+fn keep_promise<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
+    let waited = state.outstanding > 0 && queue.wait(1).is_ok();
+    if !waited {
+        state.promised = 0;
+    }
+    waited
+}
+
 /// Waits until `min` completions (or all that are outstanding, if fewer) can be popped.
 #[inline]
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
+    state.promised = min as isize;
     if state.requests.is_empty() {
-        // Each bio in flight is a request, so the device can count for us.
+        // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
@@ -258,7 +305,8 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
 
 /// Hands over what is queued and sees what has completed, without waiting.
 #[inline]
-pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q) -> Result<()> {
+pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
+    state.promised = 0;
     queue.commit().map_err(hand_over_failed)
 }
 
@@ -297,6 +345,16 @@ impl State {
             && bufs.all(|(address, len)| {
                 len == 0 || address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
             })
+    }
+}
+
+/// Zeroes the bytes `from..to`, counted through all buffers: what the device holds behind the file's end is nobody's to see.
+fn zero_tail(bufs: &mut [impl DerefMut<Target = [u8]>], from: usize, to: usize) {
+    let mut start = 0;
+    for buf in bufs {
+        let end = start + buf.len();
+        buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
+        start = end;
     }
 }
 

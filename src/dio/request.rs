@@ -5,15 +5,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, DioFlags, State, Target, generic, misaligned};
+use super::{Completion, DioFlags, RETRIES, State, Target, generic, misaligned, zero_tail};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos, InodeNo};
-
-/// How often a bio is submitted again that the device refused with EAGAIN though it may wait.
-const RETRIES: u8 = 100;
 
 /// A request that was not started, and its memory.
 #[derive(Debug)]
@@ -416,9 +413,12 @@ fn complete_part<Q: DeviceQueue>(
             let bio = Bio { at, memory: to_memory(rest.into()), ..bio };
             return resubmit(queue, state, bio);
         }
-        Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) && request.retries > 0 => {
-            request.retries -= 1;
-            return resubmit(queue, state, bio);
+        Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) => {
+            if request.retries > 0 && request.error.is_none() {
+                request.retries -= 1;
+                return resubmit(queue, state, bio);
+            }
+            Some(Errno::EIO)
         }
         Ok(_) => Some(Errno::EIO),
         Err(errno) => Some(errno),
@@ -492,16 +492,6 @@ fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     match shape {
         Shape::Flat => to_memory(joined),
         Shape::Vectored(_) => Memory::Vectored(joined),
-    }
-}
-
-/// What the device holds behind the file's end is nobody's to see.
-fn zero_tail(buffers: &mut [Buffer], from: usize, to: usize) {
-    let mut start = 0;
-    for buf in buffers {
-        let end = start + buf.len();
-        buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
-        start = end;
     }
 }
 

@@ -21,6 +21,8 @@ const REGISTERED: u16 = 0;
 const BORROWED: u64 = 1 << 63;
 /// The kernel's limit for one registered buffer.
 const MAX_REGISTERED: usize = 1 << 30;
+/// The kernel's limit for one request: what lies behind it makes the transfer a short one.
+const MAX_LEN: usize = 0x7FFF_F000;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
@@ -63,8 +65,11 @@ pub(crate) struct Transfer<'s, 'a> {
 }
 
 impl<'s, 'a> Transfer<'s, 'a> {
+    /// No result of a system call.
+    const UNSEEN: i32 = i32::MIN;
+
     pub(crate) fn new(lent: Lent<'s, 'a>, at: u64) -> Self {
-        Self { lent, at, result: -Errno::EIO.0 }
+        Self { lent, at, result: Self::UNSEEN }
     }
 }
 
@@ -91,6 +96,11 @@ pub(crate) struct Ring<T> {
     number: RingNumber,
     /// Keeps the registered memory.
     registered: Option<Buffer>,
+    /// Why the kernel refused the ring for good. From then on nothing enters it any more, so that what the kernel has not
+    /// taken from the submission queue it never will.
+    lost: Option<Errno>,
+    /// A kernel thread takes from the submission queue, whoever enters the ring.
+    sqpoll: bool,
     _thread: PhantomData<*const ()>,
 }
 
@@ -105,9 +115,12 @@ impl<T> Ring<T> {
             ring: ManuallyDrop::new(ring),
             slots: ManuallyDrop::new(slots),
             free: (0..entries).rev().collect(),
-            early: VecDeque::new(),
+            // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
+            early: VecDeque::with_capacity(entries as usize),
             number: next_ring(),
             registered: None,
+            lost: None,
+            sqpoll: options.sqpoll_idle.is_some(),
             _thread: PhantomData,
         })
     }
@@ -141,7 +154,7 @@ impl<T> Ring<T> {
         Ok(buffers)
     }
 
-    /// Queues a request. The memory comes back with the completion, or now where no slot is free.
+    /// Queues a request. The memory comes back with the completion, or now where no slot is free or the ring is lost.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -172,37 +185,56 @@ impl<T> Ring<T> {
         let entry = entry.user_data(u64::from(index));
         // SAFETY: the entry points to memory that the slot owns. The slot is emptied only by `pop` after the completion, and is
         // neither moved (the slots are boxed) nor dropped before (see `drop`). The file is registered with the ring.
-        unsafe { self.push_entry(&entry) };
-        Ok(())
+        if unsafe { self.push_entry(&entry) }.is_ok() {
+            return Ok(());
+        }
+        // Nothing was queued: the slot is emptied again.
+        self.free.push(index);
+        self.slots[index as usize].take().map_or(Ok(()), |slot| Err((slot.memory, slot.attached)))
     }
 
+    /// Queues an entry. Where that fails it was not queued, and the ring is lost.
+    ///
     /// # Safety
     /// What the entry points to stays valid, and the kernel's alone for a read, until the completion was seen.
     #[inline]
-    unsafe fn push_entry(&mut self, entry: &squeue::Entry) {
+    unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> Result<(), Errno> {
         // SAFETY: by the contract of this function.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
-            // The submission queue is full: hand it over. Errors are met again, and reported, by the next wait.
-            drop(self.ring.submit());
+            // The submission queue is full: hand it over.
+            self.enter(0)?;
+        }
+        Ok(())
+    }
+
+    /// Hands queued requests to the kernel and waits until `min` completions, at most all that are in flight, can be popped.
+    pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        loop {
+            // The kernel knows nothing of those that were put aside, and would wait for as many others.
+            self.enter(min.saturating_sub(self.early.len()))?;
+            // A signal, or a hand-over in parts, ends the system call early.
+            if self.early.len() + self.ring.completion().len() >= min {
+                return Ok(());
+            }
         }
     }
 
-    /// Hands queued requests to the kernel and waits until `min` completions can be popped.
-    pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
-        // The kernel knows nothing of those that were put aside, and would wait for as many others.
-        self.enter(min.saturating_sub(self.early.len()))
-    }
-
-    /// Hands queued requests to the kernel and waits until its completion queue holds `min`.
+    /// Hands queued requests to the kernel and waits until its completion queue holds `min`, or less long. An error is for good.
     fn enter(&mut self, min: usize) -> Result<(), Errno> {
+        if let Some(errno) = self.lost {
+            return Err(errno);
+        }
         loop {
             match self.ring.submit_and_wait(min) {
                 Ok(_) => return Ok(()),
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // Completions must be reaped first; the caller does.
+                    // The kernel lacks memory for the moment, or completions must be reaped first; the caller does.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
-                    errno => return Err(errno),
+                    errno => {
+                        self.lost = Some(errno);
+                        return Err(errno);
+                    }
                 },
             }
         }
@@ -230,24 +262,31 @@ impl<T> Ring<T> {
             let Transfer { lent, at, .. } = &mut transfers[index];
             let entry = lent_entry(lent, *at, rw_flags).user_data(BORROWED | index as u64);
             // SAFETY: the memory is borrowed by the caller for the whole of this function, which returns only when every
-            // completion was seen: the loops below have no other exit, and nothing in between can unwind.
-            unsafe { self.push_entry(&entry) };
+            // completion was seen or the entry can no more reach the kernel (see `withdraw`), and nothing in between can unwind.
+            if unsafe { self.push_entry(&entry) }.is_err() {
+                break;
+            }
             open += 1;
             // Never more in flight than the completion queue surely holds.
             while open >= self.slots.len() {
-                open -= self.collect_lent(transfers);
+                open -= self.collect_lent(transfers, open);
             }
         }
         while open > 0 {
-            open -= self.collect_lent(transfers);
+            open -= self.collect_lent(transfers, open);
+        }
+        if let Some(errno) = self.lost {
+            // Those that were withdrawn or never queued; what had completed before keeps its result.
+            let unseen =
+                transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
+            unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
 
-    /// Waits for completions of lent memory, puts others aside, and gives the number of the former.
-    fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>]) -> usize {
+    /// Waits for completions of lent memory, puts others aside, and gives the number of the former. `open` are in flight.
+    fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
-        // An error of the system call is no reason to stop waiting: the kernel still holds the memory.
-        let _ = self.enter(1);
+        let entered = self.enter(1);
         for entry in self.ring.completion() {
             if entry.user_data() & BORROWED == 0 {
                 self.early.push_back((entry.user_data() as u32, entry.result()));
@@ -256,7 +295,28 @@ impl<T> Ring<T> {
                 found += 1;
             }
         }
+        if entered.is_err() && found == 0 {
+            self.withdraw(open);
+            return open;
+        }
         found
+    }
+
+    /// Gives `open` requests on lent memory up, of a ring that is lost.
+    ///
+    /// That is sound where the kernel has taken none of them from the submission queue, of which they are the last entries:
+    /// nothing enters the ring any more. Where it has, it may write to the memory at any time, and nobody will say when it is
+    /// done. To return would be undefined behaviour and to wait would be forever, so this ends the program. It takes a system
+    /// call that worked when the requests were handed over and is refused while they are in flight.
+    #[cold]
+    fn withdraw(&mut self, open: usize) {
+        if self.sqpoll || self.ring.submission().len() < open {
+            eprintln!(
+                "ironmap: io_uring is refused while it holds memory in use ({:?})",
+                self.lost
+            );
+            std::process::abort();
+        }
     }
 }
 
@@ -313,7 +373,7 @@ fn flat_entry(
     rw_flags: i32,
     ring: RingNumber,
 ) -> squeue::Entry {
-    let len = buffer.len() as u32;
+    let len = buffer.len().min(MAX_LEN) as u32;
     let fixed = buffer.registered_with() == Some(ring);
     let pointer = buffer.as_mut_ptr();
     match (op, fixed) {
@@ -344,10 +404,10 @@ fn vectored_entry(iovecs: &[libc::iovec], op: RingOp, at: u64, rw_flags: i32) ->
 fn lent_entry(lent: &mut Lent<'_, '_>, at: u64, rw_flags: i32) -> squeue::Entry {
     // IoSlice and IoSliceMut are documented to be ABI-compatible with iovec.
     match lent {
-        Lent::Read([one]) => opcode::Read::new(FILE, one.as_mut_ptr(), one.len() as u32)
-            .offset(at)
-            .rw_flags(rw_flags)
-            .build(),
+        Lent::Read([one]) => {
+            let len = one.len().min(MAX_LEN) as u32;
+            opcode::Read::new(FILE, one.as_mut_ptr(), len).offset(at).rw_flags(rw_flags).build()
+        }
         Lent::Read(slices) => opcode::Readv::new(FILE, slices.as_ptr().cast(), slices.len() as u32)
             .offset(at)
             .rw_flags(rw_flags)
@@ -363,4 +423,88 @@ fn lent_entry(lent: &mut Lent<'_, '_>, at: u64, rw_flags: i32) -> squeue::Entry 
 
 fn errno(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(Errno::EIO.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::thread;
+
+    use super::*;
+
+    const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
+
+    /// Moves a ring to a thread that may not use it, from where the kernel refuses every call: a ring lost for good.
+    struct Moved(Ring<u32>);
+
+    // SAFETY: the thread that made the ring does nothing with it any more.
+    unsafe impl Send for Moved {}
+
+    fn lost(test: impl FnOnce(Ring<u32>) + Send + 'static) {
+        let file = File::open("/proc/self/exe").unwrap();
+        let Ok(ring) = Ring::new(file.as_fd(), OPTIONS) else { return };
+        let moved = Moved(ring);
+        thread::spawn(move || {
+            let moved = moved;
+            test(moved.0);
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn read_now(ring: &mut Ring<u32>, count: usize) -> Vec<i32> {
+        let mut memory = vec![[0; 64]; count];
+        let mut slices: Vec<_> = memory.iter_mut().map(|part| [IoSliceMut::new(part)]).collect();
+        let mut transfers: Vec<_> =
+            slices.iter_mut().map(|bufs| Transfer::new(Lent::Read(bufs), 0)).collect();
+        ring.transfer_now(&mut transfers, 0);
+        transfers.iter().map(|transfer| transfer.result).collect()
+    }
+
+    #[test]
+    fn requests_on_lent_memory_end_when_the_ring_is_lost() {
+        lost(|mut ring| {
+            for count in [1, 2, 5] {
+                let results = read_now(&mut ring, count);
+                // The kernel knows that the ring belongs to another thread, if it is recent enough.
+                let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
+                assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_lost_ring_gives_memory_back_or_keeps_it_and_is_dropped_without_end() {
+        lost(|mut ring| {
+            let buffer = || Memory::Flat(Buffer::aligned(64).unwrap());
+            assert!(ring.push(RingOp::Read, 0, 0, buffer(), 1).is_ok());
+            if ring.wait(1) == Ok(()) {
+                return;
+            }
+            // The submission queue is full of what nobody takes.
+            read_now(&mut ring, 5);
+            let Err((memory, attached)) = ring.push(RingOp::Read, 0, 0, buffer(), 2) else {
+                panic!("it was queued")
+            };
+            assert_eq!((memory.len(), attached, ring.in_flight()), (64, 2, 1));
+            assert_eq!(ring.wait(1), Err(Errno::EEXIST));
+            assert!(ring.pop().is_none());
+        });
+    }
+
+    #[test]
+    fn completions_seen_early_are_popped_later() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let Ok(mut ring) = Ring::new(file.as_fd(), OPTIONS) else { return };
+        for token in [1, 2] {
+            let memory = Memory::Flat(Buffer::aligned(64).unwrap());
+            assert!(ring.push(RingOp::Read, 0, 0, memory, token).is_ok());
+        }
+        assert_eq!(read_now(&mut ring, 5), [64; 5]);
+        ring.wait(2).unwrap();
+        let mut tokens = [ring.pop().unwrap().0, ring.pop().unwrap().0];
+        tokens.sort_unstable();
+        assert_eq!(tokens, [1, 2]);
+    }
 }

@@ -216,6 +216,11 @@ impl LoopMount {
         if result.status.success() { Ok(mount) } else { Err(failure("mount", &args, &result)) }
     }
 
+    /// The loop device.
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Where it is mounted.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir

@@ -1,6 +1,6 @@
 //! Tests that cannot run here are skipped by name, with the reason.
 //!
-//! `require!(Need::Root)` at the head of a test leaves it where the need is not met. The line `SKIP name: reason` goes past
+//! `require!([Need::Root])` at the head of a test leaves it where the need is not met. The line `SKIP name: reason` goes past
 //! the test program's capture to standard error, and to the file that `IRONMAP_SKIP_LOG` names, which `./x test` sums up.
 
 use std::io::Write;

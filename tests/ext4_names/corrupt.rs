@@ -216,7 +216,7 @@ fn overlapping_values_are_limited() {
     let source = tempfile::tempdir().unwrap();
     fs::write(source.path().join("file"), "").unwrap();
     let options = "-t ext4 -b 65536 -I 256 -O ^metadata_csum,^has_journal";
-    let image = Image::of_tree(options, "64M", Some(source.path()));
+    let image = Image::populated("64M", &words(options), source.path());
     image.debugfs(&format!("ea_set file user.name {}\n", "v".repeat(500)));
     let stat = image.debugfs("stat file\n");
     let block = stat.split("File ACL: ").nth(1).unwrap().split_whitespace().next().unwrap();

@@ -5,5 +5,6 @@ mod common;
 
 mod corrupt;
 mod directories;
+mod inodes;
 mod links_and_paths;
 mod xattrs;

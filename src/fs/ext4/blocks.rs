@@ -8,9 +8,10 @@ use quick_cache::sync::Cache;
 
 use super::disk::journal;
 use crate::device::Device;
-use crate::error::{Context, Place, Result};
+use crate::error::{Context, ErrorKind, Place, Result};
+use crate::events::{Direction, ErrorEvent, Events};
 use crate::sys::Buffer;
-use crate::units::{BlockSize, FsBlock};
+use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 
 /// How much memory cached metadata blocks may take, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
@@ -79,12 +80,19 @@ pub(crate) struct Blocks {
     count: u64,
     cache: Cache<FsBlock, Block>,
     overlay: Overlay,
+    events: Arc<Events>,
 }
 
 impl Blocks {
-    pub(crate) fn new(device: Arc<dyn Device>, size: BlockSize, count: u64) -> Self {
+    /// Blocks of `size` bytes, `count` of them; the device's errors are told to `events`.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        size: BlockSize,
+        count: u64,
+        events: Arc<Events>,
+    ) -> Self {
         let cache = Cache::new(CACHE_BYTES / size.bytes());
-        Self { device, size, count, cache, overlay: Overlay::default() }
+        Self { device, size, count, cache, overlay: Overlay::default(), events }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -142,9 +150,18 @@ impl Blocks {
 
     fn read_buffer(&self, block: FsBlock) -> Result<Buffer> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
-        self.device
-            .read_exact_at(&mut buffer, self.size.offset_of(block))
-            .context(|| format!("metadata block {block}"))?;
+        let at = self.size.offset_of(block);
+        let read = self.device.read_exact_at(&mut buffer, at);
+        if let Err(ErrorKind::Io(errno)) = read.as_ref().map_err(|error| error.kind()) {
+            self.events.report(ErrorEvent {
+                direction: Direction::Metadata,
+                inode: InodeNo(0),
+                pos: FilePos(at.0),
+                len: buffer.len() as u64,
+                errno,
+            });
+        }
+        read.context(|| format!("metadata block {block}"))?;
         Ok(buffer)
     }
 }

@@ -316,7 +316,6 @@ impl Inode {
         }
         let unused = || place.corrupt(format!("{name} points to inode {number}, not in use"));
         match self.fs.inode(number) {
-            Ok(inode) if inode.stat().links == 0 => Err(unused()),
             Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {
                 Err(place.corrupt(format!("{name} points to inode {number}, an attribute's value")))
             }

@@ -44,6 +44,10 @@ fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Node<'_>> {
     if entries > max || max > rest.len() / ENTRY {
         return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
     }
+    if entries == 0 && found > 0 {
+        // All below would read as a hole.
+        return Err(place.field("eh_entries").corrupt("an inner node without entries"));
+    }
     Ok(Node { depth: found, entries: &rest[..entries * ENTRY] })
 }
 

@@ -78,8 +78,17 @@ impl Ext4 {
     /// The inode with this number, checked.
     ///
     /// # Errors
-    /// `NotFound` where it is not in use; `Corrupt` where the number or the inode is wrong.
+    /// `NotFound` where it is not in use, or has no name any more: what was deleted is not to be had by its number, as with
+    /// Linux's file handles. `Corrupt` where the number or the inode is wrong.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        match self.inode_or_orphan(number) {
+            Ok(inode) if inode.stat.links == 0 => Err(not_in_use(number)),
+            inode => inode,
+        }
+    }
+
+    /// The same, also where it has no name any more.
+    pub(super) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let sb = &self.superblock;
         let place = PLACE.inode(number);
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
@@ -181,8 +190,11 @@ impl Inode {
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
         }
-        let xattr_block =
-            u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.i_file_acl_high.get()) << 32;
+        let mut xattr_block = u64::from(raw.i_file_acl_lo.get());
+        // Without 64bit, the upper half may hold what was never cleared: block numbers do not need it.
+        if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+            xattr_block |= u64::from(raw.i_file_acl_high.get()) << 32;
+        }
 
         let stamp = |seconds: u32, extra: u32| Timestamp {
             seconds: i64::from(seconds as i32) + (i64::from(extra & 3) << 32),

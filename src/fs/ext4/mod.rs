@@ -36,6 +36,7 @@ use self::blocks::{Blocks, Overlay};
 use self::jbd2::fast_commit::FastCommits;
 use crate::device::Device;
 use crate::error::{Place, Result};
+use crate::events::Events;
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
@@ -54,25 +55,27 @@ impl Ext4 {
     ///
     /// # Errors
     /// `UnknownFormat` where there is none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
-    /// protection says that another node has it: that may take some seconds to find out.
-    pub fn open(device: Arc<dyn Device>) -> Result<Arc<Self>> {
+    /// protection says that another node has it: that may take some seconds to find out. The device's errors are told to
+    /// `events` too.
+    pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
         device.read_exact_at(&mut bytes, at)?;
         let superblock = Superblock::parse(&bytes, device.size())?;
         mmp::check(&*device, &superblock)?;
-        let as_found = Arc::new(Self::assemble(Arc::clone(&device), superblock));
+        let as_found = Arc::new(Self::assemble(Arc::clone(&device), superblock, events));
         let (journal, overlay, fast_commits) = jbd2::recover(&as_found)?;
         let superblock = as_found.recovered_superblock(&overlay)?;
-        let mut fs = Self::assemble(device, superblock);
+        let mut fs = Self::assemble(device, superblock, events);
         fs.blocks.set_overlay(overlay);
         fs.fast_commits = fast_commits;
         fs.journal = journal;
         Ok(Arc::new(fs))
     }
 
-    fn assemble(device: Arc<dyn Device>, superblock: Superblock) -> Self {
-        let blocks = Blocks::new(device, superblock.block_size, superblock.blocks_count);
+    fn assemble(device: Arc<dyn Device>, superblock: Superblock, events: &Arc<Events>) -> Self {
+        let (size, count) = (superblock.block_size, superblock.blocks_count);
+        let blocks = Blocks::new(device, size, count, Arc::clone(events));
         let (fast_commits, journal) = (FastCommits::default(), Journal::none());
         Self { superblock, blocks, fast_commits, journal }
     }

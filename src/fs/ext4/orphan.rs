@@ -40,7 +40,7 @@ impl Ext4 {
         let mut next = self.superblock.last_orphan;
         while next != 0 {
             let number = InodeNo(u64::from(next));
-            let inode = self.inode(number)?;
+            let inode = self.inode_or_orphan(number)?;
             if !seen.insert(next) {
                 let place = Place::new("inode").inode(number).field("i_dtime");
                 return Err(place.corrupt("the list of orphans loops"));

@@ -45,7 +45,8 @@ impl Log {
         let size = fs.superblock.block_size;
         let first = Self::locate(&inode, 0)?;
         let content = fs.blocks.read_device(first)?;
-        let available = inode.size() >> size.shift();
+        // No block is twice in a sound journal: a larger one would make the walk of the log as long as it likes.
+        let available = (inode.size() >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { inode, superblock })
     }

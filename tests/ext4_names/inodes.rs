@@ -1,0 +1,90 @@
+//! Inodes by their number: what is deleted is gone, and what contradicts itself is refused.
+
+use std::fs;
+
+use ironmap::ErrorKind;
+use ironmap::fs::ext4::Follow;
+use ironmap::iomap::MapFile;
+use ironmap::units::{FilePos, InodeNo};
+
+use crate::common::image::{Image, words};
+
+/// A volume with the files `a` and `b`.
+fn image(options: &str) -> Image {
+    let source = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::write(source.path().join(name), [7; 3000]).unwrap();
+    }
+    Image::populated("16M", &words(options), source.path())
+}
+
+fn number(image: &Image, path: &str) -> InodeNo {
+    image.ext4().resolve(path.as_bytes(), Follow::All).unwrap().number()
+}
+
+/// An inode without links is not found by its number, whether it was erased or waits for that as an orphan; the list of
+/// orphans still counts it. A name that points to it is corrupt.
+#[test]
+fn an_inode_without_a_name_is_not_found() {
+    let image = image("-t ext4 -b 1024");
+    let (a, b) = (number(&image, "a"), number(&image, "b"));
+    image.debugfs(&format!(
+        "unlink a\nset_inode_field <{a}> links_count 0\nset_inode_field <{b}> links_count 0\n\
+         set_super_value last_orphan {a}\n"
+    ));
+    let fs = image.ext4();
+    for gone in [a, b] {
+        let error = fs.inode(gone).err().expect("it has no links");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    }
+    assert_eq!(fs.orphans().unwrap(), 1);
+    let error = fs.resolve(b"b", Follow::All).err().expect("it has no links");
+    assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "inode"));
+}
+
+/// Without 64bit the upper half of the attribute block's number means nothing; with it, it does.
+#[test]
+fn the_upper_half_of_an_attribute_block_needs_64bit() {
+    for (options, valid) in
+        [("-t ext4 -I 128 -O ^64bit,^metadata_csum", true), ("-t ext4 -I 128", false)]
+    {
+        let image = image(options);
+        image.debugfs("ea_set a user.colour blue\n");
+        let stat = image.debugfs("stat a\n");
+        let block = stat.split("File ACL: ").nth(1).unwrap().split_whitespace().next().unwrap();
+        let block: u64 = block.parse().unwrap();
+        assert_ne!(block, 0);
+        image.debugfs(&format!("set_inode_field a file_acl {}\n", block | 5 << 32));
+        let value = image.ext4().resolve(b"a", Follow::All).unwrap().xattr(b"user.colour");
+        match value {
+            Ok(value) => assert!(valid && value.as_deref() == Some(b"blue"), "{value:?}"),
+            Err(error) => assert!(!valid && error.kind() == ErrorKind::Corrupt, "{error}"),
+        }
+    }
+}
+
+/// An inner node without entries is no hole, nor is a tree whose root says so.
+#[test]
+fn an_inner_node_without_entries_is_corrupt() {
+    let image = image("-t ext4 -b 1024");
+    // The magic number, no entries of 4, and depth 1.
+    image.debugfs("set_inode_field a block[0] 0xf30a\nset_inode_field a block[1] 0x10004\n");
+    let inode = image.ext4().resolve(b"a", Follow::All).unwrap();
+    let error = inode.map(FilePos(0), 1).expect_err("a tree without leaves");
+    assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "eh_entries"));
+}
+
+/// An orphan file beyond all measure is refused before it is walked.
+#[test]
+fn an_endless_orphan_file_is_refused() {
+    let image = image("-t ext4 -b 1024 -O orphan_file");
+    let file = image.ext4();
+    assert_eq!(file.orphans().unwrap(), 0);
+    drop(file);
+    let number = image.debugfs("stats -h\n");
+    let number = number.lines().find(|line| line.starts_with("Orphan file inode:"));
+    let number = number.unwrap().rsplit(' ').next().unwrap().to_owned();
+    image.debugfs(&format!("set_inode_field <{number}> size 0x1000000000\n"));
+    let error = image.ext4().orphans().expect_err("64 GiB");
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+}
