@@ -53,7 +53,7 @@ impl File {
     /// # Errors
     /// `InvalidInput` where a strict handle is given something that `O_DIRECT` refuses, or the queue is another volume's;
     /// `Io` with the device's errno; `Corrupt` from the file's map.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, queue: &mut Queue, buf: &mut [u8], pos: FilePos) -> Result<usize> {
         self.read_at_with(queue, buf, pos, DioFlags::empty())
     }
@@ -62,7 +62,7 @@ impl File {
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at), and `WouldBlock` with [`DioFlags::NOWAIT`].
-    #[inline]
+    #[inline(always)]
     pub fn read_at_with(
         &self,
         queue: &mut Queue,

@@ -127,7 +127,7 @@ pub(crate) use with_queue;
 
 /// Each call matches once: for those who drive a device without a file system, as benches of the raw device do.
 impl DeviceQueue for AnyQueue {
-    #[inline]
+    #[inline(always)]
     fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
         with_queue!(self, queue => queue.read_now(buf, at, flags))
     }

@@ -174,7 +174,7 @@ impl<T: Transfer> Immediate<T> {
 }
 
 impl<T: Transfer> DeviceQueue for Immediate<T> {
-    #[inline]
+    #[inline(always)]
     fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
         self.transfer.read(buf, at, flags)
     }
