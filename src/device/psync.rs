@@ -73,25 +73,26 @@ fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T
 impl Transfer for PsyncTransfer {
     #[inline(always)]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags)
+        if !flags.is_empty() {
+            return self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags);
+        }
+        // pread spares the kernel the copy of an iovec.
+        let (fd, at) = (self.file.fd(), self.file.absolute(at));
+        uninterrupted(|| rustix::io::pread(fd, &mut *buf, at))
     }
 
-    #[inline(always)]
     fn read_vectored(
         &mut self,
         bufs: &mut [IoSliceMut<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let (fd, at) = (self.file.fd(), self.file.absolute(at));
-        match bufs {
-            // pread spares the kernel the copy of an iovec.
-            [one] if flags.is_empty() => uninterrupted(|| rustix::io::pread(fd, &mut **one, at)),
-            _ => {
-                let rw_flags = rw_flags(flags, self.file.limits());
-                uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags))
-            }
+        if let ([one], true) = (&mut *bufs, flags.is_empty()) {
+            return self.read(one, at, flags);
         }
+        let (fd, at) = (self.file.fd(), self.file.absolute(at));
+        let rw_flags = rw_flags(flags, self.file.limits());
+        uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags))
     }
 
     fn write(

@@ -13,6 +13,8 @@ pub(crate) enum Need {
     Root,
     /// A program.
     Tool(&'static str),
+    /// A variable of the environment.
+    Variable(&'static str),
     /// A feature that the kernel's ext4 was built with, as `/sys/fs/ext4/features` names it.
     KernelExt4(&'static str),
     /// A kernel whose pages are as large as these blocks.
@@ -27,6 +29,9 @@ impl Need {
             Self::Tool(name) => {
                 super::command::find(name).is_none().then(|| format!("needs the program {name}"))
             }
+            Self::Variable(name) => std::env::var_os(name)
+                .is_none()
+                .then(|| format!("needs {name} in the environment, as ./x test sets it")),
             Self::KernelExt4(feature) => {
                 let there = Path::new("/sys/fs/ext4/features").join(feature).exists();
                 (!there).then(|| format!("this kernel's ext4 lacks {feature}"))

@@ -18,6 +18,7 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
         let first = rows.len();
         for target in &plan.targets {
             let of = |requests: u64| {
+                super::go_on()?;
                 collected(&Plan {
                     targets: vec![target.clone()],
                     requests: Some(requests),

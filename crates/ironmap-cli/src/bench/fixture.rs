@@ -30,10 +30,17 @@ pub(super) enum FixtureKind {
 pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
     Ext4,
+    /// XFS with blocks of 4 KiB: raw: and kernel: only.
+    Xfs,
 }
+
+/// How the directory begins, and where a file stands for each zram device: `./x clean-up` removes what bears these names.
+const PREFIX: &str = "/dev/shm/ironmap-test-bench-";
+const ZRAM_MARKS: &str = "/run/ironmap-test-zram";
 
 /// Twin devices with the same content: one for raw: and vol:, one mounted for kernel:.
 pub(super) struct Fixture {
+    fs: FsKind,
     dir: PathBuf,
     free: Device,
     mounted: Option<Mounted>,
@@ -41,9 +48,11 @@ pub(super) struct Fixture {
 
 impl Fixture {
     /// Makes the devices, the file system and the file.
-    pub(super) fn new(kind: FixtureKind, _fs: FsKind) -> Result<Self> {
-        catch_signals();
-        let dir = PathBuf::from(format!("/dev/shm/ironmap-bench-{}", std::process::id()));
+    pub(super) fn new(kind: FixtureKind, fs: FsKind) -> Result<Self> {
+        if (kind, fs) == (FixtureKind::Shm, FsKind::Xfs) {
+            return Err(Error::invalid("only the kernel reads XFS: take --fixture zram or loop"));
+        }
+        let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
         std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
         let guard = RemoveDir(dir.clone());
         let tree = dir.join("tree");
@@ -59,28 +68,49 @@ impl Fixture {
             let twin = Device::new(kind, &dir.join("mounted"))?;
             for device in [&free, &twin] {
                 fill(device.path(), DEVICE_BYTES)?;
-                run("mke2fs", &mke2fs_args(device.path(), None))?;
+                match fs {
+                    FsKind::Ext4 => run("mke2fs", &mke2fs_args(device.path(), None))?,
+                    FsKind::Xfs => run(
+                        "mkfs.xfs",
+                        &[
+                            "-q".into(),
+                            "-f".into(),
+                            "-K".into(),
+                            device.path().display().to_string(),
+                        ],
+                    )?,
+                }
             }
             for device in [&free, &twin] {
-                let mount = Mount::new(device.path(), &tree)?;
+                let mount = Mount::new(fs, device.path(), &tree)?;
                 write_file(&tree.join("f"))?;
                 drop(mount);
             }
-            let mount = Mount::new(twin.path(), &tree)?;
+            let mount = Mount::new(fs, twin.path(), &tree)?;
             Some(Mounted { file: tree.join("f"), _mount: mount, _device: twin })
         };
         std::mem::forget(guard);
-        Ok(Self { dir, free, mounted })
+        Ok(Self { fs, dir, free, mounted })
     }
 
-    /// raw:, vol: and, where there is one, kernel:.
+    /// What to know about the targets.
+    pub(super) fn notes(&self) -> Vec<&'static str> {
+        match self.fs {
+            FsKind::Ext4 => Vec::new(),
+            FsKind::Xfs => {
+                vec!["ironmap does not read XFS yet: there is no vol: beside its kernel:"]
+            }
+        }
+    }
+
+    /// raw:, vol: where ironmap reads the file system, and kernel: where it is mounted.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let path = self.free.path();
         let volume = path.display().to_string();
-        let mut targets = vec![
-            TargetSpec::Raw { path: path.to_owned(), offset: None },
-            TargetSpec::Vol { volume, path: "/f".into(), simple: true },
-        ];
+        let mut targets = vec![TargetSpec::Raw { path: path.to_owned(), offset: None }];
+        if self.fs == FsKind::Ext4 {
+            targets.push(TargetSpec::Vol { volume, path: "/f".into(), simple: true });
+        }
         targets.extend(
             self.mounted.as_ref().map(|mounted| TargetSpec::Kernel { path: mounted.file.clone() }),
         );
@@ -138,9 +168,12 @@ impl Device {
                     .map_err(|error| super::io(&error, add))?
                     .trim()
                     .to_owned();
-                let device = Self::Zram { path: format!("/dev/zram{number}").into(), number };
-                let Self::Zram { number, .. } = &device else { return Ok(device) };
                 let size = format!("/sys/block/zram{number}/disksize");
+                let mark = Path::new(ZRAM_MARKS).join(format!("zram{number}"));
+                let device = Self::Zram { path: format!("/dev/zram{number}").into(), number };
+                std::fs::create_dir_all(ZRAM_MARKS)
+                    .and_then(|()| std::fs::write(&mark, std::process::id().to_string()))
+                    .map_err(|error| super::io(&error, mark.display().to_string()))?;
                 std::fs::write(&size, DEVICE_BYTES.to_string())
                     .map_err(|error| super::io(&error, size))?;
                 Ok(device)
@@ -159,7 +192,9 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                let _ = std::fs::write("/sys/class/zram-control/hot_remove", number);
+                if std::fs::write("/sys/class/zram-control/hot_remove", number.as_str()).is_ok() {
+                    let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
+                }
             }
             Self::Loop { path } => {
                 retry(|| run("losetup", &["--detach".into(), path.display().to_string()]).is_ok());
@@ -176,11 +211,13 @@ struct Mount {
 }
 
 impl Mount {
-    fn new(device: &Path, dir: &Path) -> Result<Self> {
-        run(
-            "mount",
-            &["-t".into(), "ext4".into(), device.display().to_string(), dir.display().to_string()],
-        )?;
+    fn new(fs: FsKind, device: &Path, dir: &Path) -> Result<Self> {
+        let kind = match fs {
+            FsKind::Ext4 => "ext4",
+            FsKind::Xfs => "xfs",
+        };
+        let (device, mounted) = (device.display().to_string(), dir.display().to_string());
+        run("mount", &["-t".into(), kind.into(), device, mounted])?;
         Ok(Self { dir: dir.to_owned() })
     }
 }
@@ -220,6 +257,9 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
     let open = || std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = open().and_then(|mut file| {
         for _ in 0..bytes / chunk.len() as u64 {
+            if super::go_on().is_err() {
+                return Err(std::io::Error::from_raw_os_error(ironmap::Errno::EINTR.0));
+            }
             file.write_all(&chunk)?;
         }
         file.sync_all()
@@ -248,10 +288,4 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
         return Err(Error::invalid(format!("{program} {}: {said}", args.join(" "))));
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// Ctrl-C ends the launch under way, whose failure ends the bench, whose end removes the fixture.
-fn catch_signals() {
-    // Fails only where a handler is set already.
-    let _ = ctrlc::set_handler(|| {});
 }

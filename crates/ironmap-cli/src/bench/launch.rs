@@ -38,7 +38,10 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
     for plan in plans {
         let mut results: Vec<Vec<Measured>> = Vec::new();
         for _ in 0..launches {
-            results.push(launch(plan)?);
+            // A launch that Ctrl-C ended did not fail for a reason of its own.
+            let result = launch(plan);
+            super::go_on()?;
+            results.push(result?);
             progress.inc(1);
         }
         for (index, target) in plan.targets.iter().enumerate() {

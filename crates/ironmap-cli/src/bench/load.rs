@@ -60,13 +60,16 @@ pub(super) struct Measured {
 /// A thread's share of a launch.
 struct Job {
     targets: Vec<Driven>,
+    /// The memory of all targets that have none of their own, so that they meet the same pages.
+    shared: Vec<Buffer>,
     touch: bool,
     batch: Batch,
 }
 
 struct Driven {
     target: Target,
-    buffers: Vec<Buffer>,
+    /// Registered with the target's own queue.
+    registered: Option<Vec<Buffer>>,
     immediate: bool,
     positions: Positions,
     chunks: Vec<Chunk>,
@@ -155,18 +158,19 @@ impl Launch<'_> {
             for index in 0..plan.targets.len() {
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
-                    let (driven, batch, touch) = (&mut job.targets[index], job.batch, job.touch);
+                    let Job { targets, shared, batch, touch } = job;
                     match plan.requests {
                         // Nothing but the requests is to be counted.
-                        Some(requests) => driven.chunk(requests, batch, touch),
-                        None => driven.timed_chunk(per_chunk, batch, touch),
+                        Some(requests) => targets[index].chunk(requests, shared, *batch, *touch),
+                        None => targets[index].timed_chunk(per_chunk, shared, *batch, *touch),
                     }
                 });
             }
         }
         if number == 0 && plan.requests.is_none() {
             self.attempt(&mut result, |job| {
-                job.targets.iter_mut().try_for_each(Driven::measure_latency)
+                let Job { targets, shared, .. } = job;
+                targets.iter_mut().try_for_each(|driven| driven.measure_latency(shared))
             });
         }
         // The queues belong to this thread; what they counted does not.
@@ -201,7 +205,9 @@ impl Launch<'_> {
         for source in self.sources {
             let mut target = Target::attach(source, plan.depth)?;
             let immediate = source.engine.is_immediate() && plan.depth == 1;
-            let buffers = target.buffers(plan.depth as usize, plan.block, plan.fixed_buffers)?;
+            let registered = (plan.fixed_buffers && !source.engine.is_immediate())
+                .then(|| target.register_buffers(plan.depth as usize, plan.block))
+                .transpose()?;
             // All targets of a thread see the same sequence, each thread its own.
             let start = blocks / plan.jobs as u64 * number as u64;
             let state = if plan.random { 0x9E37_79B9_7F4A_7C15 ^ start } else { start };
@@ -209,7 +215,7 @@ impl Launch<'_> {
                 Positions { state, blocks, block: plan.block as u64, random: plan.random };
             targets.push(Driven {
                 target,
-                buffers,
+                registered,
                 immediate,
                 positions,
                 chunks: Vec::new(),
@@ -217,7 +223,8 @@ impl Launch<'_> {
             });
         }
         let batch = Batch { submit: plan.batch_submit, complete: plan.batch_complete };
-        Ok(Job { targets, touch: plan.touch, batch })
+        let shared = (0..plan.depth).map(|_| Buffer::aligned(plan.block)).collect::<Result<_>>()?;
+        Ok(Job { targets, shared, touch: plan.touch, batch })
     }
 }
 
@@ -269,12 +276,12 @@ impl Job {
     /// Warms every target up, and gives the number of requests of a chunk: what takes the first target a chunk's time.
     fn calibrate(&mut self) -> Result<u64> {
         let mut per_chunk = 0;
-        let (batch, touch) = (self.batch, self.touch);
-        for driven in &mut self.targets {
+        let Self { targets, shared, batch, touch } = self;
+        for driven in targets {
             let start = Instant::now();
             let mut requests = 0;
             while start.elapsed() < 5 * CHUNK {
-                driven.chunk(64, batch, touch)?;
+                driven.chunk(64, shared, *batch, *touch)?;
                 requests += 64;
             }
             if per_chunk == 0 {
@@ -292,7 +299,16 @@ impl Driven {
         Tally { counters: self.target.counters(), chunks: self.chunks, latency: self.latency }
     }
 
-    fn chunk(&mut self, requests: u64, batch: Batch, touch: bool) -> Result<()> {
+    /// Inlined, since a return that was called for before a system call is slow on some machines, and would count as latency.
+    #[inline(always)]
+    fn chunk(
+        &mut self,
+        requests: u64,
+        shared: &mut Vec<Buffer>,
+        batch: Batch,
+        touch: bool,
+    ) -> Result<()> {
+        let buffers = self.registered.as_mut().unwrap_or(shared);
         let positions = &mut self.positions;
         let mut next = || positions.next();
         let mut seen = |bytes: &[u8]| {
@@ -301,15 +317,21 @@ impl Driven {
             }
         };
         if self.immediate {
-            self.target.run_sync(requests, &mut self.buffers[0], &mut next, &mut seen)
+            self.target.run_sync(requests, &mut buffers[0], &mut next, &mut seen)
         } else {
-            self.target.run_async(requests, &mut self.buffers, batch, &mut next, &mut seen)
+            self.target.run_async(requests, buffers, batch, &mut next, &mut seen)
         }
     }
 
-    fn timed_chunk(&mut self, requests: u64, batch: Batch, touch: bool) -> Result<()> {
+    fn timed_chunk(
+        &mut self,
+        requests: u64,
+        shared: &mut Vec<Buffer>,
+        batch: Batch,
+        touch: bool,
+    ) -> Result<()> {
         let (start, cpu) = (Instant::now(), cpu_ns());
-        self.chunk(requests, batch, touch)?;
+        self.chunk(requests, shared, batch, touch)?;
         let per = |ns: u64| ns as f64 / requests as f64;
         self.chunks.push(Chunk {
             ns: per(start.elapsed().as_nanos() as u64),
@@ -319,12 +341,12 @@ impl Driven {
     }
 
     /// Measures the time of single requests, one in flight.
-    fn measure_latency(&mut self) -> Result<()> {
+    fn measure_latency(&mut self, shared: &mut Vec<Buffer>) -> Result<()> {
         let mut histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
             .map_err(|error| Error::invalid(error.to_string()))?;
         for _ in 0..LATENCY_REQUESTS {
             let start = Instant::now();
-            self.chunk(1, Batch { submit: 1, complete: 1 }, false)?;
+            self.chunk(1, shared, Batch { submit: 1, complete: 1 }, false)?;
             histogram.saturating_record(start.elapsed().as_nanos() as u64);
         }
         self.latency = Some(histogram);
@@ -342,4 +364,53 @@ pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |values: &[f64]| median(values.iter().copied());
+        assert_eq!((of(&[]), of(&[3.0]), of(&[9.0, 1.0, 2.0])), (0.0, 3.0, 2.0));
+    }
+
+    #[test]
+    fn positions_stay_in_the_range_and_sequences_reach_all_of_it() {
+        for random in [false, true] {
+            let mut positions = Positions { state: 7, blocks: 10, block: 512, random };
+            let mut seen: Vec<u64> = (0..200).map(|_| positions.next()).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen, (0..10).map(|block| block * 512).collect::<Vec<_>>());
+        }
+    }
+
+    /// Two threads drive all targets of a plan, each with its own queue.
+    #[test]
+    fn jobs_are_measured_together() {
+        let target = TargetSpec::Null { size: 1 << 20 };
+        let plan = Plan {
+            targets: vec![target.clone(), target],
+            engine: "null".into(),
+            random: true,
+            block: 4096,
+            depth: 4,
+            jobs: 2,
+            batch_submit: 2,
+            batch_complete: 2,
+            fixed_buffers: true,
+            touch: true,
+            size: None,
+            runtime_ms: 10,
+            cpus: Vec::new(),
+            requests: None,
+        };
+        let measured = run(&plan).unwrap();
+        assert_eq!(measured.len(), 2);
+        assert!(measured.iter().all(|target| target.ns > 0.0 && target.ratio > 0.0));
+        let too_short = run(&Plan { size: Some(100), ..plan }).unwrap_err();
+        assert!(too_short.to_string().contains("shorter than one request"), "{too_short}");
+    }
 }

@@ -13,6 +13,8 @@ mod report;
 mod target;
 
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use ironmap::{Engine, Error, Result};
@@ -21,13 +23,26 @@ use self::fixture::{Fixture, FixtureKind, FsKind};
 use self::load::Plan;
 use self::target::TargetSpec;
 
-/// What `--rw` can be. Writes come with ironmap's write paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What `--rw` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rw {
-    /// Sequential reads.
     Read,
-    /// Random reads.
     Randread,
+}
+
+impl FromStr for Rw {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "read" => Ok(Self::Read),
+            "randread" => Ok(Self::Randread),
+            "write" | "randwrite" | "rw" | "randrw" => {
+                Err("ironmap does not write yet: only read and randread can be measured".into())
+            }
+            _ => Err("the work is read or randread".into()),
+        }
+    }
 }
 
 /// Which variants of the simple path to measure.
@@ -64,7 +79,7 @@ pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
     #[arg(required_unless_present_any = ["fixture", "launch"])]
     targets: Vec<TargetSpec>,
-    /// Work.
+    /// Work: read (sequential) or randread. Writes are not there yet.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Rw>,
     /// Bytes a request.
@@ -85,9 +100,9 @@ pub(crate) struct BenchArgs {
     /// Requests handed over together (as many as fit where the depth is less).
     #[arg(long, value_delimiter = ',', default_value = "32")]
     batch_submit: Vec<usize>,
-    /// Completions waited for together.
-    #[arg(long, default_value = "32")]
-    batch_complete: usize,
+    /// Completions waited for together; as many as are handed over together if not given.
+    #[arg(long)]
+    batch_complete: Option<usize>,
     /// Register the buffers with the kernel.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     fixedbufs: u8,
@@ -110,7 +125,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     fixture: Option<FixtureKind>,
     /// The file system of the fixture.
-    #[arg(long, default_value = "ext4")]
+    #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
     /// Count instructions a request with callgrind instead of time. Needs valgrind.
     #[arg(long)]
@@ -131,6 +146,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(plan) = &args.launch {
         return launch::child(plan);
     }
+    // The end of the launch under way is then the end of the bench, which removes the fixture.
+    // Fails only where a handler is set already.
+    let _ = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed));
     let fixture = args.fixture.map(|kind| Fixture::new(kind, args.fs)).transpose()?;
     let mut targets = args.targets.clone();
     if let Some(fixture) = &fixture {
@@ -143,13 +161,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     } else {
         launch::measure(&plans, args.rounds.max(1))?
     };
-    drop(fixture);
     report::table(&rows);
+    for note in fixture.iter().flat_map(Fixture::notes) {
+        println!("note: {note}");
+    }
+    drop(fixture);
     if let Some(path) = &args.json {
         report::json(&rows, path)?;
     }
     if let Some(path) = &args.plot {
         plot::svg(&rows, path)?;
+    }
+    Ok(())
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Fails once Ctrl-C was pressed.
+fn go_on() -> Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        return Err(Error::io(ironmap::Errno::EINTR, "bench"));
     }
     Ok(())
 }
@@ -193,7 +224,7 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
                                 depth: (*depth).max(1),
                                 jobs,
                                 batch_submit: (*batch).max(1),
-                                batch_complete: args.batch_complete.max(1),
+                                batch_complete: args.batch_complete.unwrap_or(*batch).max(1),
                                 fixed_buffers: args.fixedbufs == 1,
                                 touch: args.touch,
                                 size: args.size,
@@ -227,4 +258,68 @@ pub(crate) fn size(text: &str) -> std::result::Result<u64, String> {
 
 fn io(error: &std::io::Error, what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::io(ironmap::Errno(error.raw_os_error().unwrap_or(ironmap::Errno::EIO.0)), what)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(args: &str) -> std::result::Result<BenchArgs, String> {
+        let args = ["bench"].into_iter().chain(args.split_whitespace());
+        Command::try_parse_from(args)
+            .map(|command| command.bench)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sizes_have_binary_suffixes() {
+        let good = [("0", 0), ("4096", 4096), ("4k", 4096), ("1MiB", 1 << 20), ("2g", 2 << 30)];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "k", "4x", "-1", "99999999999g"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn there_is_a_plan_for_each_combination() {
+        let args =
+            parse("null:1m --iodepth 1,64 --batch-submit 1,8,16 --bs 4k,64k --rw read,randread");
+        let args = args.unwrap();
+        let plans = plans(&args, &args.targets);
+        assert_eq!(plans.len(), 2 * 3 * 2 * 2);
+        assert!(plans.iter().all(|plan| plan.batch_complete == plan.batch_submit));
+        let args = parse("null:1m --batch-submit 1,8 --batch-complete 4").unwrap();
+        let complete =
+            super::plans(&args, &args.targets).into_iter().map(|plan| plan.batch_complete);
+        assert_eq!(complete.collect::<Vec<_>>(), [4, 4]);
+    }
+
+    #[test]
+    fn only_targets_with_a_simple_path_are_measured_without_it() {
+        let targets = ["raw:/dev/null", "vol:image:/file"].map(|text| text.parse().unwrap());
+        let simple = |which| -> Vec<_> {
+            variants(&targets, which).iter().map(TargetSpec::simple).collect()
+        };
+        assert_eq!(simple(Simple::Both), [None, Some(false), Some(true)]);
+        assert_eq!(simple(Simple::Off), [None, Some(false)]);
+    }
+
+    #[test]
+    fn writes_are_refused_by_name() {
+        for work in ["write", "randwrite", "randrw"] {
+            let said = parse(&format!("null:1m --rw {work}")).unwrap_err();
+            assert!(said.contains("does not write yet"), "{said}");
+        }
+        assert!(parse("").is_err(), "a bench of nothing");
+    }
 }

@@ -87,7 +87,8 @@ pub(super) fn table(rows: &[Row]) {
             "simple hits",
         ]
     };
-    table.set_header(["target", "work", "engine", "depth", "jobs"].iter().chain(figures));
+    let work = ["target", "work", "engine", "depth", "batch", "jobs"];
+    table.set_header(work.iter().chain(figures));
     for row in rows {
         let work = format!("{} {}", row.rw, row.bs);
         let mut cells = vec![
@@ -95,6 +96,7 @@ pub(super) fn table(rows: &[Row]) {
             work,
             row.engine.clone(),
             row.iodepth.to_string(),
+            row.batch.min(row.iodepth as usize).to_string(),
             row.numjobs.to_string(),
         ];
         if counted {

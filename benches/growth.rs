@@ -1,0 +1,234 @@
+//! What grows with a volume and what does not: a read's cost at 1, 1k and 1M extents, the memory of the map, and the time
+//! that opening takes at 1 GiB, 100 GiB and 16 TiB.
+//!
+//! `cargo bench --bench growth`, as root: the file system is the kernel's work, on a zram device that is removed at the end.
+//! Each file holds as many blocks as the others, so that each is read at random over as much of the device.
+
+use std::error::Error;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use ironmap::bio::Buffer;
+use ironmap::fs::ext4::Follow;
+use ironmap::iomap::IomapType;
+use ironmap::units::FilePos;
+use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const BLOCK: u64 = 4096;
+/// Blocks of data in each file.
+const BLOCKS: u64 = 1 << 20;
+const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
+const DEVICE_BYTES: u64 = 16 << 30;
+/// Chunks that the files take in turn, and reads in each: about two milliseconds.
+const ROUNDS: usize = 300;
+const READS: u64 = 2000;
+const OPENINGS: usize = 11;
+
+fn main() -> Result<()> {
+    let scratch = tempfile::Builder::new().prefix("ironmap-test-").tempdir_in("/dev/shm")?;
+    reads(scratch.path())?;
+    openings(scratch.path())
+}
+
+/// The file of so many extents: they have the same length, and a hole of one block after each.
+fn pos(block: u64, extents: u64) -> u64 {
+    let length = BLOCKS / extents;
+    (block + block / length) * BLOCK
+}
+
+fn reads(scratch: &Path) -> Result<()> {
+    let device = Zram::new()?;
+    // Without backups of the superblock and with all bitmaps in front, the longest extent is as long as the file.
+    let options =
+        "-q -F -t ext4 -b 4096 -O sparse_super2,^resize_inode -E num_backup_sb=0,nodiscard -G 128";
+    run("mke2fs", options.split(' ').chain([device.path().as_str()]))?;
+    let dir = scratch.join("mounted");
+    fs::create_dir(&dir)?;
+    {
+        let mount = Mount::new(&device.path(), &dir)?;
+        for extents in EXTENTS {
+            write(&mount.0.join(extents.to_string()), extents)?;
+        }
+    }
+    println!("| engine | extents | ns a read | relative | map loaded in | memory of the map |");
+    println!("|---|--:|--:|--:|--:|--:|");
+    for engine in [Engine::Psync, Engine::Null] {
+        let options = ironmap::OpenOptions { engine };
+        let volume = Volume::open(&device.path().parse()?, &options)?;
+        let mut files = Vec::new();
+        for extents in EXTENTS {
+            files.push(Measured::open(&volume, extents)?);
+        }
+        for _ in 0..ROUNDS {
+            for file in &mut files {
+                file.chunk()?;
+            }
+        }
+        let first = files[0].ns.clone();
+        for file in &mut files {
+            let relative = file.ns.iter().zip(&first).map(|(own, first)| own / first).collect();
+            println!(
+                "| {engine} | {} | {:.1} | {:.3} | {:.1} ms | {} KiB |",
+                file.pieces,
+                median(file.ns.clone()),
+                median(relative),
+                file.load_ms,
+                file.memory >> 10
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file of so many extents.
+fn write(path: &Path, extents: u64) -> Result<()> {
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let file = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(path)?;
+    file.set_len(pos(BLOCKS - 1, extents) + BLOCK)?;
+    let blocks = (BLOCKS / extents).min(256);
+    let piece = Buffer::aligned((blocks * BLOCK) as usize)?;
+    for block in (0..BLOCKS).step_by(blocks as usize) {
+        file.write_all_at(&piece, pos(block, extents))?;
+    }
+    Ok(())
+}
+
+/// An open file, and what was measured of it.
+struct Measured {
+    file: File,
+    queue: Queue,
+    buffer: Buffer,
+    extents: u64,
+    /// Mapped pieces as the map itself counts them.
+    pieces: usize,
+    load_ms: f64,
+    memory: u64,
+    state: u64,
+    ns: Vec<f64>,
+}
+
+impl Measured {
+    fn open(volume: &Volume, extents: u64) -> Result<Self> {
+        let inode = volume.fs().resolve(format!("/{extents}").as_bytes(), Follow::All)?;
+        let file = volume.open_inode(inode, FileOptions { strict: true })?;
+        let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
+        let mut buffer = Buffer::aligned(BLOCK as usize)?;
+        let (before, start) = (resident(), Instant::now());
+        file.read_at(&mut queue, &mut buffer, FilePos(0))?;
+        let load_ms = start.elapsed().as_secs_f64() * 1e3;
+        let memory = resident().saturating_sub(before);
+        let mut pieces = 0;
+        for iomap in file.mappings() {
+            pieces += usize::from(iomap?.kind == IomapType::Mapped);
+        }
+        let state = 0x9E37_79B9_7F4A_7C15;
+        Ok(Self { file, queue, buffer, extents, pieces, load_ms, memory, state, ns: Vec::new() })
+    }
+
+    fn chunk(&mut self) -> Result<()> {
+        let start = Instant::now();
+        for _ in 0..READS {
+            self.state ^= self.state << 13;
+            self.state ^= self.state >> 7;
+            self.state ^= self.state << 17;
+            let pos = FilePos(pos(self.state % BLOCKS, self.extents));
+            self.file.read_at(&mut self.queue, &mut self.buffer, pos)?;
+        }
+        self.ns.push(start.elapsed().as_nanos() as f64 / READS as f64);
+        let simple = self.ns.len() as u64 * READS;
+        assert!(self.queue.stats().simple_hits >= simple, "every read but the first is simple");
+        Ok(())
+    }
+}
+
+fn openings(scratch: &Path) -> Result<()> {
+    println!("\n| volume | opened in |");
+    println!("|---|--:|");
+    for size in ["1G", "100G", "16T"] {
+        let image = scratch.join(size).display().to_string();
+        let options = "-q -F -t ext4 -O 64bit -E lazy_itable_init=1,lazy_journal_init=1,nodiscard";
+        run("mke2fs", options.split(' ').chain([image.as_str(), size]))?;
+        let mut times = Vec::new();
+        for _ in 0..OPENINGS {
+            let start = Instant::now();
+            let volume = Volume::open(&image.parse()?, &ironmap::OpenOptions::default())?;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            drop(volume);
+        }
+        println!("| {size} | {:.0} us |", median(times));
+        fs::remove_file(&image)?;
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Bytes of memory that the process has.
+fn resident() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let output = Command::new(program).args(args).output()?;
+    if !output.status.success() {
+        return Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(())
+}
+
+/// A compressed RAM disk. A file that bears its name tells `./x clean-up` of it.
+struct Zram {
+    number: String,
+    mark: PathBuf,
+}
+
+impl Zram {
+    fn new() -> Result<Self> {
+        let number = fs::read_to_string("/sys/class/zram-control/hot_add")?.trim().to_owned();
+        let marks = Path::new("/run/ironmap-test-zram");
+        let zram = Self { mark: marks.join(format!("zram{number}")), number };
+        fs::create_dir_all(marks)?;
+        fs::write(&zram.mark, std::process::id().to_string())?;
+        fs::write(format!("/sys/block/zram{}/disksize", zram.number), DEVICE_BYTES.to_string())?;
+        Ok(zram)
+    }
+
+    fn path(&self) -> String {
+        format!("/dev/zram{}", self.number)
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let _ = fs::write(format!("/sys/block/zram{}/reset", self.number), "1");
+        if fs::write("/sys/class/zram-control/hot_remove", &self.number).is_ok() {
+            let _ = fs::remove_file(&self.mark);
+        }
+    }
+}
+
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(device: &str, dir: &Path) -> Result<Self> {
+        let dir = dir.to_owned();
+        run("mount", ["-t", "ext4", device, &dir.display().to_string()])?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = run("umount", [self.0.display().to_string().as_str()]);
+    }
+}

@@ -1,0 +1,191 @@
+//! `ironmap bench`: its figures agree with fio's, the simple path costs what it may cost, and nothing is left behind.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::image::{Image, scratch};
+use common::skip::Need;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Names a program built for release: what a debug build takes says nothing.
+const RELEASE: &str = "IRONMAP_BIN";
+
+/// Runs the release build's bench; its results.
+fn bench(args: &[&str]) -> Vec<Value> {
+    let dir = scratch();
+    let json = dir.path().join("results.json");
+    let program = std::env::var_os(RELEASE).expect("a release build");
+    let output =
+        Command::new(program).arg("bench").args(args).arg("--json").arg(&json).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let document: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    document["results"].as_array().unwrap().clone()
+}
+
+/// Instructions of the simple path above the bare submission, which is what counts where the device costs nothing.
+#[test]
+fn the_simple_path_costs_at_most_120_instructions() {
+    require!(Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE));
+    for depth in ["1", "32"] {
+        let rows = bench(&[
+            "--fixture",
+            "shm",
+            "--engine",
+            "null",
+            "--instructions",
+            "--simple",
+            "both",
+            "--iodepth",
+            depth,
+        ]);
+        let [raw, generic, simple] = &rows[..] else { panic!("{rows:?}") };
+        let count = |row: &Value| row["instructions_per_io"].as_f64().unwrap();
+        let above = count(simple) - count(raw);
+        assert!(above <= 120.0, "{above} instructions at depth {depth}");
+        assert!(count(simple) < count(generic), "depth {depth}: {rows:?}");
+    }
+}
+
+/// A request of fio takes as long as one of ours and what fio itself adds. Noise may spoil a try, hardly all of them.
+#[test]
+fn raw_and_kernel_agree_with_fio() {
+    const TRIES: usize = 6;
+    require!(Need::Root, Need::Tool("fio"), Need::Variable(RELEASE));
+    let image = Image::mke2fs("256M", &["-t", "ext4", "-b", "4096"]);
+    let mount = image.mount("rw");
+    let file = mount.dir().join("file");
+    std::fs::write(&file, vec![0xAD; 64 << 20]).unwrap();
+    rustix::fs::sync();
+    let device = device_of(mount.dir());
+    for (kind, path) in [("raw", &device), ("kernel", &file)] {
+        let target = format!("{kind}:{}", path.display());
+        let mut seen = Vec::new();
+        let agrees = (0..TRIES).any(|_| {
+            let rows = bench(&[&target, "--size", "64m", "--runtime", "0.3", "--rounds", "3"]);
+            let (ours, theirs) = (1e9 / rows[0]["iops"].as_f64().unwrap(), 1e9 / fio_iops(path));
+            seen.push((ours as u64, theirs as u64));
+            (0.35 * theirs..1.1 * theirs).contains(&ours)
+        });
+        assert!(agrees, "ns of {target}, ours and fio's: {seen:?}");
+    }
+}
+
+fn fio_iops(path: &Path) -> f64 {
+    let filename = format!("--filename={}", path.display());
+    let options = "--name=job --readonly --size=64m --rw=randread --bs=4k --direct=1 --ioengine=psync --time_based \
+                   --runtime=1 --norandommap --gtod_reduce=1 --output-format=json";
+    let args: Vec<&str> = options.split_whitespace().chain([&filename[..]]).collect();
+    let output: Value = serde_json::from_slice(&common::command::run("fio", &args)).unwrap();
+    output["jobs"][0]["read"]["iops"].as_f64().unwrap()
+}
+
+/// The device that is mounted there.
+fn device_of(mount: &Path) -> PathBuf {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = fields.into_iter().find(|fields| Path::new(fields[1]) == mount);
+    found.expect("a mount")[0].into()
+}
+
+/// A bench under way, killed where a test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(args: &[&str]) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironmap"));
+    command.arg("bench").args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    Running(command.spawn().unwrap())
+}
+
+/// What a bench of this process number has left: directories, mounts, loop devices, marks of zram devices.
+fn left_by(pid: u32) -> Vec<String> {
+    let name = format!("ironmap-test-bench-{pid}");
+    let mut left = Vec::new();
+    left.extend(Path::new("/dev/shm").join(&name).exists().then(|| name.clone()));
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    left.extend(mounts.lines().filter(|line| line.contains(&name)).map(str::to_owned));
+    let loops = common::command::output("losetup", &["--list", "--noheadings"]).stdout;
+    let loops = String::from_utf8_lossy(&loops).into_owned();
+    left.extend(loops.lines().filter(|line| line.contains(&name)).map(str::to_owned));
+    for mark in std::fs::read_dir("/run/ironmap-test-zram").into_iter().flatten().flatten() {
+        let owner = std::fs::read_to_string(mark.path()).unwrap_or_default();
+        left.extend((owner == pid.to_string()).then(|| mark.path().display().to_string()));
+    }
+    left
+}
+
+/// Whether a process has a child that runs a launch.
+fn measures(pid: u32) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children.unwrap_or_default().split_whitespace().any(|child| {
+        let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"--launch")
+    })
+}
+
+fn interrupt(fixture: &str, when: impl Fn(u32) -> bool) {
+    let mut bench = start(&["--fixture", fixture, "--rounds", "1000", "--runtime", "0.05"]);
+    let pid = bench.0.id();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !when(pid) {
+        assert!(Instant::now() < deadline, "{fixture}: the bench does not get there");
+        assert!(bench.0.try_wait().unwrap().is_none(), "{fixture}: the bench has ended");
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&bench.0), Signal::INT).unwrap();
+    assert!(!bench.0.wait().unwrap().success(), "{fixture}");
+    assert_eq!(left_by(pid), Vec::<String>::new(), "{fixture}");
+}
+
+#[test]
+fn an_interrupted_bench_leaves_nothing_in_memory() {
+    require!(Need::Tool("mke2fs"));
+    interrupt("shm", |pid| !left_by(pid).is_empty());
+    interrupt("shm", measures);
+}
+
+#[test]
+fn an_interrupted_bench_leaves_no_device_and_no_mount() {
+    require!(Need::Root, Need::Tool("mke2fs"));
+    for fixture in ["zram", "loop"] {
+        interrupt(fixture, |pid| !left_by(pid).is_empty());
+        interrupt(fixture, measures);
+    }
+}
+
+/// A launch that fails ends the bench, with the reason, and its fixture goes.
+#[test]
+fn a_bench_that_fails_leaves_nothing() {
+    require!(Need::Tool("mke2fs"));
+    let mut bench = start(&["--fixture", "shm", "--bs", "1g"]);
+    let pid = bench.0.id();
+    assert!(!bench.0.wait().unwrap().success());
+    assert_eq!(left_by(pid), Vec::<String>::new());
+}
+
+/// Arguments that cannot be measured are refused before anything is made.
+#[test]
+fn wrong_arguments_are_named() {
+    for (args, said) in [
+        (&["null:1m", "--engine", "tape"][..], "tape is no engine"),
+        (&["null:1m", "--rw", "randwrite"], "does not write yet"),
+        (&["--fixture", "shm", "--fs", "xfs"], "only the kernel reads XFS"),
+        (&["floppy:a"], "a target is raw:, kernel:, vol: or null:"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ironmap")).arg("bench").args(args).output();
+        let output = output.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{args:?}: {error}");
+    }
+}
