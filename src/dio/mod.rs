@@ -56,13 +56,17 @@ const RETRIES: u8 = 100;
 const MAX_SEGMENTS: usize = 1024;
 
 impl DioFlags {
+    #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        let mut flags = BioFlags::empty();
-        flags.set(BioFlags::NOWAIT, self.contains(Self::NOWAIT));
-        flags.set(BioFlags::HIPRI, self.contains(Self::HIPRI));
-        flags
+        // The bits are the same, as asserted below: a request need not test them one by one.
+        BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
+
+const _: () = assert!(
+    DioFlags::NOWAIT.bits() == BioFlags::NOWAIT.bits()
+        && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
+);
 
 /// The file of a request, as far as this layer needs to know it.
 pub(crate) struct Target<'a, M> {
@@ -100,8 +104,6 @@ pub(crate) struct State {
     finished: VecDeque<Completion>,
     /// Requests submitted and not yet popped.
     outstanding: usize,
-    /// Completions that the last [`wait`] promised and that are not yet popped; below 0 where more were popped.
-    promised: isize,
     /// Bounce buffers to be used again.
     spare: Vec<Buffer>,
     events: Arc<Events>,
@@ -118,7 +120,6 @@ impl State {
             requests: Requests::default(),
             finished: VecDeque::with_capacity(depth),
             outstanding: 0,
-            promised: 0,
             spare: Vec::new(),
             events,
         }
@@ -134,13 +135,6 @@ impl State {
 
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
-    }
-
-    /// Counts a completion that leaves.
-    #[inline(always)]
-    fn gone(&mut self) {
-        self.outstanding -= 1;
-        self.promised -= 1;
     }
 
     /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
@@ -248,45 +242,40 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Takes a completion that is there. It waits for the rest of a transfer that the device cut short, as far as [`wait`] promised.
+/// Takes a completion that is there. The rest of a transfer that the device cut short is waited for: whoever was told of a
+/// completion gets one.
 #[inline]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
+    let mut owed = false;
     loop {
         let Some(done) = queue.pop() else {
             if let Some(completion) = state.finished.pop_front() {
-                state.gone();
+                state.outstanding -= 1;
                 return Some(completion);
             }
-            if state.promised <= 0 || !keep_promise(queue, state) {
+            // Where the device's queue fails, the next `wait` meets the error again, and tells it.
+            if !owed || queue.in_flight() == 0 || queue.wait(1).is_err() {
                 return None;
             }
             continue;
         };
         match (done.bio.end, done.result) {
             (BioEnd::Whole { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
-                state.gone();
+                state.outstanding -= 1;
                 return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }
-            _ => request::complete(queue, state, done),
+            (end, _) => {
+                owed |= matches!(end, BioEnd::Whole { .. });
+                request::complete(queue, state, done);
+            }
         }
     }
-}
-
-/// Waits for one more completion of the device. An error ends the promise: the next [`wait`] meets it again, and tells it.
-#[cold]
-fn keep_promise<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
-    let waited = state.outstanding > 0 && queue.wait(1).is_ok();
-    if !waited {
-        state.promised = 0;
-    }
-    waited
 }
 
 /// Waits until `min` completions (or all that are outstanding, if fewer) can be popped.
 #[inline]
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
-    state.promised = min as isize;
     if state.requests.is_empty() {
         // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
         let missing = min.saturating_sub(state.finished.len());
@@ -305,8 +294,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
 
 /// Hands over what is queued and sees what has completed, without waiting.
 #[inline]
-pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
-    state.promised = 0;
+pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q) -> Result<()> {
     queue.commit().map_err(hand_over_failed)
 }
 
