@@ -99,7 +99,7 @@ impl File {
     /// # Errors
     /// Gives the memory back with the reason; as [`read_at_with`](Self::read_at_with). Errors of the device come with the
     /// completion.
-    #[inline]
+    #[inline(always)]
     #[allow(
         clippy::result_large_err,
         reason = "the memory moves back whole, without an allocation"

@@ -212,7 +212,7 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
 }
 
 /// Starts a read into owned memory.
-#[inline]
+#[inline(always)]
 #[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
 pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
