@@ -30,7 +30,7 @@ fn bench(args: &[&str]) -> Vec<Value> {
 /// Instructions of the simple path above the bare submission, which is what counts where the device costs nothing.
 #[test]
 fn the_simple_path_costs_at_most_120_instructions() {
-    require!(Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE));
+    require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
     for depth in ["1", "32"] {
         let rows = bench(&[
             "--fixture",
@@ -55,7 +55,7 @@ fn the_simple_path_costs_at_most_120_instructions() {
 #[test]
 fn raw_and_kernel_agree_with_fio() {
     const TRIES: usize = 6;
-    require!(Need::Root, Need::Tool("fio"), Need::Variable(RELEASE));
+    require!([Need::Root, Need::Tool("fio"), Need::Variable(RELEASE)]);
     let image = Image::mke2fs("256M", &["-t", "ext4", "-b", "4096"]);
     let mount = image.mount("rw");
     let file = mount.dir().join("file");
@@ -150,14 +150,14 @@ fn interrupt(fixture: &str, when: impl Fn(u32) -> bool) {
 
 #[test]
 fn an_interrupted_bench_leaves_nothing_in_memory() {
-    require!(Need::Tool("mke2fs"));
+    require!([Need::Tool("mke2fs")]);
     interrupt("shm", |pid| !left_by(pid).is_empty());
     interrupt("shm", measures);
 }
 
 #[test]
 fn an_interrupted_bench_leaves_no_device_and_no_mount() {
-    require!(Need::Root, Need::Tool("mke2fs"));
+    require!([Need::Root, Need::Tool("mke2fs")]);
     for fixture in ["zram", "loop"] {
         interrupt(fixture, |pid| !left_by(pid).is_empty());
         interrupt(fixture, measures);
@@ -167,7 +167,7 @@ fn an_interrupted_bench_leaves_no_device_and_no_mount() {
 /// A launch that fails ends the bench, with the reason, and its fixture goes.
 #[test]
 fn a_bench_that_fails_leaves_nothing() {
-    require!(Need::Tool("mke2fs"));
+    require!([Need::Tool("mke2fs")]);
     let mut bench = start(&["--fixture", "shm", "--bs", "1g"]);
     let pid = bench.0.id();
     assert!(!bench.0.wait().unwrap().success());
