@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use ironmap::bio::Buffer;
-use ironmap::{Error, Result};
+use ironmap::{Engine, Error, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,8 @@ struct Driven {
     /// Registered with the target's own queue.
     registered: Option<Vec<Buffer>>,
     immediate: bool,
+    /// The device is a mapping, whose pages fault when they are met for the first time.
+    mapped: bool,
     positions: Positions,
     chunks: Vec<Chunk>,
     latency: Option<Histogram<u64>>,
@@ -90,6 +92,7 @@ struct Chunk {
 }
 
 /// Where requests go: random (xorshift) or one after the other.
+#[derive(Clone, Copy)]
 struct Positions {
     state: u64,
     blocks: u64,
@@ -154,8 +157,10 @@ impl Launch<'_> {
         } else {
             (plan.runtime_ms / CHUNK.as_millis() as u64).max(5)
         };
-        for _ in 0..rounds {
-            for index in 0..plan.targets.len() {
+        for round in 0..rounds as usize {
+            for turn in 0..plan.targets.len() {
+                // Each target begins a round as often as the others: what one leaves in the caches is shared out fairly.
+                let index = (round + turn) % plan.targets.len();
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
                     let Job { targets, shared, batch, touch } = job;
@@ -202,21 +207,27 @@ impl Launch<'_> {
             )));
         }
         let mut targets = Vec::new();
-        for source in self.sources {
+        for (index, source) in self.sources.iter().enumerate() {
             let mut target = Target::attach(source, plan.depth)?;
             let immediate = source.engine.is_immediate() && plan.depth == 1;
             let registered = (plan.fixed_buffers && !source.engine.is_immediate())
                 .then(|| target.register_buffers(plan.depth as usize, plan.block))
                 .transpose()?;
-            // All targets of a thread see the same sequence, each thread its own.
-            let start = blocks / plan.jobs as u64 * number as u64;
-            let state = if plan.random { 0x9E37_79B9_7F4A_7C15 ^ start } else { start };
+            // Each thread and target goes its own way: the same positions again would find the data in the processor's caches.
+            let place = (number * plan.targets.len() + index) as u64;
+            let places = (plan.jobs * plan.targets.len()) as u64;
+            let state = if plan.random {
+                0x9E37_79B9_7F4A_7C15 ^ (place << 32)
+            } else {
+                blocks / places * place
+            };
             let positions =
                 Positions { state, blocks, block: plan.block as u64, random: plan.random };
             targets.push(Driven {
                 target,
                 registered,
                 immediate,
+                mapped: source.engine == Engine::Dax,
                 positions,
                 chunks: Vec::new(),
                 latency: None,
@@ -278,6 +289,12 @@ impl Job {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
         for driven in targets {
+            if driven.mapped {
+                let positions = Positions { state: 0, random: false, ..driven.positions };
+                let own = std::mem::replace(&mut driven.positions, positions);
+                driven.chunk(own.blocks, shared, *batch, false)?;
+                driven.positions = own;
+            }
             let start = Instant::now();
             let mut requests = 0;
             while start.elapsed() < 5 * CHUNK {

@@ -389,7 +389,7 @@ impl Lane for FileLane<'_> {
     }
 }
 
-/// Nothing in it may return across a system call: on a kernel protected by Safe RET that costs more than what is measured.
+/// Nothing in it may return across a system call, which can cost more than what is measured.
 #[inline(always)]
 fn sync_loop<L: Lane>(
     lane: &mut L,
