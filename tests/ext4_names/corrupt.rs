@@ -213,12 +213,12 @@ fn encrypted_names_are_refused() {
 /// Values whose places overlap cannot make more of a volume than its memory limit.
 #[test]
 fn overlapping_values_are_limited() {
-    let source = tempfile::tempdir().unwrap();
+    let source = scratch();
     fs::write(source.path().join("file"), "").unwrap();
     let options = "-t ext4 -b 65536 -I 256 -O ^metadata_csum,^has_journal";
     let image = Image::populated("64M", &words(options), source.path());
     image.debugfs(&format!("ea_set file user.name {}\n", "v".repeat(500)));
-    let stat = image.debugfs("stat file\n");
+    let stat = image.ask_debugfs("stat file\n");
     let block = stat.split("File ACL: ").nth(1).unwrap().split_whitespace().next().unwrap();
     // 300 values of 59,000 bytes in a block of 65,536.
     let mut list = Vec::new();
