@@ -4,7 +4,7 @@
 //! replaced inodes, edited maps and edited directories, each consulted where the structure is read.
 //!
 //! A fast commit counts if its tail has the right transaction and checksum; the first one that has not ends them all, since
-//! it was never completed. Where that is the very first, Linux was seen to refuse the volume; here the records before it are lost.
+//! it was never completed. Where that is the very first, Linux was seen to refuse the volume; here it is opened without.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;

@@ -139,7 +139,7 @@ impl Log {
 
     /// The tags of a descriptor block: up to the one marked as the last, or as many as fit.
     ///
-    /// The flag for a deleted block is not looked at: Linux neither sets nor reads it.
+    /// The flag for a deleted block is not looked at: no journal that Linux left was seen to have it.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);
