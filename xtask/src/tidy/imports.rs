@@ -40,6 +40,7 @@ const LAYERS: &[Layer] = &[
             Only("device", &["Device", "Limits"]),
             Only("bio", &["Buffer"]),
             Only("sys", &["Buffer"]),
+            Any("events"),
             Any("error"),
             Any("units"),
         ],
