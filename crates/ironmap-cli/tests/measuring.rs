@@ -110,7 +110,7 @@ fn start(args: &[&str]) -> Running {
 
 /// What a bench of this process number has left: directories, mounts, loop devices, marks of zram devices.
 fn left_by(pid: u32) -> Vec<String> {
-    let name = format!("ironmap-test-bench-{pid}");
+    let name = format!("ironmap-bench-{pid}");
     let mut left = Vec::new();
     left.extend(Path::new("/dev/shm").join(&name).exists().then(|| name.clone()));
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
@@ -118,7 +118,7 @@ fn left_by(pid: u32) -> Vec<String> {
     let loops = common::command::output("losetup", &["--list", "--noheadings"]).stdout;
     let loops = String::from_utf8_lossy(&loops).into_owned();
     left.extend(loops.lines().filter(|line| line.contains(&name)).map(str::to_owned));
-    for mark in std::fs::read_dir("/run/ironmap-test-zram").into_iter().flatten().flatten() {
+    for mark in std::fs::read_dir("/run/ironmap-bench-zram").into_iter().flatten().flatten() {
         let owner = std::fs::read_to_string(mark.path()).unwrap_or_default();
         left.extend((owner == pid.to_string()).then(|| mark.path().display().to_string()));
     }

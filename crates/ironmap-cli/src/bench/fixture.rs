@@ -35,8 +35,8 @@ pub(super) enum FsKind {
 }
 
 /// How the directory begins, and where a file stands for each zram device: `./x clean-up` removes what bears these names.
-const PREFIX: &str = "/dev/shm/ironmap-test-bench-";
-const ZRAM_MARKS: &str = "/run/ironmap-test-zram";
+const PREFIX: &str = "/dev/shm/ironmap-bench-";
+const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
 /// Twin devices with the same content: one for raw: and vol:, one mounted for kernel:.
 pub(super) struct Fixture {
