@@ -62,7 +62,7 @@ impl Queue {
     /// # Errors
     /// `Io` where the kernel refuses; the requests stay queued.
     pub fn poll(&mut self) -> Result<()> {
-        with_queue!(&mut self.device, queue => dio::poll(queue))
+        with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))
     }
 
     /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed: that many [`pop`](Self::pop)s give

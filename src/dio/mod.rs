@@ -23,7 +23,7 @@ pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
 
 use self::request::Requests;
-use crate::bio::{BioEnd, BioFlags, Buffer, Memory};
+use crate::bio::{BioEnd, BioFlags, Buffer, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
@@ -104,6 +104,11 @@ pub(crate) struct State {
     finished: VecDeque<Completion>,
     /// Requests submitted and not yet popped.
     outstanding: usize,
+    /// The caller has waited for what it pops.
+    waited: bool,
+    /// Requests that [`wait`] counted as complete though the device had cut them short. Counted where that is met, so that clean
+    /// completions pay nothing for it.
+    owed: usize,
     /// Bounce buffers to be used again.
     spare: Vec<Buffer>,
     events: Arc<Events>,
@@ -120,6 +125,8 @@ impl State {
             requests: Requests::default(),
             finished: VecDeque::with_capacity(depth),
             outstanding: 0,
+            waited: false,
+            owed: 0,
             spare: Vec::new(),
             events,
         }
@@ -181,6 +188,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
 /// What comes of a simple read that was not clean: one that was short, or refused for the moment, is done again from its start
 /// where transfers are continued.
 #[cold]
+#[inline(never)]
 fn read_again<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
@@ -242,19 +250,16 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Takes a completion that is there. The rest of a transfer that the device cut short is waited for: whoever was told of a
-/// completion gets one.
+/// Takes a completion that is there. After [`wait`], it waits for the rest of a transfer that the device cut short.
 #[inline]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
-    let mut owed = false;
     loop {
         let Some(done) = queue.pop() else {
             if let Some(completion) = state.finished.pop_front() {
                 state.outstanding -= 1;
                 return Some(completion);
             }
-            // Where the device's queue fails, the next `wait` meets the error again, and tells it.
-            if !owed || queue.in_flight() == 0 || queue.wait(1).is_err() {
+            if state.owed == 0 || !wait_for_owed(queue, state) {
                 return None;
             }
             continue;
@@ -264,18 +269,47 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 state.outstanding -= 1;
                 return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }
-            (end, _) => {
-                owed |= matches!(end, BioEnd::Whole { .. });
-                request::complete(queue, state, done);
-            }
+            _ => unclean(queue, state, done),
         }
     }
+}
+
+/// Goes on with what is not a clean completion of one bio.
+#[cold]
+#[inline(never)]
+fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
+    if matches!(done.bio.end, BioEnd::Whole { .. }) {
+        state.owed += usize::from(state.waited);
+    }
+    let before = state.finished.len();
+    request::complete(queue, state, done);
+    // What that completed is there to be popped.
+    state.owed = state.owed.saturating_sub(state.finished.len() - before);
+}
+
+/// Waits until one of the requests that are owed has completed. After an error nothing is owed: the next [`wait`] meets it again,
+/// and tells it.
+#[cold]
+#[inline(never)]
+fn wait_for_owed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
+    while state.outstanding > 0 && queue.wait(1).is_ok() {
+        while let Some(done) = queue.pop() {
+            request::complete(queue, state, done);
+        }
+        if !state.finished.is_empty() {
+            state.owed = state.owed.saturating_sub(state.finished.len());
+            return true;
+        }
+    }
+    state.owed = 0;
+    false
 }
 
 /// Waits until `min` completions (or all that are outstanding, if fewer) can be popped.
 #[inline]
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
+    state.waited = true;
     if state.requests.is_empty() {
         // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
         let missing = min.saturating_sub(state.finished.len());
@@ -294,7 +328,8 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
 
 /// Hands over what is queued and sees what has completed, without waiting.
 #[inline]
-pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q) -> Result<()> {
+pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
+    (state.waited, state.owed) = (false, 0);
     queue.commit().map_err(hand_over_failed)
 }
 

@@ -188,7 +188,7 @@ fn wait_gives_as_many_completions_as_it_says() {
             submit(&mut queue, &mut state, BLOCK, token);
         }
         let mut tokens = Vec::new();
-        for min in [1, 3] {
+        for min in [3, 1] {
             wait(&mut queue, &mut state, min).unwrap();
             for _ in 0..min {
                 let done = pop(&mut queue, &mut state).expect("a completion");
