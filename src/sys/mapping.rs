@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::{PoisonError, RwLock};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -15,11 +16,13 @@ use crate::error::Errno;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    writable: bool,
+    /// Present in a writable mapping: keeps a copy in from running beside a copy in or out, which would be a data race. A mapping
+    /// for reading only, which is what a volume that is not written has, pays nothing.
+    writers: Option<RwLock<()>>,
 }
 
-// SAFETY: the mapping is plain memory; copies from several threads race only where their callers' ranges do, and then on bytes
-// that no reference covers.
+// SAFETY: the mapping is plain memory that no reference covers. Copies out of it may run side by side; a copy into it is alone,
+// by the lock. What other processes do to the file is outside of this program's memory model, as with every mapping.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -37,7 +40,7 @@ impl Mapping {
         let base =
             unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, offset) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::EFAULT)?;
-        Ok(Self { base, len, writable })
+        Ok(Self { base, len, writers: writable.then(RwLock::default) })
     }
 
     /// Copies from `at` into `buf`. EINVAL where the range is not mapped.
@@ -46,6 +49,8 @@ impl Mapping {
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
+        let _shared =
+            self.writers.as_ref().map(|lock| lock.read().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the range lies within the mapping, as just checked.
         let source = unsafe { self.base.add(at) };
         // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, of
@@ -56,12 +61,11 @@ impl Mapping {
 
     /// Copies `buf` to `at`. EINVAL where the range is not mapped, EBADF where the mapping is read-only.
     pub(crate) fn write(&self, buf: &[u8], at: usize) -> Result<(), Errno> {
-        if !self.writable {
-            return Err(Errno::EBADF);
-        }
+        let Some(writers) = &self.writers else { return Err(Errno::EBADF) };
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
+        let _alone = writers.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the range lies within the mapping, as just checked.
         let target = unsafe { self.base.add(at) };
         // SAFETY: `target` is writable for `buf.len()` bytes and no reference covers it; `buf` cannot overlap the mapping.
