@@ -159,8 +159,8 @@ impl State {
 
 /// Reads into lent memory and waits. Gives the bytes read: fewer than asked only at the end of the file.
 ///
-/// It is inlined into its caller down to the system call, and everything rare is not: where the kernel's mitigations spoil the
-/// processor's return predictions (Safe RET on AMD), the first `ret` behind a system call costs as much as a third of a read.
+/// It is inlined into its caller down to the system call, and everything rare is not: the first `ret` behind a system call can
+/// cost a third of a read (measured beside AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
