@@ -200,7 +200,7 @@ impl ReadDir<'_> {
                 self.at = 0;
                 self.area = self.areas.next()?;
                 if self.area.is_none() {
-                    return Ok(self.next_added());
+                    return self.next_added();
                 }
                 continue;
             };
@@ -215,14 +215,24 @@ impl ReadDir<'_> {
         }
     }
 
-    fn next_added(&mut self) -> Option<DirEntry> {
+    /// A name that a fast commit added. The record does not carry the type, so the inode is asked; a name without one is listed
+    /// all the same, as a name in a block would be.
+    fn next_added(&mut self) -> Result<Option<DirEntry>> {
         let fs = &self.areas.dir.fs;
-        let (name, inode) =
-            self.added.as_mut()?.find_map(|(name, inode)| Some((name, (*inode)?)))?;
-        let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
-        let file_type = if typed { fs.inode(inode).ok() } else { None };
-        let file_type = file_type.map(|inode| inode.file_type);
-        Some(DirEntry { name: name.clone(), inode, file_type })
+        let named = |(name, inode): (_, &Option<InodeNo>)| Some((name, (*inode)?));
+        let Some((name, inode)) = self.added.as_mut().and_then(|added| added.find_map(named))
+        else {
+            return Ok(None);
+        };
+        let mut file_type = None;
+        if fs.superblock.incompat.contains(Incompat::FILETYPE) {
+            match fs.inode(inode) {
+                Ok(found) => file_type = Some(found.file_type),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(DirEntry { name: name.clone(), inode, file_type }))
     }
 }
 
