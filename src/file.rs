@@ -3,9 +3,9 @@
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use crate::bio::Memory;
-use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Rejected, Target};
+use crate::bio::{Dev, Memory};
+use crate::device::{Limits, with_queue};
+use crate::dio::{self, DioFlags, Geometry, Rejected, Target};
 use crate::error::{Error, Result};
 use crate::fs::ext4::Inode;
 use crate::iomap::{self, Iomap, MapFile, Mappings};
@@ -26,14 +26,13 @@ pub struct File {
     inode: Arc<Inode>,
     options: FileOptions,
     volume: u32,
-    /// Size of a file-system block in bytes, here to spare the way to the superblock.
-    block: u64,
+    geometry: Geometry,
 }
 
 impl File {
-    pub(crate) fn new(inode: Inode, options: FileOptions, volume: u32) -> Self {
-        let block = inode.block_size().bytes() as u64;
-        Self { inode: Arc::new(inode), options, volume, block }
+    pub(crate) fn new(inode: Inode, options: FileOptions, volume: u32, limits: &Limits) -> Self {
+        let geometry = Geometry::new(limits, inode.block_size().bytes() as u64);
+        Self { inode: Arc::new(inode), options, volume, geometry }
     }
 
     /// Its inode.
@@ -154,10 +153,11 @@ impl File {
     #[inline(always)]
     fn target(&self) -> Target<'_, Inode> {
         Target {
-            map: &self.inode,
+            map: &*self.inode,
+            dev: Dev::OWN,
+            geometry: &self.geometry,
             inode: self.inode.number(),
             size: self.inode.size(),
-            block: self.block,
             strict: self.options.strict,
         }
     }

@@ -26,7 +26,8 @@ impl Queue {
         volume: u32,
         events: Arc<Events>,
     ) -> Result<Self> {
-        let state = State::new(device.limits(), options.slots(), events);
+        let mut state = State::new(options.slots(), events);
+        state.admit(device.limits());
         Ok(Self { device: device.queue(options)?, state, volume })
     }
 

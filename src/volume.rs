@@ -126,6 +126,6 @@ impl Volume {
                 "the content is encrypted and no key is held",
             ));
         }
-        Ok(File::new(inode, options, self.id))
+        Ok(File::new(inode, options, self.id, self.device.limits()))
     }
 }

@@ -34,6 +34,16 @@ bitflags! {
     }
 }
 
+/// Which of its queue's devices a bio goes to: the one that the queue was made for, or one that was
+/// [attached](crate::device::DeviceQueue::attach).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dev(pub(crate) u32);
+
+impl Dev {
+    /// The device that the queue was made for.
+    pub const OWN: Self = Self(0);
+}
+
 /// Whom a bio's completion concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
@@ -62,6 +72,8 @@ pub struct Bio {
     pub op: BioOp,
     /// How.
     pub flags: BioFlags,
+    /// To which device.
+    pub dev: Dev,
     /// Where on the device.
     pub at: DevOffset,
     /// What to read into or write from.

@@ -3,6 +3,7 @@
 mod block_file;
 mod dax;
 mod engine;
+mod files;
 mod null;
 mod psync;
 mod queue;
@@ -11,8 +12,9 @@ mod uring;
 
 use std::fmt;
 use std::io::IoSlice;
+use std::sync::Arc;
 
-use crate::bio::{Bio, BioFlags, Buffer, Done};
+use crate::bio::{Bio, BioFlags, Buffer, Dev, Done};
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
@@ -21,7 +23,7 @@ pub use dax::Dax;
 pub use engine::{Engine, Opened, open_engine};
 pub use null::Null;
 pub use psync::Psync;
-pub use queue::{DeviceQueue, Immediate, LentPart, Transfer};
+pub use queue::{DeviceQueue, Immediate, LentPart, Transfer, Transfers};
 pub use sim::{Faults, Sim};
 pub use uring::{Uring, UringOptions};
 
@@ -104,7 +106,7 @@ impl Default for QueueOptions {
 )]
 pub enum AnyQueue {
     /// See [`Psync`].
-    Psync(Immediate<psync::PsyncTransfer>),
+    Psync(Immediate<psync::PsyncFiles>),
     /// See [`Uring`].
     Uring(uring::UringQueue),
     /// See [`Dax`].
@@ -132,25 +134,40 @@ pub(crate) use with_queue;
 /// Each call matches once: for those who drive a device without a file system, as benches of the raw device do.
 impl DeviceQueue for AnyQueue {
     #[inline(always)]
-    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        with_queue!(self, queue => queue.read_now(buf, at, flags))
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        with_queue!(self, queue => queue.read_now(dev, buf, at, flags))
     }
 
-    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
-        with_queue!(self, queue => queue.read_parts_now(parts, flags));
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        with_queue!(self, queue => queue.read_parts_now(dev, parts, flags));
     }
 
     fn write_now(
         &mut self,
+        dev: Dev,
         bufs: &[IoSlice<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        with_queue!(self, queue => queue.write_now(bufs, at, flags))
+        with_queue!(self, queue => queue.write_now(dev, bufs, at, flags))
     }
 
-    fn flush_now(&mut self) -> Result<(), Errno> {
-        with_queue!(self, queue => queue.flush_now())
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        with_queue!(self, queue => queue.flush_now(dev))
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        with_queue!(self, queue => queue.attach(file))
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        with_queue!(self, queue => queue.detach(dev));
     }
 
     fn room(&self) -> usize {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
-use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
-use crate::bio::BioFlags;
+use super::files::Files;
+use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer, Transfers};
+use crate::bio::{BioFlags, Dev};
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
@@ -38,16 +39,41 @@ impl Device for Psync {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        let transfer = PsyncTransfer { file: Arc::clone(&self.file) };
-        Ok(AnyQueue::Psync(Immediate::new(transfer, options.slots())))
+        let files = PsyncFiles::new(Some(Arc::clone(&self.file)));
+        Ok(AnyQueue::Psync(Immediate::new(files, options.slots())))
+    }
+}
+
+/// The files that a queue's requests go to.
+#[derive(Debug)]
+pub struct PsyncFiles(Files<()>);
+
+impl PsyncFiles {
+    pub(super) fn new(own: Option<Arc<BlockFile>>) -> Self {
+        Self(Files::new(own.map(|file| (file, ()))))
+    }
+}
+
+impl Transfers for PsyncFiles {
+    type One<'a> = OneFile<'a>;
+
+    #[inline(always)]
+    fn device(&mut self, dev: Dev) -> Result<OneFile<'_>, Errno> {
+        self.0.get(dev).map(|(file, ())| OneFile(file))
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        Ok(self.0.attach(file, ()))
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        self.0.detach(dev);
     }
 }
 
 /// The system calls themselves.
 #[derive(Debug)]
-pub struct PsyncTransfer {
-    file: Arc<BlockFile>,
-}
+pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
 /// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues: without them it is cleared, quietly.
 pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
@@ -70,14 +96,14 @@ fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T
     }
 }
 
-impl Transfer for PsyncTransfer {
+impl Transfer for OneFile<'_> {
     #[inline(always)]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
         if !flags.is_empty() {
             return self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags);
         }
         // pread spares the kernel the copy of an iovec.
-        let (fd, at) = (self.file.fd(), self.file.absolute(at));
+        let (fd, at) = (self.0.fd(), self.0.absolute(at));
         uninterrupted(|| rustix::io::pread(fd, &mut *buf, at))
     }
 
@@ -90,8 +116,8 @@ impl Transfer for PsyncTransfer {
         if let ([one], true) = (&mut *bufs, flags.is_empty()) {
             return self.read(one, at, flags);
         }
-        let (fd, at) = (self.file.fd(), self.file.absolute(at));
-        let rw_flags = rw_flags(flags, self.file.limits());
+        let (fd, at, rw_flags) =
+            (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
         uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags))
     }
 
@@ -101,18 +127,15 @@ impl Transfer for PsyncTransfer {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let rw_flags = rw_flags(flags, self.file.limits());
+        let (fd, at, rw_flags) =
+            (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
         match bufs {
-            [one] if flags.is_empty() => {
-                uninterrupted(|| rustix::io::pwrite(self.file.fd(), one, self.file.absolute(at)))
-            }
-            _ => uninterrupted(|| {
-                rustix::io::pwritev2(self.file.fd(), bufs, self.file.absolute(at), rw_flags)
-            }),
+            [one] if flags.is_empty() => uninterrupted(|| rustix::io::pwrite(fd, one, at)),
+            _ => uninterrupted(|| rustix::io::pwritev2(fd, bufs, at, rw_flags)),
         }
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        uninterrupted(|| rustix::fs::fdatasync(self.file.fd()))
+        uninterrupted(|| rustix::fs::fdatasync(self.0.fd()))
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::bio::{Bio, BioFlags, BioOp, Buffer, Done, Memory};
+use super::BlockFile;
+use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
@@ -44,10 +46,16 @@ pub trait DeviceQueue {
     ///
     /// # Errors
     /// The device's errno.
-    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno>;
 
     /// Reads several parts, at the same time where the device can.
-    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags);
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags);
 
     /// Writes once; may be short.
     ///
@@ -55,6 +63,7 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn write_now(
         &mut self,
+        dev: Dev,
         bufs: &[IoSlice<'_>],
         at: DevOffset,
         flags: BioFlags,
@@ -64,7 +73,21 @@ pub trait DeviceQueue {
     ///
     /// # Errors
     /// The device's errno.
-    fn flush_now(&mut self) -> Result<(), Errno>;
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
+
+    /// Opens one more file to this queue's requests, beside the device that it was made for. It stays open until it is detached.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where the queue serves its own device only.
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        let _ = file;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Lets an attached file go. None of its requests may be in flight; later ones fail with EBADF.
+    fn detach(&mut self, dev: Dev) {
+        let _ = dev;
+    }
 
     /// How many bios can be submitted before one must be popped.
     fn room(&self) -> usize;
@@ -142,60 +165,149 @@ pub trait Transfer {
     fn flush(&mut self) -> Result<(), Errno>;
 }
 
-/// The queue of a device that completes at once: a bio is done when `submit` returns, and waits to be popped.
-#[derive(Debug)]
-pub struct Immediate<T> {
-    transfer: T,
-    done: VecDeque<Done>,
-    depth: usize,
-}
+/// What an [`Immediate`] queue's requests go to: one device, or one of several files.
+pub trait Transfers {
+    /// A device, for one request.
+    type One<'a>: Transfer
+    where
+        Self: 'a;
 
-impl<T: Transfer> Immediate<T> {
-    pub(crate) fn new(transfer: T, depth: usize) -> Self {
-        Self { transfer, done: VecDeque::with_capacity(depth), depth }
+    /// The device of a number.
+    ///
+    /// # Errors
+    /// EBADF where there is none.
+    fn device(&mut self, dev: Dev) -> Result<Self::One<'_>, Errno>;
+
+    /// As [`DeviceQueue::attach`].
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where there is one device only.
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        let _ = file;
+        Err(Errno::EOPNOTSUPP)
     }
 
-    fn run(&mut self, bio: &mut Bio) -> Result<usize, Errno> {
-        match (bio.op, &mut bio.memory) {
-            (BioOp::Read, Memory::Flat(buffer)) => self.transfer.read(buffer, bio.at, bio.flags),
-            (BioOp::Read, Memory::Vectored(buffers)) => {
-                let mut slices: Vec<_> =
-                    buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
-                self.transfer.read_vectored(&mut slices, bio.at, bio.flags)
-            }
-            (BioOp::Write, memory) => {
-                let slices: Vec<_> =
-                    memory.buffers().iter().map(|buffer| IoSlice::new(buffer)).collect();
-                self.transfer.write(&slices, bio.at, bio.flags)
-            }
-            (BioOp::Flush, _) => self.transfer.flush().map(|()| 0),
-        }
+    /// As [`DeviceQueue::detach`].
+    fn detach(&mut self, dev: Dev) {
+        let _ = dev;
     }
 }
 
-impl<T: Transfer> DeviceQueue for Immediate<T> {
+impl<T: Transfer> Transfers for T {
+    type One<'a>
+        = &'a mut T
+    where
+        T: 'a;
+
     #[inline(always)]
-    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        self.transfer.read(buf, at, flags)
+    fn device(&mut self, _dev: Dev) -> Result<&mut T, Errno> {
+        Ok(self)
+    }
+}
+
+impl<T: Transfer> Transfer for &mut T {
+    #[inline(always)]
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        (**self).read(buf, at, flags)
     }
 
-    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
-        for part in parts {
-            part.result = self.transfer.read_vectored(&mut part.bufs, part.at, flags);
-        }
+    #[inline]
+    fn read_vectored(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        (**self).read_vectored(bufs, at, flags)
     }
 
-    fn write_now(
+    #[inline]
+    fn write(
         &mut self,
         bufs: &[IoSlice<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.transfer.write(bufs, at, flags)
+        (**self).write(bufs, at, flags)
     }
 
-    fn flush_now(&mut self) -> Result<(), Errno> {
-        self.transfer.flush()
+    fn flush(&mut self) -> Result<(), Errno> {
+        (**self).flush()
+    }
+}
+
+/// Carries a bio out.
+pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Errno> {
+    match (bio.op, &mut bio.memory) {
+        (BioOp::Read, Memory::Flat(buffer)) => device.read(buffer, bio.at, bio.flags),
+        (BioOp::Read, Memory::Vectored(buffers)) => {
+            let mut slices: Vec<_> =
+                buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+            device.read_vectored(&mut slices, bio.at, bio.flags)
+        }
+        (BioOp::Write, memory) => {
+            let slices: Vec<_> =
+                memory.buffers().iter().map(|buffer| IoSlice::new(buffer)).collect();
+            device.write(&slices, bio.at, bio.flags)
+        }
+        (BioOp::Flush, _) => device.flush().map(|()| 0),
+    }
+}
+
+/// The queue of a device that completes at once: a bio is done when `submit` returns, and waits to be popped.
+#[derive(Debug)]
+pub struct Immediate<T> {
+    transfers: T,
+    done: VecDeque<Done>,
+    depth: usize,
+}
+
+impl<T: Transfers> Immediate<T> {
+    pub(crate) fn new(transfers: T, depth: usize) -> Self {
+        Self { transfers, done: VecDeque::with_capacity(depth), depth }
+    }
+}
+
+impl<T: Transfers> DeviceQueue for Immediate<T> {
+    #[inline(always)]
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        self.transfers.device(dev)?.read(buf, at, flags)
+    }
+
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        for part in parts {
+            let device = self.transfers.device(dev);
+            part.result =
+                device.and_then(|mut device| device.read_vectored(&mut part.bufs, part.at, flags));
+        }
+    }
+
+    fn write_now(
+        &mut self,
+        dev: Dev,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        self.transfers.device(dev)?.write(bufs, at, flags)
+    }
+
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        self.transfers.device(dev)?.flush()
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        self.transfers.attach(file)
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        self.transfers.detach(dev);
     }
 
     #[inline]
@@ -213,7 +325,8 @@ impl<T: Transfer> DeviceQueue for Immediate<T> {
         if self.done.len() == self.depth {
             return Err(bio);
         }
-        let result = self.run(&mut bio);
+        let device = self.transfers.device(bio.dev);
+        let result = device.and_then(|mut device| run(&mut device, &mut bio));
         self.done.push_back(Done { bio, result });
         Ok(())
     }

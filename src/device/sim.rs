@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::{AnyQueue, Device, DeviceQueue, LentPart, Limits, QueueOptions};
-use crate::bio::{Bio, BioFlags, BioOp, Done};
+use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions};
+use crate::bio::{Bio, BioFlags, BioOp, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
@@ -76,7 +76,11 @@ impl State {
     }
 
     /// What happens to a request: how many of its bytes go through, or its error.
-    fn judge(&self, at: DevOffset, len: usize) -> Result<usize, Errno> {
+    fn judge(&self, dev: Dev, at: DevOffset, len: usize) -> Result<usize, Errno> {
+        // What was attached is no device of ours.
+        if dev != Dev::OWN {
+            return Ok(len);
+        }
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let faults = self.lock();
         let sectors = at.0 / SECTOR..(at.0 + len as u64).div_ceil(SECTOR);
@@ -117,7 +121,7 @@ impl Device for Sim {
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         // A short transfer of metadata is finished by the device itself, so only errors show.
         self.state
-            .judge(at, buf.len())
+            .judge(Dev::OWN, at, buf.len())
             .map_err(|errno| Error::io(errno, format!("read at {at}")))?;
         self.below.read_exact_at(buf, at)
     }
@@ -168,18 +172,20 @@ impl SimQueue {
 
     fn read_below(
         &mut self,
+        dev: Dev,
         bufs: SmallVec<[IoSliceMut<'_>; 2]>,
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let mut part = [LentPart::new(bufs, at)];
-        self.below.read_parts_now(&mut part, flags);
+        self.below.read_parts_now(dev, &mut part, flags);
         part[0].result
     }
 
     /// Writes the first `len` bytes.
     fn write_below(
         &mut self,
+        dev: Dev,
         bufs: &[IoSlice<'_>],
         len: usize,
         at: DevOffset,
@@ -192,7 +198,7 @@ impl SimQueue {
             left -= count;
             first.push(IoSlice::new(&buf[..count]));
         }
-        self.below.write_now(&first, at, flags)
+        self.below.write_now(dev, &first, at, flags)
     }
 
     fn ready(&self) -> usize {
@@ -213,33 +219,48 @@ fn cut<'b>(bufs: impl Iterator<Item = &'b mut [u8]>, len: usize) -> SmallVec<[Io
 }
 
 impl DeviceQueue for SimQueue {
-    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        let len = self.state.judge(at, buf.len())?;
-        self.below.read_now(&mut buf[..len], at, flags)
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let len = self.state.judge(dev, at, buf.len())?;
+        self.below.read_now(dev, &mut buf[..len], at, flags)
     }
 
-    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
         for part in parts {
-            part.result = self.state.judge(part.at, part.len()).and_then(|len| {
+            part.result = self.state.judge(dev, part.at, part.len()).and_then(|len| {
                 let bufs = cut(part.bufs.iter_mut().map(|buf| &mut **buf), len);
-                self.read_below(bufs, part.at, flags)
+                self.read_below(dev, bufs, part.at, flags)
             });
         }
     }
 
     fn write_now(
         &mut self,
+        dev: Dev,
         bufs: &[IoSlice<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let len = self.state.judge(at, bufs.iter().map(|buf| buf.len()).sum())?;
-        self.write_below(bufs, len, at, flags)
+        let len = self.state.judge(dev, at, bufs.iter().map(|buf| buf.len()).sum())?;
+        self.write_below(dev, bufs, len, at, flags)
     }
 
-    fn flush_now(&mut self) -> Result<(), Errno> {
-        self.state.judge(DevOffset(0), 0)?;
-        self.below.flush_now()
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        self.state.judge(dev, DevOffset(0), 0)?;
+        self.below.flush_now(dev)
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        self.below.attach(file)
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        self.below.detach(dev);
     }
 
     fn room(&self) -> usize {
@@ -254,17 +275,17 @@ impl DeviceQueue for SimQueue {
         if self.room() == 0 {
             return Err(bio);
         }
-        match self.state.judge(bio.at, bio.memory.len()) {
+        match self.state.judge(bio.dev, bio.at, bio.memory.len()) {
             Err(errno) => self.hold(Done { bio, result: Err(errno) }),
             Ok(len) if len < bio.memory.len() && bio.op == BioOp::Read => {
                 let bufs = cut(bio.memory.buffers_mut().iter_mut().map(|buf| &mut **buf), len);
-                let result = self.read_below(bufs, bio.at, bio.flags);
+                let result = self.read_below(bio.dev, bufs, bio.at, bio.flags);
                 self.hold(Done { bio, result });
             }
             Ok(len) if len < bio.memory.len() && bio.op == BioOp::Write => {
                 let bufs: Vec<_> =
                     bio.memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
-                let result = self.write_below(&bufs, len, bio.at, bio.flags);
+                let result = self.write_below(bio.dev, &bufs, len, bio.at, bio.flags);
                 self.hold(Done { bio, result });
             }
             Ok(_) => self.below.submit(bio)?,

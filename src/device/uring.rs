@@ -1,15 +1,19 @@
 //! io_uring: requests in batches, registered file and buffers, polling where the device has it.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::psync::rw_flags;
-use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions};
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done};
+use super::files::Files;
+use super::psync::{OneFile, rw_flags};
+use super::queue::run;
+use super::{
+    AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions, Transfer as _,
+};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
-use crate::sys::{Lent, Ring, RingOp, RingOptions, Transfer};
+use crate::sys::{Ring, RingFile, RingOp, RingOptions, Transfer};
 use crate::units::DevOffset;
 
 /// How a ring is driven.
@@ -53,13 +57,11 @@ impl Device for Uring {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        let ring = RingOptions {
-            entries: options.slots() as u32,
-            iopoll: self.options.poll && self.file.limits().poll,
-            sqpoll_idle: self.options.sqpoll_idle,
-        };
-        let ring = Ring::new(self.file.fd(), ring).map_err(|errno| Error::io(errno, "io_uring"))?;
-        Ok(AnyQueue::Uring(UringQueue { ring, file: Arc::clone(&self.file) }))
+        let poll = self.options.poll && self.file.limits().poll;
+        let mut queue = UringQueue::new(UringOptions { poll, ..self.options }, options)?;
+        let own = queue.way(&self.file);
+        queue.files = Files::new(Some((Arc::clone(&self.file), own)));
+        Ok(AnyQueue::Uring(queue))
     }
 }
 
@@ -67,21 +69,62 @@ impl Device for Uring {
 struct Attached {
     op: BioOp,
     flags: BioFlags,
+    dev: Dev,
     at: DevOffset,
     end: BioEnd,
 }
 
-/// A thread's ring.
+/// A thread's ring, and the files that its requests go to.
 pub struct UringQueue {
-    // Before the file: the ring is drained while the file is open.
+    // Before the files: the ring is drained while they are open.
     ring: Ring<Attached>,
-    file: Arc<BlockFile>,
+    files: Files<Way>,
+    poll: bool,
+}
+
+/// How requests reach a file.
+#[derive(Clone, Copy)]
+struct Way {
+    file: RingFile,
+    /// The file does not know NOWAIT: the kernel would hand each request to a worker, and reading at once is faster.
+    at_once: bool,
 }
 
 impl UringQueue {
+    /// A queue that serves no file yet.
+    pub(super) fn new(options: UringOptions, queue: &QueueOptions) -> Result<Self> {
+        let ring = RingOptions {
+            entries: queue.slots() as u32,
+            iopoll: options.poll,
+            sqpoll_idle: options.sqpoll_idle,
+        };
+        let ring = Ring::new(ring).map_err(|errno| Error::io(errno, "io_uring"))?;
+        Ok(Self { ring, files: Files::new(None), poll: options.poll })
+    }
+
+    fn way(&mut self, file: &BlockFile) -> Way {
+        let at_once = !file.limits().nowait || self.poll && !file.limits().poll;
+        Way { file: self.ring.register_file(file.fd()), at_once }
+    }
+
     /// A ring polls by its own flag, so HIPRI has no meaning within one.
-    fn flags(&self, flags: BioFlags) -> i32 {
-        rw_flags(flags - BioFlags::HIPRI, self.file.limits()).bits() as i32
+    fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
+        rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
+    }
+
+    /// Carries a bio out before it returns.
+    #[cold]
+    fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        if self.ring.room() == 0 {
+            return Err(bio);
+        }
+        let file = self.files.get(bio.dev);
+        let result = file.and_then(|(file, _)| run(&mut OneFile(file), &mut bio));
+        let Bio { op, flags, dev, at, memory, end } = bio;
+        let raw = result.map_or_else(|errno| -errno.0, |count| count as i32);
+        let attached = Attached { op, flags, dev, at, end };
+        let refused = self.ring.push_complete(memory, attached, raw);
+        refused.map_err(|(memory, _)| Bio { op, flags, dev, at, memory, end })
     }
 }
 
@@ -90,20 +133,36 @@ fn result(raw: i32) -> Result<usize, Errno> {
 }
 
 impl DeviceQueue for UringQueue {
-    fn read_now(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        let mut part = [LentPart::new(smallvec![IoSliceMut::new(buf)], at)];
-        self.read_parts_now(&mut part, flags);
-        part[0].result
+    /// One system call spares a synchronous request the ring.
+    #[inline(always)]
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let (file, _) = self.files.get(dev)?;
+        OneFile(file).read(buf, at, flags)
     }
 
-    fn read_parts_now(&mut self, parts: &mut [LentPart<'_>], flags: BioFlags) {
-        let rw_flags = self.flags(flags);
-        let file = &self.file;
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        let (file, way) = match self.files.get(dev) {
+            Ok((file, way)) => (file, *way),
+            Err(errno) => return parts.iter_mut().for_each(|part| part.result = Err(errno)),
+        };
+        if way.at_once || parts.len() == 1 {
+            for part in parts {
+                part.result = OneFile(file).read_vectored(&mut part.bufs, part.at, flags);
+            }
+            return;
+        }
+        let rw_flags = Self::flags(file, flags);
         let mut lent: SmallVec<[Transfer<'_, '_>; 2]> = parts
             .iter_mut()
-            .map(|part| Transfer::new(Lent::Read(&mut part.bufs), file.absolute(part.at)))
+            .map(|part| Transfer::new(&mut part.bufs, file.absolute(part.at)))
             .collect();
-        self.ring.transfer_now(&mut lent, rw_flags);
+        self.ring.transfer_now(way.file, &mut lent, rw_flags);
         let results: SmallVec<[i32; 2]> = lent.iter().map(|transfer| transfer.result).collect();
         drop(lent);
         for (part, raw) in parts.iter_mut().zip(results) {
@@ -113,18 +172,29 @@ impl DeviceQueue for UringQueue {
 
     fn write_now(
         &mut self,
+        dev: Dev,
         bufs: &[IoSlice<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let rw_flags = self.flags(flags);
-        let mut lent = [Transfer::new(Lent::Write(bufs), self.file.absolute(at))];
-        self.ring.transfer_now(&mut lent, rw_flags);
-        result(lent[0].result)
+        let (file, _) = self.files.get(dev)?;
+        OneFile(file).write(bufs, at, flags)
     }
 
-    fn flush_now(&mut self) -> Result<(), Errno> {
-        rustix::fs::fdatasync(self.file.fd()).map_err(Errno::from)
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        let (file, _) = self.files.get(dev)?;
+        OneFile(file).flush()
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+        let way = self.way(file);
+        Ok(self.files.attach(file, way))
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        if let Some((_, way)) = self.files.detach(dev) {
+            self.ring.unregister_file(way.file);
+        }
     }
 
     #[inline]
@@ -139,17 +209,21 @@ impl DeviceQueue for UringQueue {
 
     #[inline]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
-        let op = match bio.op {
+        let Ok((file, way)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
+        if way.at_once {
+            return self.submit_at_once(bio);
+        }
+        let ring_op = match bio.op {
             BioOp::Read => RingOp::Read,
             BioOp::Write => RingOp::Write,
             BioOp::Flush => RingOp::Flush,
         };
-        let Bio { op: bio_op, flags, at, memory, end } = bio;
-        let rw_flags = if flags.is_empty() { 0 } else { self.flags(flags) };
-        let attached = Attached { op: bio_op, flags, at, end };
+        let Bio { op, flags, dev, at, memory, end } = bio;
+        let rw_flags = if flags.is_empty() { 0 } else { Self::flags(file, flags) };
+        let attached = Attached { op, flags, dev, at, end };
         self.ring
-            .push(op, self.file.absolute(at), rw_flags, memory, attached)
-            .map_err(|(memory, _)| Bio { op: bio_op, flags, at, memory, end })
+            .push(way.file, ring_op, file.absolute(at), rw_flags, memory, attached)
+            .map_err(|(memory, _)| Bio { op, flags, dev, at, memory, end })
     }
 
     #[inline]
@@ -164,8 +238,8 @@ impl DeviceQueue for UringQueue {
 
     #[inline]
     fn pop(&mut self) -> Option<Done> {
-        let (Attached { op, flags, at, end }, memory, raw) = self.ring.pop()?;
-        Some(Done { bio: Bio { op, flags, at, memory, end }, result: result(raw) })
+        let (Attached { op, flags, dev, at, end }, memory, raw) = self.ring.pop()?;
+        Some(Done { bio: Bio { op, flags, dev, at, memory, end }, result: result(raw) })
     }
 
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {

@@ -24,12 +24,14 @@ impl State {
             self.spare.push(buffer);
         }
     }
+}
 
+impl<M> Target<'_, M> {
     /// The aligned range that holds `len` bytes at `pos`: its start, its length, and the distance of `pos` from the start.
     pub(super) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
-        let start = pos.0 & !self.sector_mask;
+        let start = pos.0 & !self.geometry.sector_mask;
         let skip = (pos.0 - start) as usize;
-        let widened = (skip + len).next_multiple_of(self.sector_mask as usize + 1);
+        let widened = (skip + len).next_multiple_of(self.geometry.sector_mask as usize + 1);
         (FilePos(start), widened, skip)
     }
 }
@@ -65,7 +67,7 @@ fn copy_through<Q: DeviceQueue, M: MapFile>(
     let mut done = 0;
     while done < want {
         let here = FilePos(pos.0 + done as u64);
-        let (start, widened, skip) = state.widen(here, want - done);
+        let (start, widened, skip) = target.widen(here, want - done);
         let piece = &mut bounce[..widened.min(SIZE)];
         let count = generic::read_aligned(
             queue,

@@ -45,16 +45,16 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     flags: DioFlags,
 ) -> Option<Result<usize>> {
-    let aligned = state.is_aligned(pos, std::iter::once((buf.as_ptr().addr(), buf.len())));
+    let aligned = target.is_aligned(pos, std::iter::once((buf.as_ptr().addr(), buf.len())));
     if !aligned || buf.is_empty() || pos.0 >= target.size || flags.contains(DioFlags::BOUNCE) {
         return None;
     }
-    let span = state.span(target.size, pos, buf.len());
-    let at = match one_piece(state, target, pos, span.device, flags) {
+    let span = target.span(pos, buf.len());
+    let at = match one_piece(target, pos, span.device, flags) {
         Ok(at) => at?,
         Err(error) => return Some(Err(error)),
     };
-    match queue.read_now(&mut buf[..span.device], at, flags.for_bio()) {
+    match queue.read_now(target.dev, &mut buf[..span.device], at, flags.for_bio()) {
         Ok(count) if count == span.device => {
             buf[span.count..span.device].fill(0);
             Some(Ok(span.count))
@@ -79,9 +79,9 @@ fn read_any<Q: DeviceQueue, M: MapFile>(
     if len == 0 || pos.0 >= target.size {
         return Ok(0);
     }
-    let aligned = state.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
+    let aligned = target.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
     if !aligned && target.strict {
-        return Err(misaligned(&state.limits, pos, len));
+        return Err(misaligned(&target.geometry.limits, pos, len));
     }
     if !aligned || flags.contains(DioFlags::BOUNCE) {
         return bounce::read_now(queue, state, target, bufs, pos, flags);
@@ -99,7 +99,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
     flags: DioFlags,
 ) -> Result<usize> {
     let len = bufs.iter().map(|buf| buf.len()).sum();
-    let span = state.span(target.size, pos, len);
+    let span = target.span(pos, len);
     let end = FilePos(pos.0 + span.device as u64);
     let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
     let mut parts = Parts::new();
@@ -110,7 +110,7 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
             bio_flags -= BioFlags::HIPRI;
         }
         while iomap.len > 0 {
-            let count = iomap.len.min(u64::from(state.limits.max_transfer));
+            let count = iomap.len.min(u64::from(target.geometry.limits.max_transfer));
             let mut bufs = rest.take(count as usize);
             match iomap.kind {
                 IomapType::Mapped => parts.push(LentPart::new(bufs, iomap.addr)),
@@ -139,7 +139,6 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
 
 /// Where on the device a range lies that is one piece and one transfer, with nothing to be verified: what most requests are.
 pub(super) fn one_piece<M: MapFile>(
-    state: &State,
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
@@ -151,7 +150,7 @@ pub(super) fn one_piece<M: MapFile>(
     let Some(iomap) = mappings.next().transpose()? else { return Ok(None) };
     let plain = iomap.kind == IomapType::Mapped && !iomap.flags.contains(IomapFlags::INTEGRITY);
     let whole = plain && iomap.end() == end;
-    Ok((whole && len <= state.limits.max_transfer as usize).then_some(iomap.addr))
+    Ok((whole && len <= target.geometry.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
 /// The memory that is left of a request.
@@ -205,13 +204,13 @@ fn read_parts<Q: DeviceQueue, M>(
 ) -> Result<()> {
     let mut retries = RETRIES;
     while !parts.is_empty() {
-        queue.read_parts_now(&mut parts, flags);
+        queue.read_parts_now(target.dev, &mut parts, flags);
         let mut again = Parts::new();
         for part in parts {
             let errno = match part.result {
                 Ok(count) if count == part.len() => continue,
                 // Only whole logical blocks count, since the rest must be aligned again.
-                Ok(count) => match count & !(state.sector_mask as usize) {
+                Ok(count) => match count & !(target.geometry.sector_mask as usize) {
                     0 => Errno::EIO,
                     whole => {
                         state.stats.short += 1;

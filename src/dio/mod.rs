@@ -23,7 +23,7 @@ pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
 
 use self::request::Requests;
-use crate::bio::{BioEnd, BioFlags, Buffer, Done, Memory};
+use crate::bio::{BioEnd, BioFlags, Buffer, Dev, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
@@ -68,14 +68,39 @@ const _: () = assert!(
         && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
 );
 
+/// What the device and the file's blocks ask of a request: reckoned when a file is opened, since every request needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    limits: Limits,
+    /// Size of a file-system block in bytes.
+    block: u64,
+    /// Position and length must have none of these bits.
+    sector_mask: u64,
+    /// An address must have none of these bits.
+    dma_mask: usize,
+}
+
+impl Geometry {
+    pub(crate) fn new(limits: &Limits, block: u64) -> Self {
+        Self {
+            limits: *limits,
+            block,
+            sector_mask: u64::from(limits.logical_block) - 1,
+            dma_mask: limits.dma_align as usize - 1,
+        }
+    }
+}
+
 /// The file of a request, as far as this layer needs to know it.
 pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
+    /// The device that the map leads to.
+    pub(crate) dev: Dev,
+    /// What that device and the file's blocks ask of a request.
+    pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
     /// `i_size`, sampled when the request came.
     pub(crate) size: u64,
-    /// Size of a file-system block in bytes.
-    pub(crate) block: u64,
     /// The handle takes only what `O_DIRECT` takes.
     pub(crate) strict: bool,
 }
@@ -93,11 +118,8 @@ pub struct Completion {
 
 /// What a queue keeps for this layer.
 pub(crate) struct State {
-    limits: Limits,
-    /// Position and length must have none of these bits.
+    /// Of the device with the largest logical block: what a short transfer is rounded down by.
     sector_mask: u64,
-    /// An address must have none of these bits.
-    dma_mask: usize,
     simple: bool,
     stats: Stats,
     requests: Requests,
@@ -115,11 +137,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(limits: &Limits, depth: usize, events: Arc<Events>) -> Self {
+    pub(crate) fn new(depth: usize, events: Arc<Events>) -> Self {
         Self {
-            limits: *limits,
-            sector_mask: u64::from(limits.logical_block) - 1,
-            dma_mask: limits.dma_align as usize - 1,
+            sector_mask: 0,
             simple: true,
             stats: Stats::default(),
             requests: Requests::default(),
@@ -130,6 +150,11 @@ impl State {
             spare: Vec::new(),
             events,
         }
+    }
+
+    /// Learns what a device needs whose requests this queue will carry.
+    pub(crate) fn admit(&mut self, limits: &Limits) {
+        self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
     }
 
     pub(crate) fn set_simple(&mut self, on: bool) {
@@ -173,7 +198,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     match simple::gate(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
         Ok(at) => {
             state.stats.simple_hits += 1;
-            match queue.read_now(buf, at, flags.for_bio()) {
+            match queue.read_now(target.dev, buf, at, flags.for_bio()) {
                 Ok(count) if count == buf.len() => Ok(count),
                 other => read_again(queue, state, target, buf, pos, flags, other),
             }
@@ -346,15 +371,13 @@ struct Span {
     device: usize,
 }
 
-impl State {
+impl<M> Target<'_, M> {
     /// Cuts a request that the device can take to the file's size.
-    fn span(&self, size: u64, pos: FilePos, len: usize) -> Span {
-        let count = size.saturating_sub(pos.0).min(len as u64);
+    fn span(&self, pos: FilePos, len: usize) -> Span {
+        let count = self.size.saturating_sub(pos.0).min(len as u64);
         // The length is a multiple of the logical block, so rounding up stays within it.
-        Span {
-            count: count as usize,
-            device: ((count + self.sector_mask) & !self.sector_mask) as usize,
-        }
+        let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
+        Span { count: count as usize, device: device as usize }
     }
 
     /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
@@ -363,10 +386,11 @@ impl State {
         pos: FilePos,
         mut bufs: impl ExactSizeIterator<Item = (usize, usize)>,
     ) -> bool {
-        pos.0 & self.sector_mask == 0
+        let Geometry { sector_mask, dma_mask, .. } = *self.geometry;
+        pos.0 & sector_mask == 0
             && bufs.len() <= MAX_SEGMENTS
             && bufs.all(|(address, len)| {
-                len == 0 || address & self.dma_mask == 0 && len as u64 & self.sector_mask == 0
+                len == 0 || address & dma_mask == 0 && len as u64 & sector_mask == 0
             })
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     token: u64,
 ) -> Result<(), Rejected> {
     let end = BioEnd::Whole { token, inode: target.inode, pos };
-    let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), at, memory, end };
+    let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), dev: target.dev, at, memory, end };
     match queue.submit(bio) {
         Ok(()) => {}
         Err(bio) => submit_when_room(queue, state, bio, flags)?,
@@ -171,16 +171,16 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         return Ok(());
     }
     let aligned =
-        state.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
+        target.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
     if !aligned && target.strict {
-        return Err(Rejected { error: misaligned(&state.limits, pos, len), memory });
+        return Err(Rejected { error: misaligned(&target.geometry.limits, pos, len), memory });
     }
     if aligned
         && !flags.contains(DioFlags::BOUNCE)
         && matches!(memory, Memory::Flat(_))
         && len as u64 <= target.size - pos.0
     {
-        match generic::one_piece(state, target, pos, len, flags) {
+        match generic::one_piece(target, pos, len, flags) {
             Ok(Some(at)) => {
                 return submit_whole(queue, state, target, at, memory, pos, flags, token);
             }
@@ -194,14 +194,14 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     } else {
         state.stats.bounced += 1;
         let count = (target.size - pos.0).min(len as u64) as usize;
-        let (start, widened, skip) = state.widen(pos, count);
+        let (start, widened, skip) = target.widen(pos, count);
         match Buffer::aligned(widened) {
             Ok(bounce) => (start, Memory::Flat(bounce), Some(BouncedFor { memory, skip, count })),
             Err(error) => return Err(Rejected { error, memory }),
         }
     };
-    let span = state.span(target.size, pos, memory.len());
-    let mappings = match plan(state, target, pos, span.device, nowait) {
+    let span = target.span(pos, memory.len());
+    let mappings = match plan(target, pos, span.device, nowait) {
         Ok(mappings) => mappings,
         Err(error) => {
             return Err(Rejected {
@@ -251,13 +251,12 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
 
 /// The mappings of a range, cut to what one bio may carry.
 fn plan<M: MapFile>(
-    state: &State,
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
     resident: bool,
 ) -> Result<Vec<Iomap>> {
-    let max = u64::from(state.limits.max_transfer);
+    let max = u64::from(target.geometry.limits.max_transfer);
     let mut plan = Vec::new();
     for iomap in Mappings::new(target.map, pos, FilePos(pos.0 + len as u64)).resident(resident) {
         let iomap = iomap?;
@@ -292,8 +291,14 @@ fn start<Q: DeviceQueue, M: MapFile>(
                 request.parts.push(Vec::new());
                 request.in_flight += 1;
                 let end = BioEnd::Part { request: index, part: part as u32 };
-                let bio =
-                    Bio { op: BioOp::Read, flags, at: iomap.addr, memory: to_memory(buffers), end };
+                let bio = Bio {
+                    op: BioOp::Read,
+                    flags,
+                    dev: target.dev,
+                    at: iomap.addr,
+                    memory: to_memory(buffers),
+                    end,
+                };
                 if let Err((errno, bio)) = submit_waiting(queue, state, bio) {
                     complete(queue, state, Done { bio, result: Err(errno) });
                 }
@@ -400,6 +405,7 @@ fn complete_part<Q: DeviceQueue>(
     let Done { bio, result } = done;
     let len = bio.memory.len();
     let whole = result.map(|count| count & !(state.sector_mask as usize));
+    let none = matches!(result, Ok(0));
     let Some(request) = state.requests.get_mut(index) else { return };
     let Some(buffers) = request.parts.get_mut(part as usize) else { return };
     let errno = match whole {
@@ -413,7 +419,8 @@ fn complete_part<Q: DeviceQueue>(
             let bio = Bio { at, memory: to_memory(rest.into()), ..bio };
             return resubmit(queue, state, bio);
         }
-        Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) => {
+        // Less than a logical block of the coarsest device is asked for again too.
+        Ok(_) | Err(Errno::EAGAIN) if !none && !bio.flags.contains(BioFlags::NOWAIT) => {
             if request.retries > 0 && request.error.is_none() {
                 request.retries -= 1;
                 return resubmit(queue, state, bio);

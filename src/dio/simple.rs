@@ -32,14 +32,16 @@ pub(super) fn gate<M: MapFile>(
         return Err(NotSimple::Flags);
     }
     let length = len as u64;
-    if length == 0 || length > target.block {
+    if length == 0 || length > target.geometry.block {
         return Err(NotSimple::Length);
     }
     // The size is below 2^63 and the length at most a block, so neither side overflows.
     if pos.0 >= target.size || length > target.size - pos.0 {
         return Err(NotSimple::PastSize);
     }
-    if (pos.0 | length) & state.sector_mask != 0 || address & state.dma_mask != 0 {
+    if (pos.0 | length) & target.geometry.sector_mask != 0
+        || address & target.geometry.dma_mask != 0
+    {
         return Err(NotSimple::Misaligned);
     }
     let Some(iomap) = target.map.map_resident(pos) else {

@@ -1,6 +1,7 @@
 //! What no real volume or device can be made to do: gates that ext4 never closes, refusals and short transfers to order.
 
 use std::io::IoSlice;
+use std::sync::LazyLock;
 
 use super::*;
 use crate::device::{Device, Faults, Immediate, Null, QueueOptions, Sim, Transfer};
@@ -9,6 +10,8 @@ use crate::iomap::{Iomap, IomapFlags, IomapType};
 use crate::units::DevOffset;
 
 const BLOCK: usize = 4096;
+static GEOMETRY: LazyLock<Geometry> =
+    LazyLock::new(|| Geometry::new(Null::new(1 << 30).limits(), BLOCK as u64));
 const NONE: DioFlags = DioFlags::empty();
 
 /// A file of one mapping.
@@ -45,11 +48,20 @@ impl MapFile for Fake {
 }
 
 fn target(map: &Fake) -> Target<'_, Fake> {
-    Target { map, inode: InodeNo(12), size: 8 * BLOCK as u64, block: BLOCK as u64, strict: true }
+    Target {
+        map,
+        dev: Dev::OWN,
+        geometry: &GEOMETRY,
+        inode: InodeNo(12),
+        size: 8 * BLOCK as u64,
+        strict: true,
+    }
 }
 
 fn state() -> State {
-    State::new(Null::new(1 << 30).limits(), 4, Arc::default())
+    let mut state = State::new(4, Arc::default());
+    state.admit(Null::new(1 << 30).limits());
+    state
 }
 
 fn buffer(len: usize) -> Buffer {
@@ -136,9 +148,8 @@ fn every_gate_of_the_simple_path_closes() {
 /// The generic path's own short cut asks the same of a mapping: what must be verified goes the long way.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
-    let state = state();
     let mut map = Fake::mapped();
-    let piece = |map: &Fake| generic::one_piece(&state, &target(map), FilePos(0), 8192, NONE);
+    let piece = |map: &Fake| generic::one_piece(&target(map), FilePos(0), 8192, NONE);
     assert_eq!(piece(&map).unwrap(), Some(DevOffset(1 << 20)));
     map.iomap.flags = IomapFlags::INTEGRITY;
     assert_eq!(piece(&map).unwrap(), None);
@@ -164,7 +175,11 @@ fn eagain_is_retried_for_those_who_wait() {
         assert_eq!((result, events), (Err(ErrorKind::Io(Errno::EIO)), 1));
         let (result, events, mut queue) = read(busy(1), DioFlags::NOWAIT);
         assert_eq!((result, events), (Err(ErrorKind::WouldBlock), 0));
-        assert_eq!(queue.read_now(&mut [0], DevOffset(0), BioFlags::empty()), Ok(1), "asked once");
+        assert_eq!(
+            queue.read_now(Dev::OWN, &mut [0], DevOffset(0), BioFlags::empty()),
+            Ok(1),
+            "asked once"
+        );
 
         for (count, expected, events) in [(50, Ok(len), 0), (1000, Err(Errno::EIO), 1)] {
             let (mut queue, mut state) = (script(busy(count)), state());

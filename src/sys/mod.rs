@@ -10,4 +10,4 @@ mod ring;
 pub use buffer::Buffer;
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;
-pub(crate) use ring::{Lent, Ring, RingOp, RingOptions, Transfer};
+pub(crate) use ring::{Ring, RingFile, RingOp, RingOptions, Transfer};

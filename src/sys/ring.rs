@@ -1,7 +1,7 @@
 //! io_uring, safe: the ring owns the memory of every request from submission to completion.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,8 +13,8 @@ use super::buffer::RingNumber;
 use super::{Buffer, Memory};
 use crate::error::Errno;
 
-/// The registered file that all requests go to.
-const FILE: types::Fixed = types::Fixed(0);
+/// How many files can be registered with a ring; requests to others cost the kernel a reference each.
+const REGISTERED_FILES: u32 = 16;
 /// The index of a ring's only registered buffer.
 const REGISTERED: u16 = 0;
 /// `user_data` with this bit set belongs to a request on borrowed memory: the rest is its index among the parts.
@@ -41,6 +41,24 @@ pub(crate) struct RingOptions {
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
+/// A file that requests go to: registered with the ring, or any descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingFile {
+    number: i32,
+    flags: squeue::Flags,
+}
+
+impl RingFile {
+    /// A file that is not registered. Requests to it fail or go astray, to whatever has the number then, once it is closed.
+    fn descriptor(file: BorrowedFd<'_>) -> Self {
+        Self { number: file.as_raw_fd(), flags: squeue::Flags::empty() }
+    }
+
+    fn fd(self) -> types::Fd {
+        types::Fd(self.number)
+    }
+}
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingOp {
@@ -50,15 +68,9 @@ pub(crate) enum RingOp {
     Flush,
 }
 
-/// A request on memory that the caller lends for the duration of [`Ring::transfer_now`].
-pub(crate) enum Lent<'s, 'a> {
-    Read(&'s mut [IoSliceMut<'a>]),
-    Write(&'s [IoSlice<'a>]),
-}
-
-/// A request on lent memory, and what came of it.
+/// A read into memory that the caller lends for the duration of [`Ring::transfer_now`], and what came of it.
 pub(crate) struct Transfer<'s, 'a> {
-    lent: Lent<'s, 'a>,
+    bufs: &'s mut [IoSliceMut<'a>],
     at: u64,
     /// The system call's result (negative errno).
     pub(crate) result: i32,
@@ -68,8 +80,8 @@ impl<'s, 'a> Transfer<'s, 'a> {
     /// No result of a system call.
     const UNSEEN: i32 = i32::MIN;
 
-    pub(crate) fn new(lent: Lent<'s, 'a>, at: u64) -> Self {
-        Self { lent, at, result: Self::UNSEEN }
+    pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], at: u64) -> Self {
+        Self { bufs, at, result: Self::UNSEEN }
     }
 }
 
@@ -82,7 +94,7 @@ struct Slot<T> {
     iovecs: Vec<libc::iovec>,
 }
 
-/// A ring over one file, and the requests in flight on it.
+/// A ring, and the requests in flight on it.
 ///
 /// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them. A ring
 /// belongs to the thread that made it.
@@ -93,6 +105,8 @@ pub(crate) struct Ring<T> {
     free: Vec<u32>,
     /// Completions that were seen while waiting for another request.
     early: VecDeque<(u32, i32)>,
+    /// Which of the registered files are in use; empty where none was registered yet.
+    files: Vec<bool>,
     number: RingNumber,
     /// Keeps the registered memory.
     registered: Option<Buffer>,
@@ -105,11 +119,10 @@ pub(crate) struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// A ring of at least `options.entries` slots over a file.
-    pub(crate) fn new(file: BorrowedFd<'_>, options: RingOptions) -> Result<Self, Errno> {
+    /// A ring of at least `options.entries` slots.
+    pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
         let ring = build(entries, options).map_err(|error| errno(&error))?;
-        ring.submitter().register_files(&[file.as_raw_fd()]).map_err(|error| errno(&error))?;
         let slots: Box<[Option<Slot<T>>]> = (0..entries).map(|_| None).collect();
         Ok(Self {
             ring: ManuallyDrop::new(ring),
@@ -117,6 +130,7 @@ impl<T> Ring<T> {
             free: (0..entries).rev().collect(),
             // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
             early: VecDeque::with_capacity(entries as usize),
+            files: Vec::new(),
             number: next_ring(),
             registered: None,
             lost: None,
@@ -132,6 +146,33 @@ impl<T> Ring<T> {
 
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Registers a file, so that a request need not take a reference to it. The caller keeps it open where there is no room, or the
+    /// kernel refuses: then it is addressed by its descriptor.
+    pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
+        let submitter = self.ring.submitter();
+        if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
+            self.files = vec![false; REGISTERED_FILES as usize];
+        }
+        let Some(place) = self.files.iter().position(|used| !used) else {
+            return RingFile::descriptor(file);
+        };
+        match submitter.register_files_update(place as u32, &[file.as_raw_fd()]) {
+            Ok(1) => {
+                self.files[place] = true;
+                RingFile { number: place as i32, flags: squeue::Flags::FIXED_FILE }
+            }
+            _ => RingFile::descriptor(file),
+        }
+    }
+
+    /// Takes a file's registration back. None of its requests may be queued any more.
+    pub(crate) fn unregister_file(&mut self, file: RingFile) {
+        if file.flags.contains(squeue::Flags::FIXED_FILE) {
+            let _ = self.ring.submitter().register_files_update(file.number as u32, &[-1]);
+            self.files[file.number as usize] = false;
+        }
     }
 
     /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. Once per ring.
@@ -158,6 +199,7 @@ impl<T> Ring<T> {
     #[inline]
     pub(crate) fn push(
         &mut self,
+        file: RingFile,
         op: RingOp,
         at: u64,
         rw_flags: i32,
@@ -168,9 +210,11 @@ impl<T> Ring<T> {
         let slot = self.slots[index as usize].insert(Slot { memory, attached, iovecs: Vec::new() });
         let entry = match (&mut slot.memory, op) {
             (_, RingOp::Flush) => {
-                opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build()
+                opcode::Fsync::new(file.fd()).flags(types::FsyncFlags::DATASYNC).build()
             }
-            (Memory::Flat(buffer), _) => flat_entry(buffer, op, at, rw_flags, self.number),
+            (Memory::Flat(buffer), _) => {
+                flat_entry(file.fd(), buffer, op, at, rw_flags, self.number)
+            }
             (Memory::Vectored(buffers), _) => {
                 slot.iovecs = buffers
                     .iter_mut()
@@ -179,18 +223,31 @@ impl<T> Ring<T> {
                         iov_len: buffer.len(),
                     })
                     .collect();
-                vectored_entry(&slot.iovecs, op, at, rw_flags)
+                vectored_entry(file.fd(), &slot.iovecs, op, at, rw_flags)
             }
         };
-        let entry = entry.user_data(u64::from(index));
+        let entry = entry.flags(file.flags).user_data(u64::from(index));
         // SAFETY: the entry points to memory that the slot owns. The slot is emptied only by `pop` after the completion, and is
-        // neither moved (the slots are boxed) nor dropped before (see `drop`). The file is registered with the ring.
+        // neither moved (the slots are boxed) nor dropped before (see `drop`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
         // Nothing was queued: the slot is emptied again.
         self.free.push(index);
         self.slots[index as usize].take().map_or(Ok(()), |slot| Err((slot.memory, slot.attached)))
+    }
+
+    /// Takes a request that has completed elsewhere, to be popped like the others.
+    pub(crate) fn push_complete(
+        &mut self,
+        memory: Memory,
+        attached: T,
+        result: i32,
+    ) -> Result<(), (Memory, T)> {
+        let Some(index) = self.free.pop() else { return Err((memory, attached)) };
+        self.slots[index as usize] = Some(Slot { memory, attached, iovecs: Vec::new() });
+        self.early.push_back((index, result));
+        Ok(())
     }
 
     /// Queues an entry. Where that fails it was not queued, and the ring is lost.
@@ -255,12 +312,18 @@ impl<T> Ring<T> {
         Some((slot.attached, slot.memory, result))
     }
 
-    /// Runs requests on lent memory, all at once, and waits for every one of them.
-    pub(crate) fn transfer_now(&mut self, transfers: &mut [Transfer<'_, '_>], rw_flags: i32) {
+    /// Reads into lent memory, all at once, and waits for every one of them.
+    pub(crate) fn transfer_now(
+        &mut self,
+        file: RingFile,
+        transfers: &mut [Transfer<'_, '_>],
+        rw_flags: i32,
+    ) {
         let mut open = 0;
         for index in 0..transfers.len() {
-            let Transfer { lent, at, .. } = &mut transfers[index];
-            let entry = lent_entry(lent, *at, rw_flags).user_data(BORROWED | index as u64);
+            let Transfer { bufs, at, .. } = &mut transfers[index];
+            let entry = lent_entry(file.fd(), bufs, *at, rw_flags);
+            let entry = entry.flags(file.flags).user_data(BORROWED | index as u64);
             // SAFETY: the memory is borrowed by the caller for the whole of this function, which returns only when every
             // completion was seen or the entry can no more reach the kernel (see `withdraw`), and nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
@@ -367,6 +430,7 @@ fn build(entries: u32, options: RingOptions) -> std::io::Result<IoUring> {
 
 #[inline]
 fn flat_entry(
+    file: types::Fd,
     buffer: &mut Buffer,
     op: RingOp,
     at: u64,
@@ -377,48 +441,54 @@ fn flat_entry(
     let fixed = buffer.registered_with() == Some(ring);
     let pointer = buffer.as_mut_ptr();
     match (op, fixed) {
-        (RingOp::Write, true) => opcode::WriteFixed::new(FILE, pointer, len, REGISTERED)
+        (RingOp::Write, true) => opcode::WriteFixed::new(file, pointer, len, REGISTERED)
             .offset(at)
             .rw_flags(rw_flags)
             .build(),
         (RingOp::Write, false) => {
-            opcode::Write::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build()
+            opcode::Write::new(file, pointer, len).offset(at).rw_flags(rw_flags).build()
         }
-        (_, true) => opcode::ReadFixed::new(FILE, pointer, len, REGISTERED)
+        (_, true) => opcode::ReadFixed::new(file, pointer, len, REGISTERED)
             .offset(at)
             .rw_flags(rw_flags)
             .build(),
-        (_, false) => opcode::Read::new(FILE, pointer, len).offset(at).rw_flags(rw_flags).build(),
+        (_, false) => opcode::Read::new(file, pointer, len).offset(at).rw_flags(rw_flags).build(),
     }
 }
 
-fn vectored_entry(iovecs: &[libc::iovec], op: RingOp, at: u64, rw_flags: i32) -> squeue::Entry {
+fn vectored_entry(
+    file: types::Fd,
+    iovecs: &[libc::iovec],
+    op: RingOp,
+    at: u64,
+    rw_flags: i32,
+) -> squeue::Entry {
     let (pointer, count) = (iovecs.as_ptr(), iovecs.len() as u32);
     if op == RingOp::Write {
-        opcode::Writev::new(FILE, pointer, count).offset(at).rw_flags(rw_flags).build()
+        opcode::Writev::new(file, pointer, count).offset(at).rw_flags(rw_flags).build()
     } else {
-        opcode::Readv::new(FILE, pointer, count).offset(at).rw_flags(rw_flags).build()
+        opcode::Readv::new(file, pointer, count).offset(at).rw_flags(rw_flags).build()
     }
 }
 
-fn lent_entry(lent: &mut Lent<'_, '_>, at: u64, rw_flags: i32) -> squeue::Entry {
-    // IoSlice and IoSliceMut are documented to be ABI-compatible with iovec.
-    match lent {
-        Lent::Read([one]) => {
-            let len = one.len().min(MAX_LEN) as u32;
-            opcode::Read::new(FILE, one.as_mut_ptr(), len).offset(at).rw_flags(rw_flags).build()
-        }
-        Lent::Read(slices) => opcode::Readv::new(FILE, slices.as_ptr().cast(), slices.len() as u32)
+fn lent_entry(
+    file: types::Fd,
+    bufs: &mut [IoSliceMut<'_>],
+    at: u64,
+    rw_flags: i32,
+) -> squeue::Entry {
+    if let [one] = bufs {
+        let len = one.len().min(MAX_LEN) as u32;
+        return opcode::Read::new(file, one.as_mut_ptr(), len)
             .offset(at)
             .rw_flags(rw_flags)
-            .build(),
-        Lent::Write(slices) => {
-            opcode::Writev::new(FILE, slices.as_ptr().cast(), slices.len() as u32)
-                .offset(at)
-                .rw_flags(rw_flags)
-                .build()
-        }
+            .build();
     }
+    // IoSliceMut is documented to be ABI-compatible with iovec.
+    opcode::Readv::new(file, bufs.as_ptr().cast(), bufs.len() as u32)
+        .offset(at)
+        .rw_flags(rw_flags)
+        .build()
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -441,32 +511,32 @@ mod tests {
     // SAFETY: the thread that made the ring does nothing with it any more.
     unsafe impl Send for Moved {}
 
-    fn lost(test: impl FnOnce(Ring<u32>) + Send + 'static) {
+    fn lost(test: impl FnOnce(Ring<u32>, RingFile) + Send + 'static) {
         let file = File::open("/proc/self/exe").unwrap();
-        let Ok(ring) = Ring::new(file.as_fd(), OPTIONS) else { return };
+        let Ok(mut ring) = Ring::new(OPTIONS) else { return };
+        let registered = ring.register_file(file.as_fd());
         let moved = Moved(ring);
         thread::spawn(move || {
             let moved = moved;
-            test(moved.0);
+            test(moved.0, registered);
         })
         .join()
         .unwrap();
     }
 
-    fn read_now(ring: &mut Ring<u32>, count: usize) -> Vec<i32> {
+    fn read_now(ring: &mut Ring<u32>, file: RingFile, count: usize) -> Vec<i32> {
         let mut memory = vec![[0; 64]; count];
         let mut slices: Vec<_> = memory.iter_mut().map(|part| [IoSliceMut::new(part)]).collect();
-        let mut transfers: Vec<_> =
-            slices.iter_mut().map(|bufs| Transfer::new(Lent::Read(bufs), 0)).collect();
-        ring.transfer_now(&mut transfers, 0);
+        let mut transfers: Vec<_> = slices.iter_mut().map(|bufs| Transfer::new(bufs, 0)).collect();
+        ring.transfer_now(file, &mut transfers, 0);
         transfers.iter().map(|transfer| transfer.result).collect()
     }
 
     #[test]
     fn requests_on_lent_memory_end_when_the_ring_is_lost() {
-        lost(|mut ring| {
+        lost(|mut ring, file| {
             for count in [1, 2, 5] {
-                let results = read_now(&mut ring, count);
+                let results = read_now(&mut ring, file, count);
                 // The kernel knows that the ring belongs to another thread, if it is recent enough.
                 let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
                 assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
@@ -476,15 +546,15 @@ mod tests {
 
     #[test]
     fn a_lost_ring_gives_memory_back_or_keeps_it_and_is_dropped_without_end() {
-        lost(|mut ring| {
+        lost(|mut ring, file| {
             let buffer = || Memory::Flat(Buffer::aligned(64).unwrap());
-            assert!(ring.push(RingOp::Read, 0, 0, buffer(), 1).is_ok());
+            assert!(ring.push(file, RingOp::Read, 0, 0, buffer(), 1).is_ok());
             if ring.wait(1) == Ok(()) {
                 return;
             }
             // The submission queue is full of what nobody takes.
-            read_now(&mut ring, 5);
-            let Err((memory, attached)) = ring.push(RingOp::Read, 0, 0, buffer(), 2) else {
+            read_now(&mut ring, file, 5);
+            let Err((memory, attached)) = ring.push(file, RingOp::Read, 0, 0, buffer(), 2) else {
                 panic!("it was queued")
             };
             assert_eq!((memory.len(), attached, ring.in_flight()), (64, 2, 1));
@@ -496,12 +566,13 @@ mod tests {
     #[test]
     fn completions_seen_early_are_popped_later() {
         let file = File::open("/proc/self/exe").unwrap();
-        let Ok(mut ring) = Ring::new(file.as_fd(), OPTIONS) else { return };
+        let Ok(mut ring) = Ring::new(OPTIONS) else { return };
+        let file = ring.register_file(file.as_fd());
         for token in [1, 2] {
             let memory = Memory::Flat(Buffer::aligned(64).unwrap());
-            assert!(ring.push(RingOp::Read, 0, 0, memory, token).is_ok());
+            assert!(ring.push(file, RingOp::Read, 0, 0, memory, token).is_ok());
         }
-        assert_eq!(read_now(&mut ring, 5), [64; 5]);
+        assert_eq!(read_now(&mut ring, file, 5), [64; 5]);
         ring.wait(2).unwrap();
         let mut tokens = [ring.pop().unwrap().0, ring.pop().unwrap().0];
         tokens.sort_unstable();

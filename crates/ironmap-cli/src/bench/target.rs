@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Memory};
+use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{
     AnyQueue, BlockFile, Device, DeviceQueue, Null, OpenMode, Opened, open_engine,
 };
@@ -325,7 +325,7 @@ struct DeviceLane<'a>(&'a mut AnyQueue);
 impl Lane for DeviceLane<'_> {
     #[inline(always)]
     fn read_now(&mut self, buf: &mut [u8], at: u64) -> Result<usize> {
-        let result = self.0.read_now(buf, DevOffset(at), BioFlags::empty());
+        let result = self.0.read_now(Dev::OWN, buf, DevOffset(at), BioFlags::empty());
         result.map_err(|errno| Error::io(errno, format!("read at {at}")))
     }
 
@@ -333,7 +333,7 @@ impl Lane for DeviceLane<'_> {
     fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
         let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(at) };
         let (op, flags, memory) = (BioOp::Read, BioFlags::empty(), Memory::Flat(buffer));
-        let bio = Bio { op, flags, at: DevOffset(at), memory, end };
+        let bio = Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end };
         self.0.submit(bio).map_err(|_| Error::invalid("no slot is free"))
     }
 

@@ -1,0 +1,43 @@
+//! The files that a queue's requests can go to.
+
+use std::sync::Arc;
+
+use super::BlockFile;
+use crate::bio::Dev;
+use crate::error::Errno;
+
+/// A table of open files, each with what a queue keeps for it. A place that became free is used again.
+#[derive(Debug)]
+pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
+
+impl<T> Files<T> {
+    /// A table whose first place, [`Dev::OWN`], is that of the device that the queue was made for, if it was made for one.
+    pub(super) fn new(own: Option<(Arc<BlockFile>, T)>) -> Self {
+        Self(vec![own])
+    }
+
+    /// The file of a number.
+    #[inline(always)]
+    pub(super) fn get(&self, dev: Dev) -> Result<&(Arc<BlockFile>, T), Errno> {
+        match self.0.get(dev.0 as usize) {
+            Some(Some(entry)) => Ok(entry),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// Adds a file, and what is kept for it.
+    pub(super) fn attach(&mut self, file: &Arc<BlockFile>, kept: T) -> Dev {
+        let free = self.0.iter().skip(1).position(Option::is_none);
+        let place = free.map_or(self.0.len(), |place| place + 1);
+        if place == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[place] = Some((Arc::clone(file), kept));
+        Dev(place as u32)
+    }
+
+    /// Lets a file go, but never the queue's own.
+    pub(super) fn detach(&mut self, dev: Dev) -> Option<(Arc<BlockFile>, T)> {
+        if dev == Dev::OWN { None } else { self.0.get_mut(dev.0 as usize)?.take() }
+    }
+}
