@@ -2,6 +2,7 @@
 
 mod block_file;
 mod dax;
+pub mod door;
 mod engine;
 mod files;
 mod null;

@@ -3,11 +3,13 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+mod cachestat;
 mod mapping;
 mod memory;
 mod ring;
 
 pub use buffer::Buffer;
+pub use cachestat::PageCache;
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;
 pub(crate) use ring::{Ring, RingFile, RingOp, RingOptions, Transfer};

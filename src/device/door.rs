@@ -1,0 +1,493 @@
+//! The ways to the block device beneath a mounted file system, and the choice among them.
+//!
+//! A direct read of a block device first looks after that device's page cache: it costs more where that holds any page, and
+//! more again where one of them is dirty, wherever on the device they are. A mounted ext4 keeps its metadata there. The disk
+//! beneath a partition has a page cache of its own, and an NVMe character device has none.
+//!
+//! The rule: of the doors that can be opened, the first in the order of [`DoorKind`] whose page cache is empty; else the first
+//! whose page cache holds no dirty page; else the first.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Advice;
+
+use super::{BlockFile, OpenMode};
+use crate::error::{Errno, Error, ErrorKind, Result};
+pub use crate::sys::PageCache;
+
+/// The unit of `start` and `size` in sysfs, whatever the device's own blocks are.
+const SYSFS_SECTOR: u64 = 512;
+
+/// What kind of way to a device it is, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DoorKind {
+    /// The character device of an NVMe namespace, which takes NVMe commands and has no page cache.
+    NvmeChar,
+    /// The disk beneath the file system's partition. Only looking at the disk itself (blkid, fdisk) leaves pages here.
+    WholeDisk,
+    /// The block device that the file system is on, whose page cache may hold the file system's metadata.
+    FileSystem,
+}
+
+impl fmt::Display for DoorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NvmeChar => "NVMe character device",
+            Self::WholeDisk => "whole disk",
+            Self::FileSystem => "file system's device",
+        })
+    }
+}
+
+/// A way to the block device beneath a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// Its node in /dev, which need not exist.
+    pub path: PathBuf,
+    /// Major and minor number that the node must have.
+    pub node: (u32, u32),
+    /// What it is.
+    pub kind: DoorKind,
+    /// Where the file system's device begins, in bytes from the door's own begin.
+    pub base: u64,
+    /// The size of the file system's device, in bytes.
+    pub size: u64,
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.path.display(), self.kind)
+    }
+}
+
+/// The doors to the block device of a file system, given as the `st_dev` of its files; best first.
+///
+/// # Errors
+/// `Unsupported` where the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` where sysfs does not
+/// know it; `Corrupt` where sysfs contradicts itself.
+pub fn doors(dev: (u32, u32)) -> Result<Vec<Door>> {
+    doors_in(Path::new("/sys"), dev)
+}
+
+fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
+    if major == 0 {
+        return Err(Error::unsupported(format!(
+            "device {major}:{minor} is no block device: the file system has none, or several"
+        )));
+    }
+    let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
+    let size = bytes(&own, "size")?;
+    let mut doors = vec![door(&own, DoorKind::FileSystem, 0, size)?];
+    // A partition is the one mapping known to be linear. Below loop, dm and md another layer decides what lies where: what is
+    // beneath them is no door.
+    let (disk, base) = if own.join("partition").exists() {
+        let disk = own.parent().unwrap_or(&own).to_owned();
+        let base = bytes(&own, "start")?;
+        if base.checked_add(size).is_none_or(|end| end > bytes(&disk, "size").unwrap_or(0)) {
+            let what = format!("{}: the partition reaches behind its disk's end", own.display());
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        doors.push(door(&disk, DoorKind::WholeDisk, base, size)?);
+        (disk, base)
+    } else {
+        (own, 0)
+    };
+    if let Some(generic) = nvme_generic(sysfs, &disk) {
+        doors.push(door(&generic, DoorKind::NvmeChar, base, size)?);
+    }
+    doors.sort_by_key(|door| door.kind);
+    Ok(doors)
+}
+
+/// The character device of the namespace that a disk is: `nvme0n1` and `ng0n1` below one controller, or below one subsystem where
+/// several controllers lead to it. The single paths of such a namespace, `nvme0c1n1`, carry no file system.
+fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
+    let numbers = disk.file_name()?.to_str()?.strip_prefix("nvme")?;
+    let (instance, namespace) = numbers.split_once('n')?;
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !number(instance) || !number(namespace) {
+        return None;
+    }
+    let generic = canonical(&sysfs.join(format!("class/nvme-generic/ng{numbers}"))).ok()?;
+    let above = |dir: &Path| canonical(&dir.join("device")).ok();
+    (above(&generic)? == above(disk)?).then_some(generic)
+}
+
+/// The door whose directory in sysfs this is.
+fn door(dir: &Path, kind: DoorKind, base: u64, size: u64) -> Result<Door> {
+    let uevent = text(dir, "uevent")?;
+    let value = |key: &str| {
+        let mut fields = uevent.lines().filter_map(|line| line.split_once('='));
+        fields.find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    let number = |key: &str| value(key)?.parse().ok();
+    match (value("DEVNAME"), number("MAJOR"), number("MINOR")) {
+        (Some(name), Some(major), Some(minor)) => {
+            let path = Path::new("/dev").join(name);
+            Ok(Door { path, node: (major, minor), kind, base, size })
+        }
+        _ => Err(Error::new(ErrorKind::Corrupt, format!("{}: names no device", dir.display()))),
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(path).map_err(|error| io(&error, path))
+}
+
+fn text(dir: &Path, name: &str) -> Result<String> {
+    let path = dir.join(name);
+    std::fs::read_to_string(&path).map_err(|error| io(&error, &path))
+}
+
+/// A number of sectors in sysfs, as bytes.
+fn bytes(dir: &Path, name: &str) -> Result<u64> {
+    let sectors = text(dir, name)?;
+    let bytes =
+        sectors.trim().parse().ok().and_then(|sectors: u64| sectors.checked_mul(SYSFS_SECTOR));
+    bytes.ok_or_else(|| {
+        let what = format!("{}: {name} is {:?}", dir.display(), sectors.trim());
+        Error::new(ErrorKind::Corrupt, what)
+    })
+}
+
+fn io(error: &std::io::Error, path: &Path) -> Error {
+    let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
+    Error::io(errno, path.display().to_string())
+}
+
+impl Door {
+    /// Opens a block device for direct reads of the file system's part of it, and counts the pages in its page cache. Those of a
+    /// whole disk are dropped first: nobody holds them, and they would stay for as long as one of its partitions is mounted.
+    ///
+    /// # Errors
+    /// `Io` with the path; `InvalidInput` where the node is another device's, or where direct reads of this part are impossible;
+    /// `Unsupported` for an NVMe character device, which is no block device.
+    pub fn open(&self) -> Result<(BlockFile, Option<PageCache>)> {
+        if self.kind == DoorKind::NvmeChar {
+            return Err(Error::unsupported("not opened: it takes NVMe commands only"));
+        }
+        let window = Some((self.base, self.size));
+        let mode = OpenMode { exclusive: false, window, ..OpenMode::default() };
+        let file = BlockFile::open(&self.path, &mode)?;
+        let path = || self.path.display();
+        let stat =
+            rustix::fs::fstat(file.fd()).map_err(|errno| Error::io(errno, path().to_string()))?;
+        if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {
+            let (major, minor) = self.node;
+            return Err(Error::invalid(format!("{}: not the device {major}:{minor}", path())));
+        }
+        if !file.limits().direct {
+            let why = file.notice().unwrap_or_default();
+            return Err(Error::invalid(format!("{}: no direct reads: {why}", path())));
+        }
+        let mut cache = PageCache::of(file.fd());
+        if self.kind == DoorKind::WholeDisk && cache.is_some_and(|cache| cache.pages > 0) {
+            let dropped = rustix::fs::fadvise(file.fd(), 0, None, Advice::DontNeed);
+            dropped.map_err(|errno| Error::io(errno, path().to_string()))?;
+            cache = PageCache::of(file.fd());
+        }
+        Ok((file, cache))
+    }
+}
+
+/// A door that was tried.
+#[derive(Debug)]
+pub struct Candidate {
+    /// The door.
+    pub door: Door,
+    /// The pages in its page cache, `None` where the kernel does not count them; or why it cannot be opened.
+    pub found: Result<Option<PageCache>>,
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.door)?;
+        match &self.found {
+            Ok(Some(PageCache { pages: 0, .. })) => f.write_str("no cached pages"),
+            Ok(Some(PageCache { pages, dirty })) => {
+                write!(f, "{pages} cached pages, {dirty} dirty")
+            }
+            Ok(None) => f.write_str("open, cached pages unknown"),
+            Err(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// Why a door was chosen. In the order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The first whose page cache is empty.
+    Empty,
+    /// No page cache is empty; the first without dirty pages.
+    Clean,
+    /// The first that can be opened: all have dirty pages, or the kernel does not count them.
+    First,
+}
+
+impl Reason {
+    /// What speaks for a door with this page cache.
+    fn of(cache: Option<PageCache>) -> Self {
+        match cache {
+            Some(PageCache { pages: 0, .. }) => Self::Empty,
+            Some(PageCache { dirty: 0, .. }) => Self::Clean,
+            _ => Self::First,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the first without cached pages",
+            Self::Clean => "the first without dirty pages, where all have cached ones",
+            Self::First => "the first that can be opened",
+        })
+    }
+}
+
+/// The door that is used.
+#[derive(Debug)]
+pub struct Chosen<T> {
+    /// Which of the candidates it is.
+    pub index: usize,
+    /// What opening it gave.
+    pub device: T,
+    /// Why this one.
+    pub reason: Reason,
+}
+
+/// What was found at each door, and which one is used. As text it is one line.
+#[derive(Debug)]
+pub struct Choice<T> {
+    /// All doors, best first.
+    pub candidates: Vec<Candidate>,
+    /// `None` where none can be opened.
+    pub chosen: Option<Chosen<T>>,
+}
+
+impl<T> fmt::Display for Choice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chosen = self.chosen.as_ref();
+        match chosen.and_then(|chosen| Some((self.candidates.get(chosen.index)?, chosen.reason))) {
+            Some((candidate, reason)) => write!(f, "{}, {reason}", candidate.door)?,
+            None => f.write_str("no door can be opened")?,
+        }
+        let others = self.candidates.iter().enumerate();
+        others
+            .filter(|(index, _)| chosen.is_none_or(|chosen| chosen.index != *index))
+            .try_for_each(|(_, candidate)| write!(f, "; {candidate}"))
+    }
+}
+
+/// Tries each door with `open`, such as [`Door::open`], and takes one by the rule of this module.
+pub fn choose<T>(
+    doors: Vec<Door>,
+    mut open: impl FnMut(&Door) -> Result<(T, Option<PageCache>)>,
+) -> Choice<T> {
+    let mut candidates = Vec::with_capacity(doors.len());
+    let mut chosen: Option<Chosen<T>> = None;
+    for (index, door) in doors.into_iter().enumerate() {
+        let found = open(&door).map(|(device, cache)| {
+            let reason = Reason::of(cache);
+            if chosen.as_ref().is_none_or(|best| reason < best.reason) {
+                chosen = Some(Chosen { index, device, reason });
+            }
+            cache
+        });
+        candidates.push(Candidate { door, found });
+    }
+    Choice { candidates, chosen }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that looks like sysfs.
+    struct Sysfs(tempfile::TempDir);
+
+    impl Sysfs {
+        fn new() -> Self {
+            let sysfs = Self(tempfile::tempdir().unwrap());
+            for dir in ["dev/block", "class/nvme-generic"] {
+                std::fs::create_dir_all(sysfs.0.path().join(dir)).unwrap();
+            }
+            sysfs
+        }
+
+        /// A device below `devices/`, with the files that are given beside `uevent`.
+        fn add(&self, path: &str, (major, minor): (u32, u32), files: &[(&str, &str)]) -> &Self {
+            let name = path.rsplit('/').next().unwrap();
+            let dir = self.0.path().join("devices").join(path);
+            std::fs::create_dir_all(&dir).unwrap();
+            let uevent = format!("MAJOR={major}\nMINOR={minor}\nDEVNAME={name}\n");
+            for (file, text) in [("uevent", uevent.as_str())].iter().chain(files) {
+                std::fs::write(dir.join(file), format!("{}\n", text.trim_end())).unwrap();
+            }
+            let link = match name.strip_prefix("ng") {
+                Some(_) => format!("class/nvme-generic/{name}"),
+                None => format!("dev/block/{major}:{minor}"),
+            };
+            std::os::unix::fs::symlink(&dir, self.0.path().join(link)).unwrap();
+            if name.starts_with("nv") || name.starts_with("ng") {
+                // To the controller or subsystem, as a relative link.
+                if !files.iter().any(|(file, _)| *file == "partition") {
+                    std::os::unix::fs::symlink("..", dir.join("device")).unwrap();
+                }
+            }
+            self
+        }
+
+        fn doors(&self, dev: (u32, u32)) -> Result<Vec<Door>> {
+            doors_in(self.0.path(), dev)
+        }
+
+        /// Path, kind and base of each door.
+        fn summary(&self, dev: (u32, u32)) -> Vec<(String, DoorKind, u64)> {
+            let doors = self.doors(dev).unwrap().into_iter();
+            doors.map(|door| (door.path.display().to_string(), door.kind, door.base)).collect()
+        }
+    }
+
+    fn partition<'a>(start: &'a str, size: &'a str) -> [(&'a str, &'a str); 3] {
+        [("partition", "1"), ("start", start), ("size", size)]
+    }
+
+    #[test]
+    fn a_partition_has_the_disk_beneath_it() {
+        let sysfs = Sysfs::new();
+        sysfs.add("virtual/block/vda", (254, 0), &[("size", "100000")]);
+        sysfs.add("virtual/block/vda/vda1", (254, 1), &partition("2048", "97952"));
+        let doors = sysfs.doors((254, 1)).unwrap();
+        assert_eq!(doors.len(), 2);
+        let (disk, own) = (&doors[0], &doors[1]);
+        assert_eq!((disk.kind, disk.base, disk.size), (DoorKind::WholeDisk, 1 << 20, 97952 * 512));
+        assert_eq!((disk.path.to_str().unwrap(), disk.node), ("/dev/vda", (254, 0)));
+        assert_eq!((own.kind, own.base, own.size), (DoorKind::FileSystem, 0, 97952 * 512));
+        assert_eq!((own.path.to_str().unwrap(), own.node), ("/dev/vda1", (254, 1)));
+    }
+
+    #[test]
+    fn nothing_beneath_a_mapped_device_is_a_door() {
+        let sysfs = Sysfs::new();
+        for (minor, name) in ["dm-0", "md127", "loop3", "zram1", "vdb"].into_iter().enumerate() {
+            let dev = (250, minor as u32);
+            sysfs.add(&format!("virtual/block/{name}"), dev, &[("size", "8")]);
+            let own = (format!("/dev/{name}"), DoorKind::FileSystem, 0);
+            assert_eq!(sysfs.summary(dev), [own]);
+        }
+    }
+
+    #[test]
+    fn an_nvme_namespace_has_its_character_device() {
+        let sysfs = Sysfs::new();
+        sysfs.add("pci/nvme0/nvme0n1", (259, 0), &[("size", "10000")]);
+        sysfs.add("pci/nvme0/nvme0n1/nvme0n1p1", (259, 1), &partition("8", "100"));
+        sysfs.add("pci/nvme0/ng0n1", (241, 0), &[]);
+        let of = |path: &str, kind, base| (path.to_owned(), kind, base);
+        let whole =
+            [of("/dev/ng0n1", DoorKind::NvmeChar, 0), of("/dev/nvme0n1", DoorKind::FileSystem, 0)];
+        assert_eq!(sysfs.summary((259, 0)), whole);
+        let part = [
+            of("/dev/ng0n1", DoorKind::NvmeChar, 4096),
+            of("/dev/nvme0n1", DoorKind::WholeDisk, 4096),
+            of("/dev/nvme0n1p1", DoorKind::FileSystem, 0),
+        ];
+        assert_eq!(sysfs.summary((259, 1)), part);
+        let doors = sysfs.doors((259, 1)).unwrap();
+        assert_eq!((doors[0].node, doors[0].size), ((241, 0), 100 * 512));
+    }
+
+    #[test]
+    fn a_character_device_of_another_namespace_is_no_door() {
+        let sysfs = Sysfs::new();
+        let size = [("size", "10000")];
+        // The name fits, the controller does not; another namespace; a single path of several.
+        sysfs.add("pci/nvme0/nvme0n1", (259, 0), &size).add("pci/nvme1/ng0n1", (241, 0), &[]);
+        sysfs.add("pci/nvme1/nvme1n1", (259, 1), &size).add("pci/nvme1/ng1n11", (241, 1), &[]);
+        sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
+        for minor in 0..3 {
+            let kinds: Vec<_> =
+                sysfs.summary((259, minor)).into_iter().map(|door| door.1).collect();
+            assert_eq!(kinds, [DoorKind::FileSystem], "nvme{minor}");
+        }
+    }
+
+    #[test]
+    fn what_sysfs_does_not_say_is_an_error() {
+        let sysfs = Sysfs::new();
+        sysfs.add("virtual/block/vda", (254, 0), &[("size", "2000")]);
+        let kind = |dev| sysfs.doors(dev).unwrap_err().kind();
+        assert_eq!(kind((0, 45)), ErrorKind::Unsupported);
+        assert_eq!(kind((254, 9)), ErrorKind::Io(Errno::ENOENT));
+        let far = u64::MAX.to_string();
+        let bad = [("1000", "1001"), ("36028797018963967", "1"), ("x", "1"), ("0", far.as_str())];
+        for (minor, (start, size)) in (1..).zip(bad) {
+            sysfs.add(
+                &format!("virtual/block/vda/vda{minor}"),
+                (254, minor),
+                &partition(start, size),
+            );
+            assert_eq!(kind((254, minor)), ErrorKind::Corrupt, "{start} {size}");
+        }
+        sysfs.add("virtual/block/vda/vda5", (254, 5), &partition("1000", "1000"));
+        assert_eq!(sysfs.doors((254, 5)).unwrap().len(), 2);
+    }
+
+    /// Which door the rule takes, and why, where opening each of them gives this.
+    fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
+        let kinds = [DoorKind::NvmeChar, DoorKind::WholeDisk, DoorKind::FileSystem];
+        let door = |(index, kind)| {
+            let path = PathBuf::from(format!("/dev/{index}"));
+            Door { path, node: (1, index as u32), kind, base: 0, size: 1 }
+        };
+        let doors = kinds[3 - found.len()..].iter().copied().enumerate().map(door).collect();
+        let mut results = found.iter();
+        let choice = choose(doors, |door| match *results.next().unwrap() {
+            Ok(cache) => {
+                let cache = cache.map(|(pages, dirty)| PageCache { pages, dirty });
+                Ok((door.node.1 as usize, cache))
+            }
+            Err(errno) => Err(Error::io(errno, "open")),
+        });
+        assert_eq!(choice.candidates.len(), found.len());
+        let chosen = choice.chosen.as_ref().map(|chosen| {
+            assert_eq!(chosen.device, chosen.index, "the device of another door");
+            (chosen.index, chosen.reason)
+        });
+        (chosen, choice.to_string())
+    }
+
+    #[test]
+    fn the_rule_is_as_written() {
+        let cache = |pages, dirty| Ok(Some((pages, dirty)));
+        let rule = |found: &[_]| taken(found).0;
+        // The first that is empty.
+        assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
+        assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
+        assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
+        // None is empty: one without dirty pages, and never mind how many clean ones.
+        assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
+        assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
+        // All are dirty, or not counted.
+        assert_eq!(rule(&[cache(9, 9), cache(1, 1)]), Some((0, Reason::First)));
+        assert_eq!(rule(&[Ok(None), Ok(None)]), Some((0, Reason::First)));
+        assert_eq!(rule(&[Ok(None), cache(1, 0)]), Some((1, Reason::Clean)));
+        // None can be opened.
+        assert_eq!(rule(&[Err(Errno::EACCES), Err(Errno::ENOENT)]), None);
+        assert_eq!(rule(&[]), None);
+    }
+
+    #[test]
+    fn a_choice_says_in_one_line_what_was_found() {
+        let found = [Err(Errno::EACCES), Ok(Some((0, 0))), Ok(Some((601, 58)))];
+        let expected = "/dev/1 (whole disk), the first without cached pages; \
+            /dev/0 (NVMe character device): open: Permission denied (EACCES); \
+            /dev/2 (file system's device): 601 cached pages, 58 dirty";
+        assert_eq!(taken(&found).1, expected);
+        let none = "no door can be opened; /dev/0 (file system's device): open: \
+            No such file or directory (ENOENT)";
+        assert_eq!(taken(&[Err(Errno::ENOENT)]).1, none);
+    }
+}

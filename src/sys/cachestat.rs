@@ -1,0 +1,74 @@
+//! cachestat(2): how many pages of a file lie in the page cache.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The number of the call, the same on all architectures of Rust's Linux targets; not every libc names it.
+const CACHESTAT: libc::c_long = 451;
+
+/// What the page cache holds of a file or of a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCache {
+    /// All pages.
+    pub pages: u64,
+    /// Those of them that wait to be written, or are being written.
+    pub dirty: u64,
+}
+
+/// A range of the file in bytes; no length means up to its end.
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+impl PageCache {
+    /// Counts the pages of an open file. `None` where the kernel does not say: it is older than 6.5, forbids the call, or the
+    /// caller neither owns the file nor may write to it.
+    pub(crate) fn of(file: BorrowedFd<'_>) -> Option<Self> {
+        let range = Range { start: 0, len: 0 };
+        let mut counts = Counts::default();
+        // SAFETY: the kernel reads one `Range` and writes one `Counts`, which are laid out as its structures and outlive the call.
+        // A kernel without the call touches neither.
+        let result = unsafe {
+            libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, 0)
+        };
+        let dirty = counts.dirty.saturating_add(counts.writeback);
+        (result == 0).then_some(Self { pages: counts.cached, dirty })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn pages_are_counted_as_they_are_written() {
+        let mut file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
+        // A kernel that does not say is what the `Option` is for.
+        let Some(empty) = PageCache::of(file.as_fd()) else { return };
+        assert_eq!(empty, PageCache { pages: 0, dirty: 0 });
+        let page = rustix::param::page_size();
+        file.write_all(&vec![7; 3 * page]).unwrap();
+        assert_eq!(PageCache::of(file.as_fd()).map(|cache| cache.pages), Some(3));
+    }
+
+    #[test]
+    fn what_has_no_page_cache_is_not_counted() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let counted = PageCache::of(reader.as_fd());
+        assert!(counted.is_none_or(|cache| cache.pages == 0), "{counted:?}");
+    }
+}
