@@ -400,6 +400,16 @@ mod tests {
     }
 
     #[test]
+    fn several_paths_to_a_namespace_have_one_character_device() {
+        let sysfs = Sysfs::new();
+        let size = [("size", "10000")];
+        sysfs.add("virtual/nvme-subsystem/nvme-subsys1/nvme1n1", (259, 1), &size);
+        sysfs.add("virtual/nvme-subsystem/nvme-subsys1/ng1n1", (241, 0), &[]);
+        let kinds: Vec<_> = sysfs.summary((259, 1)).into_iter().map(|door| door.1).collect();
+        assert_eq!(kinds, [DoorKind::NvmeChar, DoorKind::FileSystem]);
+    }
+
+    #[test]
     fn a_character_device_of_another_namespace_is_no_door() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
