@@ -115,7 +115,8 @@ struct Measured {
 impl Measured {
     fn open(volume: &Volume, extents: u64) -> Result<Self> {
         let inode = volume.fs().resolve(format!("/{extents}").as_bytes(), Follow::All)?;
-        let file = volume.open_inode(inode, FileOptions { strict: true })?;
+        let file =
+            volume.open_inode(inode, FileOptions { strict: true, ..FileOptions::default() })?;
         let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
         let mut buffer = Buffer::aligned(BLOCK as usize)?;
         let (before, start) = (resident(), Instant::now());

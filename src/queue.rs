@@ -1,34 +1,55 @@
 //! A thread's submission and completion queue.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::bio::Buffer;
-use crate::device::{AnyQueue, Device, DeviceQueue, QueueOptions, with_queue};
+use crate::device::{AnyQueue, DeviceQueue, QueueOptions, with_queue};
 use crate::dio::{self, Completion, State, Stats};
 use crate::error::{Error, Result};
 use crate::events::Events;
+use crate::host::Lanes;
 
-/// One thread's way to the files of a volume: requests go down through it and completions come back through it.
+/// The volume or host that a queue and a file belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    /// One that nobody else is.
+    pub(crate) fn unique() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// One thread's way to the files of a volume, or of a host: requests go down through it and completions come back through it.
 ///
 /// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`), and shares nothing with other queues: two
 /// threads that read one file meet nowhere. Dropping it waits for the requests in flight and frees their memory.
 pub struct Queue {
+    // First, so that requests in flight end while what they need is there.
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// Which volume it belongs to.
-    pub(crate) volume: u32,
+    /// For host files: their maps as this thread knows them.
+    pub(crate) lanes: Option<Lanes>,
+    owner: Owner,
 }
 
 impl Queue {
     pub(crate) fn new(
-        device: &dyn Device,
+        device: AnyQueue,
         options: &QueueOptions,
-        volume: u32,
+        owner: Owner,
+        lanes: Option<Lanes>,
         events: Arc<Events>,
-    ) -> Result<Self> {
-        let mut state = State::new(options.slots(), events);
-        state.admit(device.limits());
-        Ok(Self { device: device.queue(options)?, state, volume })
+    ) -> Self {
+        Self { device, state: State::new(options.slots(), events), lanes, owner }
+    }
+
+    /// Refuses a file of another owner.
+    #[inline(always)]
+    pub(crate) fn check(&self, owner: Owner) -> Result<()> {
+        if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
     /// Switches the simple path on (as it is at first) or off, to show what it brings.
@@ -76,10 +97,20 @@ impl Queue {
         with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))
     }
 
-    /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never.
+    /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, but
+    /// for a read of a host file whose lease went meanwhile, which is done again through the kernel.
     /// Completions come in the order of the device, not of submission.
     #[inline]
     pub fn pop(&mut self) -> Option<Completion> {
-        with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))
+        let completion = with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))?;
+        match &mut self.lanes {
+            None => Some(completion),
+            Some(lanes) => Some(lanes.settle(&mut self.device, &mut self.state, completion)),
+        }
     }
+}
+
+#[cold]
+fn foreign() -> Error {
+    Error::invalid("the queue belongs to another volume or host")
 }

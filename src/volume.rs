@@ -2,17 +2,16 @@
 //! system.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, QueueOptions, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
-use crate::file::{File, FileOptions};
+use crate::file::{File, FileOptions, VolumeFile};
 use crate::fs::FileType;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::location::Location;
 use crate::probe::{SMALLEST, unknown_format};
-use crate::queue::Queue;
+use crate::queue::{Owner, Queue};
 
 /// How to open a volume.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +28,8 @@ pub struct Volume {
     events: Arc<Events>,
     engine: Engine,
     notices: Vec<String>,
-    id: u32,
+    owner: Owner,
 }
-
-static NEXT_VOLUME: AtomicU32 = AtomicU32::new(1);
 
 impl Volume {
     /// Opens the volume at a location.
@@ -55,7 +52,7 @@ impl Volume {
         if device.size() < SMALLEST {
             return Err(unknown_format(&*device));
         }
-        let (events, id) = (Arc::default(), NEXT_VOLUME.fetch_add(1, Ordering::Relaxed));
+        let (events, owner) = (Arc::default(), Owner::unique());
         let fs = Ext4::open(Arc::clone(&device), &events).map_err(|error| match error.kind() {
             ErrorKind::UnknownFormat => unknown_format(&*device),
             _ => error,
@@ -67,7 +64,7 @@ impl Volume {
                 "blocks of {block} bytes on a device with sectors of {unit}"
             )));
         }
-        Ok(Self { fs, device, events, engine: Engine::Auto, notices: Vec::new(), id })
+        Ok(Self { fs, device, events, engine: Engine::Auto, notices: Vec::new(), owner })
     }
 
     /// The file system.
@@ -105,7 +102,11 @@ impl Volume {
     /// # Errors
     /// `Io` where the kernel refuses.
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        Queue::new(&*self.device, options, self.id, Arc::clone(&self.events))
+        let device = self.device.queue(options)?;
+        let events = Arc::clone(&self.events);
+        let mut queue = Queue::new(device, options, self.owner, None, events);
+        queue.state.admit(self.device.limits());
+        Ok(queue)
     }
 
     /// A handle for the data of a regular file.
@@ -126,6 +127,6 @@ impl Volume {
                 "the content is encrypted and no key is held",
             ));
         }
-        Ok(File::new(inode, options, self.id, self.device.limits()))
+        Ok(VolumeFile::new(inode, options, self.owner, self.device.limits()).into())
     }
 }

@@ -123,7 +123,7 @@ fn an_error_in_any_part_is_the_requests_error() {
                     assert_eq!(error.kind(), ErrorKind::Io(errno), "{shown}");
                     let event = ErrorEvent {
                         direction: Direction::DirectRead,
-                        inode: file.inode().number(),
+                        inode: file.inode(),
                         pos: FilePos(0),
                         len: LEN as u64,
                         errno,
@@ -164,7 +164,7 @@ fn a_small_read_reports_its_error_once() {
                 assert_eq!(result.expect_err(&shown).kind(), ErrorKind::Io(Errno::EIO), "{shown}");
                 let (events, _) = volume.events().take();
                 let [event] = events[..] else { panic!("{shown}: {events:?}") };
-                assert_eq!((event.inode, event.errno), (file.inode().number(), Errno::EIO));
+                assert_eq!((event.inode, event.errno), (file.inode(), Errno::EIO));
                 let (first, end) = (from / 512 * 512, (from + count).next_multiple_of(512));
                 assert_eq!((event.pos.0, event.len), (first, end - first), "{shown}");
             }

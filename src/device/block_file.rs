@@ -148,6 +148,16 @@ impl BlockFile {
         self.base.saturating_add(at.0)
     }
 
+    /// One `preadv2` at an offset of the file.
+    pub(crate) fn read_once(
+        &self,
+        bufs: &mut [std::io::IoSliceMut<'_>],
+        at: u64,
+        flags: rustix::io::ReadWriteFlags,
+    ) -> rustix::io::Result<usize> {
+        rustix::io::preadv2(&self.file, bufs, at, flags)
+    }
+
     pub(super) fn is_writable(&self) -> bool {
         self.writable
     }

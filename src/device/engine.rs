@@ -4,7 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{BlockFile, Dax, Device, Null, Psync, QueueOptions, Uring, UringOptions};
+use super::null::NullTransfer;
+use super::psync::PsyncFiles;
+use super::uring::UringQueue;
+use super::{
+    AnyQueue, BlockFile, Dax, Device, Immediate, Null, Psync, QueueOptions, Uring, UringOptions,
+};
 use crate::error::{Error, Result};
 
 /// How requests for file data reach the device.
@@ -70,6 +75,26 @@ pub struct Opened {
     pub engine: Engine,
     /// What did not go as asked, a line each.
     pub notices: Vec<String>,
+}
+
+/// A queue that serves no device of its own, but the files that are [attached](super::DeviceQueue::attach) to it.
+///
+/// # Errors
+/// `Io` where the kernel has no io_uring; `InvalidInput` for an engine that is bound to one device.
+pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQueue> {
+    let psync = || AnyQueue::Psync(Immediate::new(PsyncFiles::new(None), options.slots()));
+    let uring = |poll| {
+        let how = UringOptions { poll, ..UringOptions::default() };
+        UringQueue::new(how, options).map(AnyQueue::Uring)
+    };
+    match engine {
+        Engine::Auto => Ok(uring(false).unwrap_or_else(|_| psync())),
+        Engine::Psync => Ok(psync()),
+        Engine::IoUring => uring(false),
+        Engine::IoUringPoll => uring(true),
+        Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
+        Engine::Dax => Err(Error::invalid("dax needs an image of its own")),
+    }
 }
 
 /// The device of an engine over an open file.

@@ -21,6 +21,7 @@ use crate::units::DevOffset;
 
 pub use block_file::{BlockFile, OpenMode};
 pub use dax::Dax;
+pub(crate) use engine::open_queue;
 pub use engine::{Engine, Opened, open_engine};
 pub use null::Null;
 pub use psync::Psync;
@@ -163,8 +164,8 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.flush_now(dev))
     }
 
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
-        with_queue!(self, queue => queue.attach(file))
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        with_queue!(self, queue => queue.attach(file, lasting))
     }
 
     fn detach(&mut self, dev: Dev) {

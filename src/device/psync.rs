@@ -62,7 +62,7 @@ impl Transfers for PsyncFiles {
         self.0.get(dev).map(|(file, ())| OneFile(file))
     }
 
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
+    fn attach(&mut self, file: &Arc<BlockFile>, _lasting: bool) -> Result<Dev, Errno> {
         Ok(self.0.attach(file, ()))
     }
 

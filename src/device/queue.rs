@@ -76,11 +76,12 @@ pub trait DeviceQueue {
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
     /// Opens one more file to this queue's requests, beside the device that it was made for. It stays open until it is detached.
+    /// To attach one for a few requests costs less if it is not said to be `lasting`, and the requests then a little more.
     ///
     /// # Errors
     /// EOPNOTSUPP where the queue serves its own device only.
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
-        let _ = file;
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        let _ = (file, lasting);
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -182,8 +183,8 @@ pub trait Transfers {
     ///
     /// # Errors
     /// EOPNOTSUPP where there is one device only.
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
-        let _ = file;
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        let _ = (file, lasting);
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -302,8 +303,8 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         self.transfers.device(dev)?.flush()
     }
 
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
-        self.transfers.attach(file)
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        self.transfers.attach(file, lasting)
     }
 
     fn detach(&mut self, dev: Dev) {

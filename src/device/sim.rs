@@ -255,8 +255,8 @@ impl DeviceQueue for SimQueue {
         self.below.flush_now(dev)
     }
 
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
-        self.below.attach(file)
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        self.below.attach(file, lasting)
     }
 
     fn detach(&mut self, dev: Dev) {

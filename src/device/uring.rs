@@ -59,7 +59,7 @@ impl Device for Uring {
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let poll = self.options.poll && self.file.limits().poll;
         let mut queue = UringQueue::new(UringOptions { poll, ..self.options }, options)?;
-        let own = queue.way(&self.file);
+        let own = queue.way(&self.file, true);
         queue.files = Files::new(Some((Arc::clone(&self.file), own)));
         Ok(AnyQueue::Uring(queue))
     }
@@ -102,9 +102,14 @@ impl UringQueue {
         Ok(Self { ring, files: Files::new(None), poll: options.poll })
     }
 
-    fn way(&mut self, file: &BlockFile) -> Way {
+    fn way(&mut self, file: &BlockFile, lasting: bool) -> Way {
         let at_once = !file.limits().nowait || self.poll && !file.limits().poll;
-        Way { file: self.ring.register_file(file.fd()), at_once }
+        let file = if lasting {
+            self.ring.register_file(file.fd())
+        } else {
+            RingFile::descriptor(file.fd())
+        };
+        Way { file, at_once }
     }
 
     /// A ring polls by its own flag, so HIPRI has no meaning within one.
@@ -186,8 +191,8 @@ impl DeviceQueue for UringQueue {
         OneFile(file).flush()
     }
 
-    fn attach(&mut self, file: &Arc<BlockFile>) -> Result<Dev, Errno> {
-        let way = self.way(file);
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        let way = self.way(file, lasting);
         Ok(self.files.attach(file, way))
     }
 

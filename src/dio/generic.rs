@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::{DioFlags, RETRIES, State, Target, bounce, misaligned, zero_tail};
+use super::{DioFlags, RETRIES, State, Target, bounce, zero_tail};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
@@ -45,7 +45,8 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     flags: DioFlags,
 ) -> Option<Result<usize>> {
-    let aligned = target.is_aligned(pos, std::iter::once((buf.as_ptr().addr(), buf.len())));
+    let aligned =
+        target.geometry.is_aligned(pos, std::iter::once((buf.as_ptr().addr(), buf.len())));
     if !aligned || buf.is_empty() || pos.0 >= target.size || flags.contains(DioFlags::BOUNCE) {
         return None;
     }
@@ -79,9 +80,10 @@ fn read_any<Q: DeviceQueue, M: MapFile>(
     if len == 0 || pos.0 >= target.size {
         return Ok(0);
     }
-    let aligned = target.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
+    let aligned =
+        target.geometry.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
     if !aligned && target.strict {
-        return Err(misaligned(&target.geometry.limits, pos, len));
+        return Err(target.geometry.misaligned(pos, len));
     }
     if !aligned || flags.contains(DioFlags::BOUNCE) {
         return bounce::read_now(queue, state, target, bufs, pos, flags);

@@ -89,6 +89,30 @@ impl Geometry {
             dma_mask: limits.dma_align as usize - 1,
         }
     }
+
+    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
+    pub(crate) fn is_aligned(
+        &self,
+        pos: FilePos,
+        mut bufs: impl ExactSizeIterator<Item = (usize, usize)>,
+    ) -> bool {
+        let Self { sector_mask, dma_mask, .. } = *self;
+        pos.0 & sector_mask == 0
+            && bufs.len() <= MAX_SEGMENTS
+            && bufs.all(|(address, len)| {
+                len == 0 || address & dma_mask == 0 && len as u64 & sector_mask == 0
+            })
+    }
+
+    /// The error of a request that the device cannot take.
+    #[cold]
+    pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
+        let Limits { logical_block, dma_align, .. } = self.limits;
+        Error::invalid(format!(
+            "direct read of {len} bytes at {pos}: position and length must be multiples of {logical_block}, addresses of \
+             {dma_align}, in at most {MAX_SEGMENTS} buffers"
+        ))
+    }
 }
 
 /// The file of a request, as far as this layer needs to know it.
@@ -165,13 +189,23 @@ impl State {
         &self.stats
     }
 
+    pub(crate) fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
+    /// Takes a completion that came about without the device's queue, to be popped like the others.
+    pub(crate) fn finish(&mut self, completion: Completion) {
+        self.outstanding += 1;
+        self.finished.push_back(completion);
+    }
+
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
 
     /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
     #[cold]
-    fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
+    pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
         let event =
             ErrorEvent { direction: Direction::DirectRead, inode, pos, len: len as u64, errno };
         self.events.report(event);
@@ -379,20 +413,6 @@ impl<M> Target<'_, M> {
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
     }
-
-    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
-    fn is_aligned(
-        &self,
-        pos: FilePos,
-        mut bufs: impl ExactSizeIterator<Item = (usize, usize)>,
-    ) -> bool {
-        let Geometry { sector_mask, dma_mask, .. } = *self.geometry;
-        pos.0 & sector_mask == 0
-            && bufs.len() <= MAX_SEGMENTS
-            && bufs.all(|(address, len)| {
-                len == 0 || address & dma_mask == 0 && len as u64 & sector_mask == 0
-            })
-    }
 }
 
 /// Zeroes the bytes `from..to`, counted through all buffers: what the device holds behind the file's end is nobody's to see.
@@ -403,13 +423,4 @@ fn zero_tail(bufs: &mut [impl DerefMut<Target = [u8]>], from: usize, to: usize) 
         buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
         start = end;
     }
-}
-
-#[cold]
-fn misaligned(limits: &Limits, pos: FilePos, len: usize) -> Error {
-    Error::invalid(format!(
-        "direct read of {len} bytes at {pos}: position and length must be multiples of {}, addresses of {}, \
-         in at most {MAX_SEGMENTS} buffers",
-        limits.logical_block, limits.dma_align
-    ))
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, DioFlags, RETRIES, State, Target, generic, misaligned, zero_tail};
+use super::{Completion, DioFlags, RETRIES, State, Target, generic, zero_tail};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -170,10 +170,11 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         state.finished.push_back(Completion { token, memory, result: Ok(0) });
         return Ok(());
     }
-    let aligned =
-        target.is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
+    let aligned = target
+        .geometry
+        .is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
     if !aligned && target.strict {
-        return Err(Rejected { error: misaligned(&target.geometry.limits, pos, len), memory });
+        return Err(Rejected { error: target.geometry.misaligned(pos, len), memory });
     }
     if aligned
         && !flags.contains(DioFlags::BOUNCE)

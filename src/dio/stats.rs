@@ -70,6 +70,10 @@ pub struct Stats {
     pub bounced: u64,
     /// Transfers that were short and were continued.
     pub short: u64,
+    /// Reads of host files that the kernel served.
+    pub kernel_served: u64,
+    /// Reads of host files that were thrown away and done again, because the lease went meanwhile.
+    pub cut: u64,
 }
 
 impl Stats {

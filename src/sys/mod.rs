@@ -4,12 +4,17 @@
 
 mod buffer;
 mod cachestat;
+mod ioctl;
+pub(crate) mod lease;
 mod mapping;
 mod memory;
 mod ring;
+mod ticks;
 
 pub use buffer::Buffer;
 pub use cachestat::PageCache;
+pub(crate) use ioctl::{FiemapExtent, FiemapFlags, fiemap, has_reflink, is_realtime};
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;
 pub(crate) use ring::{Ring, RingFile, RingOp, RingOptions, Transfer};
+pub(crate) use ticks::{rate, ticks};

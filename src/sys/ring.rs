@@ -50,7 +50,7 @@ pub(crate) struct RingFile {
 
 impl RingFile {
     /// A file that is not registered. Requests to it fail or go astray, to whatever has the number then, once it is closed.
-    fn descriptor(file: BorrowedFd<'_>) -> Self {
+    pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty() }
     }
 

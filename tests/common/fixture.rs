@@ -131,7 +131,7 @@ impl fmt::Display for Stack {
 /// Opens a file by its name, as if nobody had read it before: its map is not in memory.
 pub(crate) fn open(volume: &Volume, name: &str, strict: bool) -> File {
     let inode = volume.fs().resolve(name.as_bytes(), Follow::All).expect(name);
-    volume.open_inode(inode, FileOptions { strict }).expect(name)
+    volume.open_inode(inode, FileOptions { strict, ..FileOptions::default() }).expect(name)
 }
 
 fn contents(block: u64, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {

@@ -12,6 +12,7 @@ pub(crate) mod debugfs;
 pub(crate) mod fixture;
 pub(crate) mod image;
 pub(crate) mod kernel;
+pub(crate) mod mounted;
 pub(crate) mod ranges;
 pub(crate) mod reads;
 pub(crate) mod rng;

@@ -162,7 +162,9 @@ impl Subject {
     pub(crate) fn file(&self, inode: u64) -> Handles {
         let open = |strict| {
             let inode = self.volume.fs().inode(ironmap::units::InodeNo(inode)).expect("the inode");
-            self.volume.open_inode(inode, FileOptions { strict }).expect("open the file")
+            self.volume
+                .open_inode(inode, FileOptions { strict, ..FileOptions::default() })
+                .expect("open the file")
         };
         Handles { any: open(false), strict: open(true) }
     }

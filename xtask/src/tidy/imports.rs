@@ -39,7 +39,21 @@ const LAYERS: &[Layer] = &[
             Any("iomap"),
             Only("device", &["Device", "Limits"]),
             Only("bio", &["Buffer"]),
-            Only("sys", &["Buffer"]),
+            // Beyond memory, only what the kernel says of host files and their leases.
+            Only(
+                "sys",
+                &[
+                    "Buffer",
+                    "FiemapExtent",
+                    "FiemapFlags",
+                    "fiemap",
+                    "has_reflink",
+                    "is_realtime",
+                    "lease",
+                    "rate",
+                    "ticks",
+                ],
+            ),
             Any("events"),
             Any("error"),
             Any("units"),
@@ -55,6 +69,7 @@ const LAYERS: &[Layer] = &[
         name: "queue",
         may: &[
             Any("file"),
+            Any("host"),
             Any("dio"),
             Any("iomap"),
             Any("bio"),
@@ -68,6 +83,7 @@ const LAYERS: &[Layer] = &[
         name: "file",
         may: &[
             Any("queue"),
+            Any("host"),
             Any("dio"),
             Any("fs"),
             Any("iomap"),
@@ -79,8 +95,8 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// These name all layers: one joins them, the other shows them to the user.
-const JOINERS: [&str; 2] = ["volume", "lib"];
+/// These name all layers: two join them, the third shows them to the user.
+const JOINERS: [&str; 3] = ["volume", "host", "lib"];
 
 pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     let Ok(inside) = path.strip_prefix("src") else { return Vec::new() };

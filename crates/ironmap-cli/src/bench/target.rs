@@ -187,7 +187,8 @@ impl Source {
                     }
                 };
                 let inode = volume.fs().resolve(path.as_bytes(), Follow::All)?;
-                let file = volume.open_inode(inode, FileOptions { strict: true })?;
+                let file = volume
+                    .open_inode(inode, FileOptions { strict: true, ..FileOptions::default() })?;
                 let (base, len, physical) = longest_extent(&file)?;
                 let (engine, notices) = (volume.engine(), volume.notices().to_vec());
                 let way = Shared::File(volume, file);

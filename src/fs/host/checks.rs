@@ -1,0 +1,139 @@
+//! What is asked of a file before a lease is taken: whether its file system keeps data where FIEMAP says, and only there.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, IFlags, Statx, StatxAttributes, StatxFlags};
+
+use super::Refusal;
+use crate::error::{Errno, Result};
+use crate::sys::{has_reflink, is_realtime};
+
+/// The file systems whose files may be read around the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostFs {
+    /// ext2, ext3 and ext4.
+    Ext,
+    /// XFS.
+    Xfs,
+}
+
+// `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.
+const EXT: u32 = 0xEF53;
+const XFS: u32 = 0x5846_5342;
+const OTHERS: [(u32, &str); 12] = [
+    (0x9123_683E, "btrfs"),
+    (0xF2F5_2010, "f2fs"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58F6, "ramfs"),
+    (0x794C_7630, "overlayfs"),
+    (0x6969, "NFS"),
+    (0xFF53_4D42, "CIFS"),
+    (0x6573_5546, "FUSE"),
+    (0x2FC1_2FC1, "ZFS"),
+    (0xCA45_1A4E, "bcachefs"),
+    (0x2011_BAB0, "exFAT"),
+    (0x4D44, "FAT"),
+];
+
+/// What the kernel says of an open file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) statx: Statx,
+    pub(super) magic: u32,
+}
+
+impl Facts {
+    pub(super) fn of(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        let statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        Ok(Self { statx, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
+    }
+
+    /// The file system, if it is one of those that can be read.
+    pub(super) fn fs(&self) -> Result<HostFs, Refusal> {
+        match self.magic {
+            EXT => Ok(HostFs::Ext),
+            XFS => Ok(HostFs::Xfs),
+            magic => {
+                let name = OTHERS.iter().find(|(other, _)| *other == magic);
+                Err(Refusal::FileSystem(name.map_or("this file system", |(_, name)| name)))
+            }
+        }
+    }
+}
+
+/// The first reason not to read a file around the kernel, whoever has it open.
+pub(super) fn refuse(
+    file: BorrowedFd<'_>,
+    facts: &Facts,
+    assume_no_dedupe: bool,
+) -> Result<(), Refusal> {
+    let fs = facts.fs()?;
+    if facts.statx.stx_dev_major == 0 {
+        return Err(Refusal::NoBlockDevice);
+    }
+    let has = |attribute| facts.statx.stx_attributes.contains(attribute);
+    if has(StatxAttributes::ENCRYPTED) {
+        return Err(Refusal::Encrypted);
+    }
+    if has(StatxAttributes::VERITY) {
+        return Err(Refusal::Verity);
+    }
+    if has(StatxAttributes::COMPRESSED) {
+        return Err(Refusal::Encoded);
+    }
+    match fs {
+        HostFs::Ext => refuse_data_journal(file, facts),
+        HostFs::Xfs => {
+            let failed = |errno| Refusal::Failed("XFS attributes", errno);
+            if is_realtime(file).map_err(failed)? {
+                return Err(Refusal::Realtime);
+            }
+            let safe = has(StatxAttributes::IMMUTABLE) || assume_no_dedupe;
+            // A kernel that does not say whether there is reflink may have it.
+            if !safe && has_reflink(file).unwrap_or(true) {
+                return Err(Refusal::Dedupe);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The options that are in force, defaults among them, stand in `/proc/fs/ext4/DEVICE/options`; `mountinfo` leaves defaults out.
+fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusal> {
+    let flags = rustix::fs::ioctl_getflags(file)
+        .map_err(|errno| Refusal::Failed("inode flags", errno.into()))?;
+    if flags.contains(IFlags::JOURNALING) {
+        return Err(Refusal::DataJournal);
+    }
+    let (major, minor) = (facts.statx.stx_dev_major, facts.statx.stx_dev_minor);
+    let name = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}"));
+    let name = name.ok().and_then(|link| link.file_name().map(ToOwned::to_owned));
+    let options = name.and_then(|name| {
+        let path = std::path::Path::new("/proc/fs/ext4").join(name).join("options");
+        std::fs::read_to_string(path).ok()
+    });
+    match options {
+        Some(options) if options.lines().any(|line| line == "data=journal") => {
+            Err(Refusal::DataJournal)
+        }
+        Some(_) => Ok(()),
+        // The ext2 driver of old, which has no journal, has no such file either.
+        None if mounted_as(major, minor).as_deref() == Some("ext2") => Ok(()),
+        None => Err(Refusal::UnknownDataMode),
+    }
+}
+
+/// The name of the driver that has a device mounted, from `/proc/self/mountinfo`.
+fn mounted_as(major: u32, minor: u32) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let device = format!("{major}:{minor}");
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&device))?;
+    let (_, end) = line.split_once(" - ")?;
+    end.split(' ').next().map(str::to_owned)
+}
+
+/// Waits until what was written to a file is on the device.
+pub(super) fn sync(file: &std::fs::File) -> Result<(), Refusal> {
+    rustix::fs::fdatasync(file.as_fd())
+        .map_err(|errno| Refusal::Failed("fdatasync", Errno::from(errno)))
+}

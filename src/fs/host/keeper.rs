@@ -1,0 +1,267 @@
+//! The keeper of all leases: a thread that answers their breaks and does nothing else, and one that takes them again.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::{HostFile, Proof, Refusal};
+use crate::error::{Errno, Error, Result};
+use crate::sys::lease::{self, Waited, Watch, Watcher};
+
+/// What the threads that keep leases share with the files. One stands for all host files of a [`Host`](crate::Host).
+#[derive(Debug)]
+pub struct Keeper {
+    proof: Proof,
+    /// Set once by the thread that watches, before anyone else has the keeper.
+    watcher: OnceLock<Watcher>,
+    files: Mutex<Files>,
+    plans: Mutex<Plans>,
+    planned: Condvar,
+    ended: AtomicBool,
+    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    /// The files that may have a lease, by descriptor.
+    open: HashMap<RawFd, Weak<HostFile>>,
+    /// Which indexes are free below `indexes`.
+    free: Vec<u32>,
+    indexes: u32,
+}
+
+#[derive(Debug, Default)]
+struct Plans {
+    due: BinaryHeap<Reverse<Plan>>,
+    /// The thread that carries them out, once there was one.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A lease that is to be taken again.
+#[derive(Debug)]
+struct Plan {
+    due: Instant,
+    file: Weak<HostFile>,
+}
+
+impl PartialEq for Plan {
+    fn eq(&self, other: &Self) -> bool {
+        self.due == other.due
+    }
+}
+
+impl Eq for Plan {}
+
+impl PartialOrd for Plan {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Plan {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.due.cmp(&other.due)
+    }
+}
+
+/// Ends the threads of a keeper when it is dropped.
+#[derive(Debug)]
+pub struct Keeping {
+    keeper: Arc<Keeper>,
+    watching: Option<JoinHandle<()>>,
+}
+
+impl Keeping {
+    /// The keeper.
+    #[must_use]
+    pub fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.keeper.ended.store(true, Ordering::SeqCst);
+        if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
+            watcher.wake();
+            let _ = thread.join();
+        }
+        let thread = {
+            let mut plans = self.keeper.plans();
+            plans.due.clear();
+            plans.thread.take()
+        };
+        self.keeper.planned.notify_all();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Keeper {
+    /// Starts the thread that watches.
+    ///
+    /// # Errors
+    /// `Io` where there can be no more threads.
+    pub fn start() -> Result<Keeping> {
+        let keeper = Arc::new(Self {
+            proof: Proof::new(),
+            watcher: OnceLock::new(),
+            files: Mutex::default(),
+            plans: Mutex::default(),
+            planned: Condvar::new(),
+            ended: AtomicBool::new(false),
+            next: AtomicU64::new(2),
+        });
+        let (ready, watches) = mpsc::channel();
+        let own = Arc::clone(&keeper);
+        let watching = spawn("ironmap-lease", move || {
+            let watch = Watch::new();
+            let _ = own.watcher.set(watch.watcher());
+            let _ = ready.send(());
+            own.watch(&watch);
+        })?;
+        let _ = watches.recv();
+        Ok(Keeping { keeper, watching: Some(watching) })
+    }
+
+    /// When the leases were last known to stand.
+    #[must_use]
+    #[inline(always)]
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// An even number that was never given before.
+    pub(super) fn unique(&self) -> u64 {
+        self.next.fetch_add(2, Ordering::Relaxed)
+    }
+
+    pub(super) fn reserve_index(&self) -> u32 {
+        let mut files = self.files();
+        files.free.pop().unwrap_or_else(|| {
+            files.indexes += 1;
+            files.indexes - 1
+        })
+    }
+
+    /// From now on the file is told of breaks.
+    pub(super) fn register(&self, file: &Arc<HostFile>) {
+        let mut files = self.files();
+        let first = files.open.is_empty();
+        files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
+        drop(files);
+        if first {
+            // The thread has slept without proving anything, since there was nothing to prove.
+            self.proof.renew(Proof::begin());
+            self.watcher.get().inspect(|watcher| watcher.wake());
+        }
+    }
+
+    pub(super) fn forget(&self, fd: RawFd, index: u32) {
+        let mut files = self.files();
+        files.open.remove(&fd);
+        files.free.push(index);
+    }
+
+    pub(super) fn take_lease(&self, file: BorrowedFd<'_>) -> Result<(), Refusal> {
+        let watcher = self.watcher.get().ok_or(Refusal::NoLeases(Errno::EINVAL))?;
+        watcher.lease(file).map_err(|errno| match errno {
+            Errno::EAGAIN => Refusal::Writers,
+            Errno::EACCES | Errno::EPERM => Refusal::LeasePermission,
+            errno => Refusal::NoLeases(errno),
+        })
+    }
+
+    /// Answers breaks until the end. Nothing in it waits for anything but the next break: as long as it does, writers wait.
+    fn watch(&self, watch: &Watch) {
+        let mut due = None;
+        while !self.ended.load(Ordering::SeqCst) {
+            let left = due.map(|due: Instant| due.saturating_duration_since(Instant::now()));
+            match watch.wait(left) {
+                Waited::Broken(fd) => {
+                    let file = self.files().open.get(&fd).and_then(Weak::upgrade);
+                    file.iter().for_each(answer);
+                }
+                Waited::Woken | Waited::TimedOut => due = self.prove(),
+            }
+        }
+    }
+
+    /// Looks at all leases; those that are being broken, but whose signal got lost, are answered. Gives the time at which the next
+    /// proof is due, unless there are no files.
+    fn prove(&self) -> Option<Instant> {
+        let begun = Proof::begin();
+        let files: Vec<_> = self.files().open.values().filter_map(Weak::upgrade).collect();
+        files.iter().for_each(answer);
+        let interval = self.proof.renew(begun);
+        (!files.is_empty()).then(|| Instant::now() + interval)
+    }
+
+    /// Plans to take a lease again.
+    pub(super) fn plan(self: &Arc<Self>, file: &Arc<HostFile>, due: Instant) {
+        if self.ended.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut plans = self.plans();
+        plans.due.push(Reverse(Plan { due, file: Arc::downgrade(file) }));
+        if plans.thread.is_none() {
+            let own = Arc::clone(self);
+            // Without it the kernel goes on serving the file.
+            plans.thread = spawn("ironmap-retake", move || own.carry_out()).ok();
+        }
+        drop(plans);
+        self.planned.notify_one();
+    }
+
+    /// Takes leases again until the end. It may wait for the device, which is why it is not the thread that watches.
+    fn carry_out(&self) {
+        let mut plans = self.plans();
+        while !self.ended.load(Ordering::SeqCst) {
+            let now = Instant::now();
+            plans = match plans.due.peek() {
+                Some(Reverse(plan)) if plan.due <= now => {
+                    let file = plans.due.pop().and_then(|Reverse(plan)| plan.file.upgrade());
+                    drop(plans);
+                    if let Some(file) = file {
+                        file.retake();
+                    }
+                    self.plans()
+                }
+                Some(Reverse(plan)) => {
+                    let left = plan.due - now;
+                    let waited = self.planned.wait_timeout(plans, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.planned.wait(plans).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plans(&self) -> MutexGuard<'_, Plans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets the lease of a file go whose tenure is over for the kernel.
+fn answer(file: &Arc<HostFile>) {
+    // A signal may be old: the descriptor's number was another file's, or the lease was taken again since.
+    if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {
+        file.break_lease();
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let failed = |error: std::io::Error| {
+        Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)), format!("thread {name}"))
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(failed)
+}

@@ -1,0 +1,330 @@
+//! Files of a file system that the kernel has mounted, read around it while a lease stands.
+//!
+//! # Why it is safe
+//!
+//! A **read lease** (`F_SETLEASE`, `F_RDLCK`) stands only while nobody has the file open or mapped for writing; whoever opens it for
+//! writing or truncates it waits until the lease is let go. So the map that FIEMAP gives after the lease was taken and the data
+//! written back stays true as long as the lease stands.
+//!
+//! A read is **believed only if the lease stood until it had completed**. Each tenure of a lease has a number ([`Tenure`]) that a
+//! reader samples before and after; when a lease is broken, the number changes first and the lease goes then. A read that was cut
+//! by this is thrown away and done again through the kernel. Therefore nothing has to be drained: a writer waits for one thread to
+//! wake up, not for readers, of which some may not come back to their queue for a long time.
+//!
+//! The kernel takes a broken lease away by force after `/proc/sys/fs/lease-break-time`. A process that was stopped for so long would
+//! not have changed the number yet when it runs again. So the keeper of the leases proves them at intervals much shorter than that
+//! time, and a reader believes what it read only while the last [proof](Proof) is young.
+//!
+//! Sources: `fcntl(2)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
+
+mod checks;
+mod keeper;
+mod map;
+mod proof;
+mod refusal;
+mod tenure;
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType as OsFileType, Mode, OFlags};
+
+pub use self::checks::HostFs;
+pub use self::keeper::{Keeper, Keeping};
+pub use self::map::{Beneath, HostMap};
+pub use self::proof::Proof;
+pub use self::refusal::Refusal;
+pub use self::tenure::Tenure;
+
+use self::checks::Facts;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::lease;
+use crate::units::{BlockSize, InodeNo};
+
+/// A lease that did not stand this long is taken again later than the one before it.
+const SHORT: Duration = Duration::from_secs(1);
+/// How long after a break the lease is tried for again, at first and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+
+/// A file of a mounted file system: its descriptor, its lease and, while that stands, its map.
+#[derive(Debug)]
+pub struct HostFile {
+    file: File,
+    path: PathBuf,
+    facts: Facts,
+    block: BlockSize,
+    assume_no_dedupe: bool,
+    /// What lies beneath, or why that is not known.
+    beneath: Result<Beneath, Refusal>,
+    /// Its place among all files of its keeper.
+    index: u32,
+    keeper: Arc<Keeper>,
+    tenure: Tenure,
+    status: Mutex<Status>,
+    /// There is a lease, of a tenure or of an attempt to begin one.
+    holds: AtomicBool,
+    /// It was read through the kernel since a lease was last tried for.
+    wanted: AtomicBool,
+    /// No attempt to take the lease is planned: the next read through the kernel plans one.
+    dormant: AtomicBool,
+}
+
+/// How a file is served just now, and what led to it.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The map, while the lease stands.
+    pub map: Option<Arc<HostMap>>,
+    /// Why the kernel serves it, while it does.
+    pub refusal: Option<Refusal>,
+    /// How often the lease was broken.
+    pub breaks: u64,
+    since: Instant,
+    backoff: Duration,
+}
+
+impl HostFile {
+    /// Opens a regular file for reading, and takes the lease if nothing speaks against it. `beneath` finds the device of a device
+    /// number, major and minor.
+    ///
+    /// # Errors
+    /// Those of opening a file; `WrongFileType` and `IsADirectory`. That it cannot be read around the kernel is none.
+    pub fn open(
+        path: &Path,
+        assume_no_dedupe: bool,
+        keeper: &Arc<Keeper>,
+        beneath: impl FnOnce(u32, u32) -> Result<Beneath, Refusal>,
+    ) -> Result<Arc<Self>> {
+        let named = |errno| Error::io(errno, path.display().to_string());
+        // NONBLOCK, since a FIFO without a writer would be waited for, and so would the break of somebody's write lease.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(named)?;
+        let file = File::from(file);
+        let facts = Facts::of(file.as_fd()).map_err(named)?;
+        match OsFileType::from_raw_mode(facts.statx.stx_mode.into()) {
+            OsFileType::RegularFile => {}
+            OsFileType::Directory => {
+                return Err(Error::new(ErrorKind::IsADirectory, "is a directory"));
+            }
+            _ => return Err(Error::new(ErrorKind::WrongFileType, "is not a regular file")),
+        }
+        let checked = checks::refuse(file.as_fd(), &facts, assume_no_dedupe);
+        let (major, minor) = (facts.statx.stx_dev_major, facts.statx.stx_dev_minor);
+        let beneath = checked.and_then(|()| beneath(major, minor));
+        let block = rustix::fs::fstatfs(&file).map_err(named)?.f_bsize as u64;
+        let shift = block.checked_ilog2().filter(|shift| block == 1 << shift);
+        let block = shift.and_then(|shift| BlockSize::from_shift(shift as u8));
+        let host_file = Arc::new(Self {
+            path: path.to_owned(),
+            facts,
+            block: block.unwrap_or(PAGE),
+            assume_no_dedupe,
+            beneath: beneath.and_then(|beneath| block.map(|_| beneath).ok_or(Refusal::Unaligned)),
+            index: keeper.reserve_index(),
+            keeper: Arc::clone(keeper),
+            tenure: Tenure::new(keeper.unique()),
+            status: Mutex::new(Status {
+                map: None,
+                refusal: None,
+                breaks: 0,
+                since: Instant::now(),
+                backoff: BACKOFF.0,
+            }),
+            holds: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            dormant: AtomicBool::new(false),
+            file,
+        });
+        if host_file.beneath.is_ok() {
+            keeper.register(&host_file);
+        }
+        host_file.take();
+        Ok(host_file)
+    }
+
+    /// Its path, as given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor, opened for reading through the page cache.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its inode number.
+    #[must_use]
+    pub fn inode(&self) -> InodeNo {
+        InodeNo(self.facts.statx.stx_ino)
+    }
+
+    /// Its file system, if that is one whose files can be read around the kernel.
+    #[must_use]
+    pub fn fs(&self) -> Option<HostFs> {
+        self.facts.fs().ok()
+    }
+
+    /// The number of the device that holds its file system: major and minor.
+    #[must_use]
+    pub fn device(&self) -> (u32, u32) {
+        (self.facts.statx.stx_dev_major, self.facts.statx.stx_dev_minor)
+    }
+
+    /// The block size of its file system.
+    #[must_use]
+    pub fn block_size(&self) -> BlockSize {
+        self.block
+    }
+
+    /// Its place among the open files of its keeper: a small number, free again when it is dropped.
+    #[must_use]
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The tenure of its lease.
+    #[must_use]
+    #[inline(always)]
+    pub fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    /// How it is served just now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.lock().clone()
+    }
+
+    /// The map of a tenure, if it stands still.
+    #[must_use]
+    pub fn map_of(&self, tenure: u64) -> Option<Arc<HostMap>> {
+        let status = self.lock();
+        status.map.clone().filter(|_| self.tenure.current() == tenure)
+    }
+
+    /// Serves the file through the kernel from now on, for a reason that the device's side found.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.end_tenure(|status| status.refusal = Some(refusal));
+    }
+
+    /// Says that a reader had to go through the kernel, so that the lease is worth to be taken again.
+    pub fn want(self: &Arc<Self>) {
+        if !self.wanted.load(Ordering::Relaxed) {
+            self.wanted.store(true, Ordering::SeqCst);
+            if self.dormant.swap(false, Ordering::SeqCst) {
+                self.keeper.plan(self, Instant::now());
+            }
+        }
+    }
+
+    /// Tries to take the lease, and plans the next attempt where a writer is in the way.
+    fn take(self: &Arc<Self>) {
+        let before = self.tenure.current();
+        if Tenure::is_raw(before) {
+            return;
+        }
+        let refusal = match self.try_take() {
+            Ok(map) => {
+                let mut status = self.lock();
+                // The tenure begins only if nothing has come between; the map is there before it does.
+                status.map = Some(Arc::new(map));
+                if self.tenure.begin(before, self.keeper.unique()) {
+                    (status.refusal, status.since) = (None, Instant::now());
+                    return;
+                }
+                status.map = None;
+                Refusal::Broken
+            }
+            Err(refusal) => refusal,
+        };
+        self.let_go();
+        let due = {
+            let mut status = self.lock();
+            status.backoff = (status.backoff * 2).min(BACKOFF.1);
+            let due = refusal.is_temporary().then(|| Instant::now() + status.backoff);
+            status.refusal = Some(refusal);
+            due
+        };
+        if let Some(due) = due {
+            self.keeper.plan(self, due);
+        }
+    }
+
+    fn try_take(&self) -> Result<HostMap, Refusal> {
+        let beneath = self.beneath.as_ref().map_err(Clone::clone)?;
+        self.keeper.take_lease(self.file.as_fd())?;
+        self.holds.store(true, Ordering::SeqCst);
+        // A break that came before this line was not answered.
+        if !lease::stands(self.file.as_fd()) {
+            return Err(Refusal::Broken);
+        }
+        // From here on nobody writes, so what is asked now stays true.
+        let facts =
+            Facts::of(self.file.as_fd()).map_err(|errno| Refusal::Failed("statx", errno.into()))?;
+        checks::refuse(self.file.as_fd(), &facts, self.assume_no_dedupe)?;
+        checks::sync(&self.file)?;
+        HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, beneath)
+    }
+
+    fn let_go(&self) {
+        self.holds.store(false, Ordering::SeqCst);
+        lease::release(self.file.as_fd());
+    }
+
+    /// Answers the break of the lease: no read that is under way will be believed, then the writer may go on.
+    fn break_lease(self: &Arc<Self>) {
+        let mut due = None;
+        self.end_tenure(|status| {
+            status.breaks += 1;
+            status.refusal = Some(Refusal::Broken);
+            let short = status.since.elapsed() < SHORT;
+            status.backoff = if short { (status.backoff * 2).min(BACKOFF.1) } else { BACKOFF.0 };
+            due = Some(Instant::now() + status.backoff);
+        });
+        if let Some(due) = due {
+            self.keeper.plan(self, due);
+        }
+    }
+
+    fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
+        self.tenure.end(self.keeper.unique());
+        self.let_go();
+        let mut status = self.lock();
+        status.map = None;
+        update(&mut status);
+    }
+
+    /// A planned attempt is due. A file that nobody reads is left to its writers.
+    fn retake(self: &Arc<Self>) {
+        if self.wanted.swap(false, Ordering::SeqCst) {
+            return self.take();
+        }
+        self.dormant.store(true, Ordering::SeqCst);
+        // A reader that came between saw no sleeper to wake.
+        if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
+            self.keeper.plan(self, Instant::now());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What stands for the block size of a file system that has none.
+const PAGE: BlockSize = match BlockSize::from_shift(12) {
+    Some(size) => size,
+    None => panic!("4 KiB is a block size"),
+};
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        self.keeper.forget(self.file.as_raw_fd(), self.index);
+    }
+}

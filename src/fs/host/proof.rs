@@ -1,0 +1,75 @@
+//! How long ago the leases were known to stand.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::sys::{rate, ticks};
+
+/// After this time the kernel takes a broken lease away, in seconds; 0 is never.
+const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
+/// What is taken for the break time where it cannot be read.
+const UNKNOWN: Duration = Duration::from_secs(1);
+/// The longest time between two proofs: so long a break whose signal got lost goes unanswered.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// When the leases of a keeper were last proven, for readers: one line of the cache, written every few seconds.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Proof {
+    /// In ticks.
+    at: AtomicU64,
+    /// How old a proof may be, in ticks: half of the break time.
+    valid: AtomicU64,
+    rate: u64,
+}
+
+impl Proof {
+    pub(super) fn new() -> Self {
+        let proof = Self { at: AtomicU64::new(0), valid: AtomicU64::new(0), rate: rate() };
+        proof.renew(ticks());
+        proof
+    }
+
+    /// Whether no lease can have been taken away by force that stood unbroken at the last proof.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_young(&self) -> bool {
+        // Of a clock that began anew the difference is enormous, which is safe.
+        ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
+    }
+
+    /// A moment before all leases are looked at, for [`renew`](Self::renew).
+    pub(super) fn begin() -> u64 {
+        ticks()
+    }
+
+    /// All leases were found unbroken after the moment `begun`. Gives the time until the next proof is due.
+    pub(super) fn renew(&self, begun: u64) -> Duration {
+        let text = std::fs::read_to_string(BREAK_TIME).unwrap_or_default();
+        let limit = text.trim().parse().map_or(UNKNOWN, Duration::from_secs);
+        let valid = if limit.is_zero() {
+            u64::MAX
+        } else {
+            (u128::from(self.rate) * limit.as_nanos() / 2_000_000_000) as u64
+        };
+        self.valid.store(valid, Ordering::Relaxed);
+        self.at.store(begun, Ordering::Relaxed);
+        if limit.is_zero() { LONGEST } else { (limit / 8).min(LONGEST) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_is_young_for_half_the_break_time_and_not_after_the_clock_began_anew() {
+        let proof = Proof::new();
+        assert!(proof.is_young());
+        let valid = proof.valid.load(Ordering::Relaxed);
+        proof.at.store(ticks().wrapping_sub(valid).wrapping_sub(1), Ordering::Relaxed);
+        assert!(!proof.is_young(), "it is too old");
+        proof.at.store(ticks() + proof.rate, Ordering::Relaxed);
+        assert!(!proof.is_young(), "it was made in the future of a clock that began anew");
+    }
+}

@@ -1,0 +1,73 @@
+//! The number of a lease's tenure: what tells a reader that the lease stood from before its read until after it.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Odd while the lease stands and the map is true; even otherwise. No number comes twice among all files of a keeper.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Tenure(AtomicU64);
+
+impl Tenure {
+    /// `unique` is an even number.
+    pub(super) fn new(unique: u64) -> Self {
+        Self(AtomicU64::new(unique))
+    }
+
+    /// The number before a read; [`stands`](Self::stands) asks for it after. A map found for it is true while it is the same.
+    #[must_use]
+    #[inline(always)]
+    pub fn current(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Whether a number is that of a lease that stands.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_raw(number: u64) -> bool {
+        number & 1 != 0
+    }
+
+    /// Whether the tenure that was current before a read is current after it. What changes the file's data waits until the lease
+    /// was let go, before which the number changed: whoever read such data sees the new number.
+    #[must_use]
+    #[inline(always)]
+    pub fn stands(&self, number: u64) -> bool {
+        // The read's own loads (a copy by the kernel, or a completion's) come before this one.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == number
+    }
+
+    /// Begins a tenure, unless something has happened since `before` was current. `unique` is an even number.
+    pub(super) fn begin(&self, before: u64, unique: u64) -> bool {
+        let begun =
+            self.0.compare_exchange(before, unique | 1, Ordering::SeqCst, Ordering::Relaxed);
+        !Self::is_raw(before) && begun.is_ok()
+    }
+
+    /// Ends the tenure, or an attempt to begin one. The lease may be let go only after this.
+    pub(super) fn end(&self, unique: u64) {
+        self.0.swap(unique, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A break that comes while the map is read must not be lost: the tenure of that map never begins.
+    #[test]
+    fn a_tenure_begins_only_if_nothing_came_between() {
+        let tenure = Tenure::new(2);
+        let before = tenure.current();
+        assert!(!Tenure::is_raw(before));
+        tenure.end(4);
+        assert!(!tenure.begin(before, 6), "it was ended in between");
+        assert!(tenure.begin(4, 6));
+        let raw = tenure.current();
+        assert!(Tenure::is_raw(raw) && tenure.stands(raw));
+        assert!(!tenure.begin(raw, 8), "it has begun");
+        tenure.end(10);
+        assert!(!tenure.stands(raw) && !Tenure::is_raw(tenure.current()));
+    }
+}

@@ -1,0 +1,106 @@
+//! Reads through the kernel's own file system, with the same rules as the raw ones.
+
+use std::io::IoSliceMut;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::{Errno as OsErrno, ReadWriteFlags};
+
+use super::handle::OpenFile;
+use crate::device::{BlockFile, OpenMode};
+use crate::dio::{DioFlags, Geometry, State};
+use crate::error::{Errno, Error, Result};
+use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
+use crate::units::{DevOffset, FilePos};
+
+/// A file's descriptor for direct reads, and what those must look like.
+pub(super) struct Descriptor {
+    pub(super) file: Arc<BlockFile>,
+    pub(super) geometry: Geometry,
+}
+
+impl Descriptor {
+    /// Opens the file that a descriptor stands for, whatever its name has become.
+    pub(super) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
+        use std::os::fd::AsRawFd;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let mode = OpenMode { exclusive: false, ..OpenMode::default() };
+        let file = BlockFile::open(Path::new(&path), &mode)?;
+        let geometry = Geometry::new(file.limits(), block);
+        Ok(Self { file: Arc::new(file), geometry })
+    }
+}
+
+/// The map of a file as its descriptor shows it: position for position.
+pub(super) struct Straight {
+    pub(super) size: u64,
+}
+
+impl MapFile for Straight {
+    fn map(&self, _pos: FilePos, _len: u64) -> Result<Iomap> {
+        let (pos, addr) = (FilePos(0), DevOffset(0));
+        let (kind, flags) = (IomapType::Mapped, IomapFlags::LAST);
+        Ok(Iomap { pos, len: self.size.max(1), addr, kind, flags })
+    }
+
+    fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
+        self.map(pos, 1).ok()
+    }
+
+    fn read_inline(&self, _buf: &mut [u8], _pos: FilePos) -> Result<()> {
+        Err(Error::invalid("a descriptor has no inline data"))
+    }
+}
+
+impl OpenFile {
+    /// Reads through the kernel: around its page cache what a direct read can take, through it the rest.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_kernel(
+        &self,
+        state: &mut State,
+        bufs: &mut [IoSliceMut<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+        strict: bool,
+    ) -> Result<usize> {
+        state.stats_mut().kernel_served += 1;
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let descriptor = self.descriptor();
+        let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
+        let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
+        if let (Some(descriptor), None, true) = (descriptor, aligned, strict) {
+            return Err(descriptor.geometry.misaligned(pos, len));
+        }
+        let mut rw_flags = ReadWriteFlags::empty();
+        rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
+        let mut left = bufs;
+        let mut done = 0;
+        let mut direct = aligned.is_some();
+        while done < len {
+            let at = pos.0.saturating_add(done as u64);
+            let result = match aligned {
+                Some(descriptor) if direct => descriptor.file.read_once(left, at, rw_flags),
+                _ => rustix::io::preadv2(self.file.file(), left, at, rw_flags),
+            };
+            // What follows a short direct read may not be aligned any more; and some file systems refuse direct reads as such.
+            let was_direct = std::mem::replace(&mut direct, false);
+            match result {
+                Ok(0) if !was_direct => break,
+                Ok(count) => {
+                    done += count;
+                    IoSliceMut::advance_slices(&mut left, count);
+                }
+                Err(OsErrno::INTR) => direct = was_direct && done == 0,
+                Err(OsErrno::INVAL) if was_direct && !strict => {}
+                // A part is there, as from the kernel's own interface.
+                Err(OsErrno::AGAIN) if done > 0 => break,
+                Err(errno) => {
+                    let (errno, inode) = (Errno::from(errno), self.file.inode());
+                    return Err(state.failed(errno, inode, pos, len));
+                }
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,276 @@
+//! What a queue knows of host files: their maps as of the last tenure that it saw, and its requests in flight.
+//!
+//! A thread that reads must have the map for as long as it reads, though a break may replace it meanwhile. A shared reference count
+//! would be touched twice by every read of every thread; so each queue keeps a count of its own.
+
+use std::cell::{Cell, RefCell};
+use std::io::IoSliceMut;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::handle::OpenFile;
+use super::{Beneaths, Shared};
+use crate::bio::Dev;
+use crate::device::{AnyQueue, BlockFile, DeviceQueue, Engine};
+use crate::dio::{Completion, DioFlags, Geometry, State, Target};
+use crate::error::{Errno, ErrorKind};
+use crate::fs::host::HostMap;
+use crate::units::{FilePos, InodeNo};
+
+/// The host files of one queue.
+pub(crate) struct Lanes {
+    shared: Arc<Shared>,
+    /// By the files' indexes.
+    lanes: Vec<Option<Rc<Lane>>>,
+    /// Where the devices are attached, by their indexes.
+    devices: Vec<Option<Dev>>,
+    requests: Vec<Option<Request>>,
+    free: Vec<u32>,
+}
+
+/// The way of one tenure of one file.
+pub(super) struct Lane {
+    tenure: u64,
+    map: Arc<HostMap>,
+    dev: Dev,
+    geometry: Geometry,
+    inode: InodeNo,
+    in_flight: Cell<u32>,
+    /// Keeps the file open while there are requests in flight.
+    file: RefCell<Option<Arc<OpenFile>>>,
+}
+
+/// An asynchronous request for a host file.
+struct Request {
+    token: u64,
+    pos: FilePos,
+    way: Way,
+}
+
+enum Way {
+    Raw(Rc<Lane>),
+    /// By the file's own descriptor, attached for this request.
+    Kernel(Arc<OpenFile>, Dev),
+    /// It was read at once.
+    Done,
+}
+
+impl Lane {
+    #[inline(always)]
+    pub(super) fn target(&self, strict: bool) -> Target<'_, HostMap> {
+        Target {
+            map: &*self.map,
+            dev: self.dev,
+            geometry: &self.geometry,
+            inode: self.inode,
+            size: self.map.size(),
+            strict,
+        }
+    }
+
+    fn enter(&self, file: &Arc<OpenFile>) {
+        if self.in_flight.replace(self.in_flight.get() + 1) == 0 {
+            *self.file.borrow_mut() = Some(Arc::clone(file));
+        }
+    }
+
+    /// One request less in flight; the file, if that was the last.
+    fn leave(&self) -> Option<Arc<OpenFile>> {
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.in_flight.get() == 0 { self.file.take() } else { None }
+    }
+}
+
+impl Lanes {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            lanes: Vec::new(),
+            devices: Vec::new(),
+            requests: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// The way of a tenure of a file, if this queue has seen it.
+    #[inline(always)]
+    pub(super) fn get(&self, index: u32, tenure: u64) -> Option<&Rc<Lane>> {
+        match self.lanes.get(index as usize) {
+            Some(Some(lane)) if lane.tenure == tenure => Some(lane),
+            _ => None,
+        }
+    }
+
+    /// Learns the way of a tenure, if that stands still and the device can be reached from this queue.
+    pub(super) fn learn(
+        &mut self,
+        device: &mut AnyQueue,
+        state: &mut State,
+        file: &OpenFile,
+        tenure: u64,
+    ) -> Result<(), Errno> {
+        let (Some(map), Some(beneath)) = (file.file.map_of(tenure), &file.device) else {
+            return Err(Errno::EAGAIN);
+        };
+        let (dev, geometry) = self.attach(device, state, file, beneath)?;
+        let lane = Lane {
+            tenure,
+            map,
+            dev,
+            geometry,
+            inode: file.file.inode(),
+            in_flight: Cell::new(0),
+            file: RefCell::default(),
+        };
+        let index = file.file.index() as usize;
+        if self.lanes.len() <= index {
+            self.lanes.resize_with(index + 1, || None);
+        }
+        self.lanes[index] = Some(Rc::new(lane));
+        Ok(())
+    }
+
+    /// Opens the way to a device once.
+    fn attach(
+        &mut self,
+        device: &mut AnyQueue,
+        state: &mut State,
+        file: &OpenFile,
+        beneath: &Beneaths,
+    ) -> Result<(Dev, Geometry), Errno> {
+        let opened = beneath.door.as_ref().map_err(|_| Errno::ENODEV)?;
+        let limits = &opened.beneath.limits;
+        let geometry = Geometry::new(limits, file.file.block_size().bytes() as u64);
+        if self.shared.own.is_some() || self.shared.engine == Engine::Null {
+            state.admit(limits);
+            return Ok((Dev::OWN, geometry));
+        }
+        let index = beneath.index as usize;
+        if self.devices.len() <= index {
+            self.devices.resize(index + 1, None);
+        }
+        if let Some(dev) = self.devices[index] {
+            return Ok((dev, geometry));
+        }
+        let dev = device.attach(&opened.file, true)?;
+        state.admit(limits);
+        self.devices[index] = Some(dev);
+        Ok((dev, geometry))
+    }
+
+    /// Books a request on a lane; the token that it travels with.
+    #[inline]
+    pub(super) fn begin_raw(
+        &mut self,
+        lane: &Rc<Lane>,
+        file: &Arc<OpenFile>,
+        token: u64,
+        pos: FilePos,
+    ) -> u64 {
+        lane.enter(file);
+        self.insert(Request { token, pos, way: Way::Raw(Rc::clone(lane)) })
+    }
+
+    /// Books a request on the file's own descriptor, which is attached for it.
+    pub(super) fn begin_kernel(
+        &mut self,
+        device: &mut AnyQueue,
+        file: &Arc<OpenFile>,
+        descriptor: &Arc<BlockFile>,
+        token: u64,
+        pos: FilePos,
+    ) -> Result<(u64, Dev), Errno> {
+        let dev = device.attach(descriptor, false)?;
+        let way = Way::Kernel(Arc::clone(file), dev);
+        Ok((self.insert(Request { token, pos, way }), dev))
+    }
+
+    /// Books a request that the kernel has served.
+    pub(super) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
+        self.insert(Request { token, pos, way: Way::Done })
+    }
+
+    #[inline]
+    fn insert(&mut self, request: Request) -> u64 {
+        match self.free.pop() {
+            Some(index) => {
+                self.requests[index as usize] = Some(request);
+                u64::from(index)
+            }
+            None => {
+                self.requests.push(Some(request));
+                self.requests.len() as u64 - 1
+            }
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, index: u64) -> Option<Request> {
+        let request = self.requests.get_mut(index as usize)?.take()?;
+        self.free.push(index as u32);
+        Some(request)
+    }
+
+    /// Takes a request back that was not started.
+    #[cold]
+    pub(super) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
+        match self.remove(index).map(|request| request.way) {
+            Some(Way::Raw(lane)) => drop(lane.leave()),
+            Some(Way::Kernel(_, dev)) => device.detach(dev),
+            Some(Way::Done) | None => {}
+        }
+    }
+
+    /// Ends a request: what was read is believed, or read again through the kernel.
+    #[inline]
+    pub(crate) fn settle(
+        &mut self,
+        device: &mut AnyQueue,
+        state: &mut State,
+        mut completion: Completion,
+    ) -> Completion {
+        let Some(Request { token, pos, way }) = self.remove(completion.token) else {
+            return completion;
+        };
+        completion.token = token;
+        let again = match way {
+            Way::Raw(lane) => {
+                let believed = completion.result.is_ok()
+                    && lane.file.borrow().as_ref().is_some_and(|file| file.believes(lane.tenure));
+                let file = if believed { None } else { lane.file.borrow().clone() };
+                drop(lane.leave());
+                file
+            }
+            Way::Kernel(file, dev) => {
+                device.detach(dev);
+                completion.result.is_err().then_some(file)
+            }
+            Way::Done => None,
+        };
+        match again {
+            Some(file) => read_again(&file, state, completion, pos),
+            None => completion,
+        }
+    }
+}
+
+/// Does a read again through the kernel whose raw one failed, or is not to be believed.
+#[cold]
+#[inline(never)]
+fn read_again(
+    file: &OpenFile,
+    state: &mut State,
+    mut completion: Completion,
+    pos: FilePos,
+) -> Completion {
+    let kind = completion.result.as_ref().err().map(|error| error.kind());
+    if matches!(kind, None | Some(ErrorKind::Io(_))) {
+        if kind.is_none() {
+            state.stats_mut().cut += 1;
+        }
+        let mut slices: Vec<_> =
+            completion.memory.buffers_mut().iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        completion.result = file.read_kernel(state, &mut slices, pos, DioFlags::empty(), false);
+    }
+    completion
+}

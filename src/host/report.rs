@@ -1,0 +1,69 @@
+//! Who serves a host file, and why.
+
+use std::path::PathBuf;
+
+use super::Beneaths;
+use crate::device::door::DoorKind;
+use crate::fs::host::{HostFile, HostFs, Refusal};
+
+/// Who serves a host file just now, and why.
+#[derive(Clone, Debug)]
+pub struct HostReport {
+    /// Its path, as given.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its file system, if that is one whose files can be read around the kernel.
+    pub fs: Option<HostFs>,
+    /// The block size of its file system in bytes.
+    pub block_size: u32,
+    /// Why the kernel serves it; `None` while it is read raw, under a lease.
+    pub refusal: Option<Refusal>,
+    /// How often the lease was broken.
+    pub breaks: u64,
+    /// The number of its extents, while it is read raw: merged where they adjoin.
+    pub extents: Option<usize>,
+    /// Whether it shares blocks with other files.
+    pub shared: bool,
+    /// What lies beneath, where it was looked for.
+    pub device: Option<DeviceReport>,
+}
+
+/// The device beneath a host file.
+#[derive(Clone, Debug)]
+pub struct DeviceReport {
+    /// The node through which it is read, and what that is; `None` where none can be opened.
+    pub door: Option<(PathBuf, DoorKind)>,
+    /// Where the file system begins, in bytes from the door's start.
+    pub base: u64,
+    /// The doors that there are and why the one was chosen, in one line.
+    pub choice: String,
+}
+
+impl HostReport {
+    pub(super) fn of(file: &HostFile, device: Option<&Beneaths>, size: u64) -> Self {
+        let status = file.status();
+        let device = device.map(|device| DeviceReport {
+            door: device.door.as_ref().ok().map(|open| (open.door.path.clone(), open.door.kind)),
+            base: device.door.as_ref().map_or(0, |open| open.door.base),
+            choice: device.choice.clone(),
+        });
+        Self {
+            path: file.path().to_owned(),
+            size,
+            fs: file.fs(),
+            block_size: file.block_size().bytes() as u32,
+            refusal: status.refusal,
+            breaks: status.breaks,
+            extents: status.map.as_ref().map(|map| map.extents().len()),
+            shared: status.map.is_some_and(|map| map.is_shared()),
+            device,
+        }
+    }
+
+    /// Whether it is read around the kernel.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        self.refusal.is_none()
+    }
+}

@@ -1,0 +1,174 @@
+//! What only `ioctl` says of a file: its extents, its attributes, and what its file system can do.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use bitflags::bitflags;
+use rustix::io::Errno as OsErrno;
+
+use crate::error::Errno;
+
+// The requests' numbers hold the sizes of the structures below (Linux's include/uapi).
+const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
+const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
+const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
+const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
+const XFLAG_REALTIME: u32 = 1;
+
+const FIEMAP_FLAG_SYNC: u32 = 1;
+/// Extents asked for together.
+const BATCH: usize = 256;
+
+bitflags! {
+    /// What FIEMAP says of an extent.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct FiemapFlags: u32 {
+        const LAST = 0x1;
+        const UNKNOWN = 0x2;
+        const DELALLOC = 0x4;
+        const ENCODED = 0x8;
+        const ENCRYPTED = 0x80;
+        const NOT_ALIGNED = 0x100;
+        const INLINE = 0x200;
+        const TAIL = 0x400;
+        const UNWRITTEN = 0x800;
+        const SHARED = 0x2000;
+        const _ = !0;
+    }
+}
+
+/// An extent of a file as the kernel gives it: all in bytes, from the start of the file and of the file system's device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FiemapExtent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) length: u64,
+    pub(crate) flags: FiemapFlags,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [RawExtent; BATCH],
+}
+
+const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Fiemap>() == 32 + BATCH * 56);
+
+/// Runs an `ioctl` that fills or reads and fills a structure.
+///
+/// # Safety
+/// The request's structure is a `T`, or a prefix of one, and any bytes make a valid `T`.
+unsafe fn ioctl<T>(
+    file: BorrowedFd<'_>,
+    request: libc::c_ulong,
+    data: &mut T,
+) -> Result<(), Errno> {
+    loop {
+        // SAFETY: the descriptor is open, and the kernel reads and writes a `T` only, by this function's contract.
+        let result =
+            unsafe { libc::ioctl(file.as_raw_fd(), request as _, std::ptr::from_mut(data)) };
+        if result >= 0 {
+            return Ok(());
+        }
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(Errno::EIO.0);
+        if errno != OsErrno::INTR.raw_os_error() {
+            return Err(Errno(errno));
+        }
+    }
+}
+
+/// Writes a file's data back (FIEMAP_FLAG_SYNC), then gives its extents in order, up to the position `end` and at most `most` of them.
+///
+/// EFBIG where there are more; EOPNOTSUPP where the file system has no FIEMAP.
+pub(crate) fn fiemap(
+    file: BorrowedFd<'_>,
+    end: u64,
+    most: usize,
+) -> Result<Vec<FiemapExtent>, Errno> {
+    let mut found: Vec<FiemapExtent> = Vec::new();
+    let mut start = 0;
+    let mut flags = FIEMAP_FLAG_SYNC;
+    let none = RawExtent {
+        logical: 0,
+        physical: 0,
+        length: 0,
+        reserved64: [0; 2],
+        flags: 0,
+        reserved: [0; 3],
+    };
+    let mut request = Box::new(Fiemap {
+        start: 0,
+        length: 0,
+        flags: 0,
+        mapped_extents: 0,
+        extent_count: 0,
+        reserved: 0,
+        extents: [none; BATCH],
+    });
+    while start < end {
+        request.start = start;
+        request.length = end - start;
+        request.flags = flags;
+        (request.mapped_extents, request.extent_count) = (0, BATCH as u32);
+        // SAFETY: FS_IOC_FIEMAP takes this structure with room for `extent_count` extents; all its fields are integers.
+        unsafe { ioctl(file, FS_IOC_FIEMAP, &mut *request) }?;
+        flags = 0;
+        let count = request.mapped_extents as usize;
+        let Some(extents) = request.extents.get(..count).filter(|extents| !extents.is_empty())
+        else {
+            break;
+        };
+        if found.len() + count > most {
+            return Err(Errno::EFBIG);
+        }
+        found.extend(extents.iter().map(|extent| FiemapExtent {
+            logical: extent.logical,
+            physical: extent.physical,
+            length: extent.length,
+            flags: FiemapFlags::from_bits_retain(extent.flags),
+        }));
+        let last = extents[count - 1];
+        let next = last.logical.saturating_add(last.length);
+        if last.flags & FiemapFlags::LAST.bits() != 0 || next <= start {
+            break;
+        }
+        start = next;
+    }
+    Ok(found)
+}
+
+/// Whether an XFS file's data lies on the realtime device.
+pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // struct fsxattr: the flags, then six more integers.
+    let mut attributes = [0_u32; 7];
+    // SAFETY: FS_IOC_FSGETXATTR fills 28 bytes.
+    unsafe { ioctl(file, FS_IOC_FSGETXATTR, &mut attributes) }?;
+    Ok(attributes[0] & XFLAG_REALTIME != 0)
+}
+
+/// Whether the files of the XFS file system that holds an open file can share extents.
+pub(crate) fn has_reflink(file: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // struct xfs_fsop_geom_v4: the flags are the 24th of its 28 integers.
+    let mut geometry = MaybeUninit::<[u32; 28]>::zeroed();
+    // SAFETY: XFS_IOC_FSGEOMETRY_V4 fills 112 bytes.
+    unsafe { ioctl(file, XFS_IOC_FSGEOMETRY_V4, &mut geometry) }?;
+    // SAFETY: it was zeroed, and integers hold whatever the kernel wrote.
+    let geometry = unsafe { geometry.assume_init() };
+    Ok(geometry[23] & XFS_GEOMETRY_REFLINK != 0)
+}

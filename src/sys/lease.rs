@@ -1,0 +1,199 @@
+//! Kernel leases (`fcntl`), and the thread that is told when one is broken.
+//!
+//! A lease's signal is directed at one thread, which has all signals blocked and takes them with `sigtimedwait`: no handler of the
+//! application ever runs for it, and none of its signals is taken away.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use crate::error::Errno;
+
+// Values of Linux's fcntl interface that the libc crate lacks; the same on every architecture.
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+
+#[repr(C)]
+struct OwnerEx {
+    kind: libc::c_int,
+    pid: libc::pid_t,
+}
+
+/// The real-time signal in use: near the end, since applications count from the start.
+fn signal() -> libc::c_int {
+    libc::SIGRTMAX() - 2
+}
+
+fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
+    if result < 0 {
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        return Err(Errno(errno.unwrap_or(Errno::EIO.0)));
+    }
+    Ok(result)
+}
+
+/// Names a thread to be told of broken leases, from any thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watcher {
+    tid: libc::pid_t,
+}
+
+impl Watcher {
+    /// Takes a read lease on an open file, to be told to this thread when it is broken.
+    ///
+    /// EAGAIN where someone has the file open for writing, EACCES where it is another user's and `CAP_LEASE` is missing, EINVAL
+    /// where the file system has no leases.
+    pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        let fd = file.as_raw_fd();
+        let owner = OwnerEx { kind: F_OWNER_TID, pid: self.tid };
+        // SAFETY: the descriptor is open, and the command takes an integer.
+        check(unsafe { libc::fcntl(fd, F_SETSIG, signal()) })?;
+        // SAFETY: the descriptor is open; the command reads the structure, which lives until it returns.
+        check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) })?;
+        // SAFETY: the descriptor is open, and the command takes an integer.
+        check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
+    }
+
+    /// Ends a wait of the thread.
+    pub(crate) fn wake(self) {
+        // SAFETY: tgkill takes integers. The thread blocks the signal and takes it by `Watch::wait`; where it has ended, the call
+        // fails, or meets a thread of this process that got its number and blocks or ignores nothing of ours: so the owner of
+        // the thread wakes it only before it joins it.
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) };
+    }
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// The lease on this descriptor is being broken, or was.
+    Broken(RawFd),
+    /// [`Watcher::wake`] was called.
+    Woken,
+    /// The time is over.
+    TimedOut,
+}
+
+/// The right of the calling thread to be told of broken leases.
+pub(crate) struct Watch {
+    tid: libc::pid_t,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Watch {
+    /// Blocks every signal in the calling thread, which is to do nothing else.
+    pub(crate) fn new() -> Self {
+        // SAFETY: gettid has no preconditions.
+        let tid = unsafe { libc::gettid() };
+        let mut set = std::mem::MaybeUninit::uninit();
+        // SAFETY: fills the set that it is given.
+        unsafe { libc::sigfillset(set.as_mut_ptr()) };
+        // SAFETY: reads the set, which was filled, and changes this thread's mask only.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+        Self { tid, _thread: PhantomData }
+    }
+
+    pub(crate) fn watcher(&self) -> Watcher {
+        Watcher { tid: self.tid }
+    }
+
+    /// Waits for the next break.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Waited {
+        let mut set = std::mem::MaybeUninit::uninit();
+        // SAFETY: makes the set that it is given an empty one.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: the set was initialised; the number is a signal's.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal()) };
+        let timespec = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let timeout = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: the set is initialised, the others are null or live until the call returns.
+        let taken = unsafe { libc::sigtimedwait(set.as_ptr(), info.as_mut_ptr(), timeout) };
+        if taken < 0 {
+            return Waited::TimedOut;
+        }
+        // SAFETY: the call filled it, and every bit pattern is a siginfo_t.
+        let info = unsafe { info.assume_init() };
+        if info.si_code <= 0 {
+            // Sent by a process; the kernel's own codes are positive.
+            return Waited::Woken;
+        }
+        // The fields of SIGPOLL: si_band (a long), then si_fd. libc has no name for them.
+        #[repr(C)]
+        struct Poll {
+            head: [libc::c_int; 4],
+            band: libc::c_long,
+            fd: libc::c_int,
+        }
+        // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines
+        // begins with three integers and a padding before the union.
+        let fd = unsafe { (*(&raw const info).cast::<Poll>()).fd };
+        Waited::Broken(fd)
+    }
+}
+
+/// Whether the read lease on an open file stands, unbroken. False from the moment on at which the kernel began to break it.
+pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: the descriptor is open, and the command takes no argument.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
+}
+
+/// Lets the lease on an open file go, if there is one.
+pub(crate) fn release(file: BorrowedFd<'_>) {
+    // SAFETY: the descriptor is open, and the command takes an integer. It fails only where there is no lease.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsFd;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// An open for writing waits until the thread that watches has let the lease go, and no longer.
+    #[test]
+    fn a_break_is_told_to_the_watching_thread_and_to_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"x").unwrap();
+        let file = File::open(&path).unwrap();
+        let (send, receive) = mpsc::channel();
+        let lent = file.try_clone().unwrap();
+        let watching = thread::spawn(move || {
+            let watch = Watch::new();
+            send.send(watch.watcher()).unwrap();
+            let mut seen = Vec::new();
+            loop {
+                match watch.wait(Some(Duration::from_secs(20))) {
+                    Waited::Broken(fd) => {
+                        assert!(!stands(lent.as_fd()), "it is being broken");
+                        seen.push(fd);
+                        release(lent.as_fd());
+                    }
+                    Waited::Woken => return seen,
+                    Waited::TimedOut => panic!("nobody said anything"),
+                }
+            }
+        });
+        let watcher = receive.recv().unwrap();
+        match watcher.lease(file.as_fd()) {
+            Ok(()) => {}
+            // The directory for temporary files may lie where there are no leases.
+            Err(Errno::EINVAL) => return watcher.wake(),
+            Err(errno) => panic!("{errno}"),
+        }
+        assert!(stands(file.as_fd()));
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        assert_eq!(watcher.lease(file.as_fd()), Err(Errno::EAGAIN), "beside a writer");
+        drop(writer);
+        watcher.wake();
+        assert_eq!(watching.join().unwrap(), [file.as_raw_fd()]);
+    }
+}
