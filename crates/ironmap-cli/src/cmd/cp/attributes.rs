@@ -33,10 +33,10 @@ impl Attributes {
         &mut self,
         place: &Place,
         file: &File,
-        inode: &Inode,
+        stat: &Stat,
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {
-        self.set_open(file, inode.stat(), xattrs, &place.path())
+        self.set_open(file, stat, xattrs, &place.path())
     }
 
     /// Of an open directory, after everything in it is there.

@@ -128,6 +128,7 @@ impl<'a> Copier<'a> {
 
     fn copy_regular(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
         let xattrs = self.xattrs(&inode, path);
+        let stat = inode.stat().clone();
         let file = self.source.file(inode, path)?;
         place.clear()?;
         let copy = place.create()?;
@@ -136,7 +137,7 @@ impl<'a> Copier<'a> {
             place.remove()?;
             return Err(failure);
         }
-        let result = self.attributes.set_file(place, &copy, file.inode(), &xattrs);
+        let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
         result.map(|()| true).map_err(|errno| place.failed(errno))
     }
 
