@@ -102,11 +102,20 @@ impl Queue {
     /// Completions come in the order of the device, not of submission.
     #[inline]
     pub fn pop(&mut self) -> Option<Completion> {
-        let completion = with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))?;
-        match &mut self.lanes {
-            None => Some(completion),
-            Some(lanes) => Some(lanes.settle(&mut self.device, &mut self.state, completion)),
+        // Each way by itself: a completion that is lent must lie in memory, and is moved more often.
+        if self.lanes.is_some() {
+            return self.pop_settled();
         }
+        with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))
+    }
+
+    #[inline(never)]
+    fn pop_settled(&mut self) -> Option<Completion> {
+        let mut completion =
+            with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))?;
+        let lanes = self.lanes.as_mut()?;
+        lanes.settle(&mut self.device, &mut self.state, &mut completion);
+        Some(completion)
     }
 }
 

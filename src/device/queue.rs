@@ -238,6 +238,7 @@ impl<T: Transfer> Transfer for &mut T {
 }
 
 /// Carries a bio out.
+#[inline(always)]
 pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Errno> {
     match (bio.op, &mut bio.memory) {
         (BioOp::Read, Memory::Flat(buffer)) => device.read(buffer, bio.at, bio.flags),
@@ -321,13 +322,15 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         self.done.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
         if self.done.len() == self.depth {
             return Err(bio);
         }
-        let device = self.transfers.device(bio.dev);
-        let result = device.and_then(|mut device| run(&mut device, &mut bio));
+        let result = match self.transfers.device(bio.dev) {
+            Ok(mut device) => run(&mut device, &mut bio),
+            Err(errno) => Err(errno),
+        };
         self.done.push_back(Done { bio, result });
         Ok(())
     }

@@ -234,12 +234,17 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
             state.stats.simple_hits += 1;
             match queue.read_now(target.dev, buf, at, flags.for_bio()) {
                 Ok(count) if count == buf.len() => Ok(count),
-                other => read_again(queue, state, target, buf, pos, flags, other),
+                other => {
+                    let target = *target;
+                    read_again(queue, state, &target, buf, pos, flags, other)
+                }
             }
         }
         Err(reason) => {
             state.stats.miss(reason);
-            generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags)
+            // A copy, here and above: what is lent to a function must lie in memory, and is put there on this way only.
+            let target = *target;
+            generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], pos, flags)
         }
     }
 }
@@ -304,7 +309,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            request::submit(queue, state, target, memory, pos, flags, token)
+            let target = *target;
+            request::submit(queue, state, &target, memory, pos, flags, token)
         }
     }
 }
@@ -404,6 +410,15 @@ struct Span {
     /// Bytes to be read: `count` up to a whole number of logical blocks.
     device: usize,
 }
+
+impl<M> Clone for Target<'_, M> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Target<'_, M> {}
 
 impl<M> Target<'_, M> {
     /// Cuts a request that the device can take to the file's size.

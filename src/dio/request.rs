@@ -87,7 +87,7 @@ struct BouncedFor {
 }
 
 /// Submits a request that is one bio.
-#[inline]
+#[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
 #[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
 pub(super) fn submit_whole<Q: DeviceQueue, M>(

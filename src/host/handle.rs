@@ -215,7 +215,8 @@ impl HostHandle {
         self.read_kernel(queue, bufs, pos, flags)
     }
 
-    #[inline(always)]
+    /// Never inlined, so that a volume's requests stay as short as they are.
+    #[inline(never)]
     #[allow(
         clippy::result_large_err,
         reason = "the memory moves back whole, without an allocation"

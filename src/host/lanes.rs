@@ -222,16 +222,14 @@ impl Lanes {
     }
 
     /// Ends a request: what was read is believed, or read again through the kernel.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn settle(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,
-        mut completion: Completion,
-    ) -> Completion {
-        let Some(Request { token, pos, way }) = self.remove(completion.token) else {
-            return completion;
-        };
+        completion: &mut Completion,
+    ) {
+        let Some(Request { token, pos, way }) = self.remove(completion.token) else { return };
         completion.token = token;
         let again = match way {
             Way::Raw(lane) => {
@@ -247,9 +245,8 @@ impl Lanes {
             }
             Way::Done => None,
         };
-        match again {
-            Some(file) => read_again(&file, state, completion, pos),
-            None => completion,
+        if let Some(file) = again {
+            read_again(&file, state, completion, pos);
         }
     }
 }
@@ -257,12 +254,7 @@ impl Lanes {
 /// Does a read again through the kernel whose raw one failed, or is not to be believed.
 #[cold]
 #[inline(never)]
-fn read_again(
-    file: &OpenFile,
-    state: &mut State,
-    mut completion: Completion,
-    pos: FilePos,
-) -> Completion {
+fn read_again(file: &OpenFile, state: &mut State, completion: &mut Completion, pos: FilePos) {
     let kind = completion.result.as_ref().err().map(|error| error.kind());
     if matches!(kind, None | Some(ErrorKind::Io(_))) {
         if kind.is_none() {
@@ -272,5 +264,4 @@ fn read_again(
             completion.memory.buffers_mut().iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         completion.result = file.read_kernel(state, &mut slices, pos, DioFlags::empty(), false);
     }
-    completion
 }

@@ -330,7 +330,7 @@ impl Lane for DeviceLane<'_> {
         result.map_err(|errno| Error::io(errno, format!("read at {at}")))
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
         let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(at) };
         let (op, flags, memory) = (BioOp::Read, BioFlags::empty(), Memory::Flat(buffer));
@@ -366,7 +366,7 @@ impl Lane for FileLane<'_> {
         self.0.read_at(self.1, buf, FilePos(at))
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
         self.0
             .submit_read(self.1, buffer, FilePos(at), DioFlags::empty(), 0)
