@@ -285,7 +285,6 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
 
 /// Starts a read into owned memory.
 #[inline(always)]
-#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
 pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
@@ -294,7 +293,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     flags: DioFlags,
     token: u64,
-) -> Result<(), Rejected> {
+) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
             simple::gate(state, target, pos, buffer.len(), buffer.address(), flags)

@@ -21,6 +21,14 @@ pub struct Rejected {
     pub memory: Memory,
 }
 
+impl Rejected {
+    /// In a box, so that the result of a submission that goes well is one register.
+    #[cold]
+    pub(crate) fn boxed(error: Error, memory: Memory) -> Box<Self> {
+        Box::new(Self { error, memory })
+    }
+}
+
 /// The requests of a queue that have parts.
 #[derive(Default)]
 pub(super) struct Requests {
@@ -89,7 +97,6 @@ struct BouncedFor {
 /// Submits a request that is one bio.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
-#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
 pub(super) fn submit_whole<Q: DeviceQueue, M>(
     queue: &mut Q,
     state: &mut State,
@@ -99,7 +106,7 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     pos: FilePos,
     flags: DioFlags,
     token: u64,
-) -> Result<(), Rejected> {
+) -> Result<(), Box<Rejected>> {
     let end = BioEnd::Whole { token, inode: target.inode, pos };
     let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), dev: target.dev, at, memory, end };
     match queue.submit(bio) {
@@ -112,23 +119,18 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
 
 /// Submits a bio that found no slot: waits for one, unless the caller will not.
 #[cold]
-#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
 fn submit_when_room<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
     bio: Bio,
     flags: DioFlags,
-) -> Result<(), Rejected> {
+) -> Result<(), Box<Rejected>> {
     if flags.contains(DioFlags::NOWAIT) {
-        return Err(Rejected {
-            error: Error::new(ErrorKind::WouldBlock, "no slot is free"),
-            memory: bio.memory,
-        });
+        let error = Error::new(ErrorKind::WouldBlock, "no slot is free");
+        return Err(Rejected::boxed(error, bio.memory));
     }
-    submit_waiting(queue, state, bio).map_err(|(errno, bio)| Rejected {
-        error: super::hand_over_failed(errno),
-        memory: bio.memory,
-    })
+    submit_waiting(queue, state, bio)
+        .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
 }
 
 /// Submits a bio, making room by taking completions first.
@@ -154,7 +156,6 @@ fn submit_waiting<Q: DeviceQueue>(
 }
 
 /// Starts a read of any range.
-#[allow(clippy::result_large_err, reason = "the memory moves back whole, without an allocation")]
 pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
@@ -163,7 +164,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     flags: DioFlags,
     token: u64,
-) -> Result<(), Rejected> {
+) -> Result<(), Box<Rejected>> {
     let len = memory.len();
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
@@ -174,7 +175,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         .geometry
         .is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
     if !aligned && target.strict {
-        return Err(Rejected { error: target.geometry.misaligned(pos, len), memory });
+        return Err(Rejected::boxed(target.geometry.misaligned(pos, len), memory));
     }
     if aligned
         && !flags.contains(DioFlags::BOUNCE)
@@ -186,7 +187,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
                 return submit_whole(queue, state, target, at, memory, pos, flags, token);
             }
             Ok(None) => {}
-            Err(error) => return Err(Rejected { error, memory }),
+            Err(error) => return Err(Rejected::boxed(error, memory)),
         }
     }
     let nowait = flags.contains(DioFlags::NOWAIT);
@@ -198,17 +199,15 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         let (start, widened, skip) = target.widen(pos, count);
         match Buffer::aligned(widened) {
             Ok(bounce) => (start, Memory::Flat(bounce), Some(BouncedFor { memory, skip, count })),
-            Err(error) => return Err(Rejected { error, memory }),
+            Err(error) => return Err(Rejected::boxed(error, memory)),
         }
     };
     let span = target.span(pos, memory.len());
     let mappings = match plan(target, pos, span.device, nowait) {
         Ok(mappings) => mappings,
         Err(error) => {
-            return Err(Rejected {
-                error,
-                memory: bounced_for.map_or(memory, |bounced| bounced.memory),
-            });
+            let memory = bounced_for.map_or(memory, |bounced| bounced.memory);
+            return Err(Rejected::boxed(error, memory));
         }
     };
     let bios = mappings.iter().filter(|iomap| iomap.kind == IomapType::Mapped).count();
@@ -217,10 +216,8 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
             ErrorKind::WouldBlock,
             format!("{bios} slots are needed, {} are free", queue.room()),
         );
-        return Err(Rejected {
-            error,
-            memory: bounced_for.map_or(memory, |bounced| bounced.memory),
-        });
+        let memory = bounced_for.map_or(memory, |bounced| bounced.memory);
+        return Err(Rejected::boxed(error, memory));
     }
 
     let shape = match &memory {

@@ -130,10 +130,6 @@ impl File {
     /// Gives the memory back with the reason; as [`read_at_with`](Self::read_at_with). Errors of the device come with the
     /// completion.
     #[inline(always)]
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory moves back whole, without an allocation"
-    )]
     pub fn submit_read(
         &self,
         queue: &mut Queue,
@@ -141,7 +137,7 @@ impl File {
         pos: FilePos,
         flags: DioFlags,
         token: u64,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), Box<Rejected>> {
         let memory = memory.into();
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, pos, flags, token),

@@ -59,10 +59,6 @@ impl VolumeFile {
     }
 
     #[inline(always)]
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory moves back whole, without an allocation"
-    )]
     pub(super) fn submit_read(
         &self,
         queue: &mut Queue,
@@ -70,9 +66,9 @@ impl VolumeFile {
         pos: FilePos,
         flags: DioFlags,
         token: u64,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), Box<Rejected>> {
         if let Err(error) = queue.check(self.volume) {
-            return Err(Rejected { error, memory });
+            return Err(Rejected::boxed(error, memory));
         }
         let target = self.target();
         with_queue!(&mut queue.device, device => {

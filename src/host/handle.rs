@@ -217,10 +217,6 @@ impl HostHandle {
 
     /// Never inlined, so that a volume's requests stay as short as they are.
     #[inline(never)]
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory moves back whole, without an allocation"
-    )]
     pub(crate) fn submit_read(
         &self,
         queue: &mut Queue,
@@ -228,9 +224,9 @@ impl HostHandle {
         pos: FilePos,
         flags: DioFlags,
         token: u64,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), Box<Rejected>> {
         if let Err(error) = queue.check(self.open.shared.owner) {
-            return Err(Rejected { error, memory });
+            return Err(Rejected::boxed(error, memory));
         }
         let tenure = self.open.file.tenure().current();
         let index = self.open.file.index();
@@ -251,10 +247,6 @@ impl HostHandle {
     /// Learns the way and submits; or submits to the kernel.
     #[cold]
     #[inline(never)]
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory moves back whole, without an allocation"
-    )]
     fn submit_first(
         &self,
         queue: &mut Queue,
@@ -263,7 +255,7 @@ impl HostHandle {
         flags: DioFlags,
         token: u64,
         tenure: u64,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), Box<Rejected>> {
         if self.learn(queue, tenure) && self.open.file.tenure().stands(tenure) {
             return self.submit_read(queue, memory, pos, flags, token);
         }
@@ -272,10 +264,6 @@ impl HostHandle {
     }
 
     /// Submits to the kernel where one request does it; else reads at once.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the memory moves back whole, without an allocation"
-    )]
     fn submit_kernel(
         &self,
         queue: &mut Queue,
@@ -283,9 +271,9 @@ impl HostHandle {
         pos: FilePos,
         flags: DioFlags,
         token: u64,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), Box<Rejected>> {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else {
-            return Err(Rejected { error: Error::invalid("no queue of a host"), memory });
+            return Err(Rejected::boxed(Error::invalid("no queue of a host"), memory));
         };
         let size = rustix::fs::fstat(self.open.file.file()).map_or(0, |stat| stat.st_size as u64);
         let inside = pos.0.checked_add(memory.len() as u64).is_some_and(|end| end <= size);
@@ -314,7 +302,7 @@ impl HostHandle {
         let result = self.open.read_kernel(state, &mut slices, pos, flags, self.strict);
         match result {
             Err(error) if !matches!(error.kind(), ErrorKind::Io(_)) => {
-                Err(Rejected { error, memory })
+                Err(Rejected::boxed(error, memory))
             }
             result => {
                 // It is popped like the others, which are known by their bookings.
