@@ -180,8 +180,8 @@ fn wrong_arguments_are_named() {
     for (args, said) in [
         (&["null:1m", "--engine", "tape"][..], "tape is no engine"),
         (&["null:1m", "--rw", "randwrite"], "does not write yet"),
-        (&["--fixture", "shm", "--fs", "xfs"], "only the kernel reads XFS"),
-        (&["floppy:a"], "a target is raw:, kernel:, vol: or null:"),
+        (&["--fixture", "shm", "--fs", "xfs"], "XFS must be mounted"),
+        (&["floppy:a"], "a target is raw:, kernel:, vol:, host: or null:"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_ironmap")).arg("bench").args(args).output();
         let output = output.unwrap();

@@ -21,7 +21,9 @@ pub(super) enum FixtureKind {
     Zram,
     /// Loop devices over files in memory (root): block devices that know NOWAIT.
     Loop,
-    /// Image files in memory: needs no root, has no kernel: target.
+    /// The same, with the file system on a partition (root): the disk beneath keeps a page cache of its own.
+    Partition,
+    /// Image files in memory: needs no root, has no host: and kernel: targets.
     Shm,
 }
 
@@ -30,7 +32,7 @@ pub(super) enum FixtureKind {
 pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
     Ext4,
-    /// XFS with blocks of 4 KiB: raw: and kernel: only.
+    /// XFS with blocks of 4 KiB: no vol: target.
     Xfs,
 }
 
@@ -38,7 +40,11 @@ pub(super) enum FsKind {
 const PREFIX: &str = "/dev/shm/ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
-/// Twin devices with the same content: one for raw: and vol:, one mounted for kernel:.
+/// Where the partition of a disk begins.
+const PARTITION_START: u64 = 1 << 20;
+const SECTOR: u64 = 512;
+
+/// Twin devices with the same content: one for raw: and vol:, one mounted for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
     dir: PathBuf,
@@ -50,7 +56,9 @@ impl Fixture {
     /// Makes the devices, the file system and the file.
     pub(super) fn new(kind: FixtureKind, fs: FsKind) -> Result<Self> {
         if (kind, fs) == (FixtureKind::Shm, FsKind::Xfs) {
-            return Err(Error::invalid("only the kernel reads XFS: take --fixture zram or loop"));
+            return Err(Error::invalid(
+                "XFS must be mounted: take --fixture zram, loop or partition",
+            ));
         }
         let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
         std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
@@ -69,25 +77,26 @@ impl Fixture {
             for device in [&free, &twin] {
                 fill(device.path(), DEVICE_BYTES)?;
                 match fs {
-                    FsKind::Ext4 => run("mke2fs", &mke2fs_args(device.path(), None))?,
-                    FsKind::Xfs => run(
-                        "mkfs.xfs",
-                        &[
-                            "-q".into(),
-                            "-f".into(),
-                            "-K".into(),
-                            device.path().display().to_string(),
-                        ],
-                    )?,
+                    FsKind::Ext4 => run("mke2fs", &mke2fs_args(&device.volume(), None))?,
+                    FsKind::Xfs => {
+                        let args = ["-q", "-f", "-K"].map(String::from);
+                        let volume = device.volume().display().to_string();
+                        run("mkfs.xfs", &[&args[..], &[volume]].concat())?;
+                    }
                 }
             }
+            let file = tree.join("f");
             for device in [&free, &twin] {
-                let mount = Mount::new(fs, device.path(), &tree)?;
-                write_file(&tree.join("f"))?;
+                let mount = Mount::new(fs, &device.volume(), &tree)?;
+                write_file(&file)?;
                 drop(mount);
             }
-            let mount = Mount::new(fs, twin.path(), &tree)?;
-            Some(Mounted { file: tree.join("f"), _mount: mount, _device: twin })
+            let mount = Mount::new(fs, &twin.volume(), &tree)?;
+            if fs == FsKind::Xfs {
+                // With reflink, XFS may move the data of any other file by dedupe.
+                run("chattr", &["+i".into(), file.display().to_string()])?;
+            }
+            Some(Mounted { file, _mount: mount, device: twin })
         };
         std::mem::forget(guard);
         Ok(Self { fs, dir, free, mounted })
@@ -95,25 +104,33 @@ impl Fixture {
 
     /// What to know about the targets.
     pub(super) fn notes(&self) -> Vec<&'static str> {
-        match self.fs {
-            FsKind::Ext4 => Vec::new(),
-            FsKind::Xfs => {
-                vec!["ironmap does not read XFS yet: there is no vol: beside its kernel:"]
-            }
+        let mut notes = Vec::new();
+        if self.mounted.is_some() {
+            notes.push(
+                "raw: is a twin that is not mounted, without cached pages; the last row is the device beneath host: and kernel:",
+            );
         }
+        if self.fs == FsKind::Xfs {
+            notes.push("XFS: ironmap reads no volumes of it; the file is immutable, as host: needs it with reflink");
+        }
+        notes
     }
 
-    /// raw:, vol: where ironmap reads the file system, and kernel: where it is mounted.
+    /// raw:, vol: where ironmap reads the file system, and what there is to measure where it is mounted.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
-        let path = self.free.path();
-        let volume = path.display().to_string();
-        let mut targets = vec![TargetSpec::Raw { path: path.to_owned(), offset: None }];
-        if self.fs == FsKind::Ext4 {
+        let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
+        let volume = self.free.volume();
+        let mut targets = vec![raw(self.free.path().to_owned())];
+        // A whole disk is in use while a volume of it is open.
+        if self.fs == FsKind::Ext4 && volume == self.free.path() {
+            let volume = volume.display().to_string();
             targets.push(TargetSpec::Vol { volume, path: "/f".into(), simple: true });
         }
-        targets.extend(
-            self.mounted.as_ref().map(|mounted| TargetSpec::Kernel { path: mounted.file.clone() }),
-        );
+        if let Some(Mounted { file, device, .. }) = &self.mounted {
+            targets.push(TargetSpec::Host { path: file.clone(), simple: true });
+            targets.push(TargetSpec::Kernel { path: file.clone() });
+            targets.push(raw(device.volume()));
+        }
         targets
     }
 }
@@ -129,7 +146,7 @@ impl Drop for Fixture {
 struct Mounted {
     file: PathBuf,
     _mount: Mount,
-    _device: Device,
+    device: Device,
 }
 
 struct RemoveDir(PathBuf);
@@ -142,7 +159,7 @@ impl Drop for RemoveDir {
 
 enum Device {
     Zram { number: String, path: PathBuf },
-    Loop { path: PathBuf },
+    Loop { path: PathBuf, partitioned: bool },
     File { path: PathBuf },
 }
 
@@ -157,10 +174,20 @@ impl Device {
                 sized()?;
                 Ok(Self::File { path: file.to_owned() })
             }
-            FixtureKind::Loop => {
+            FixtureKind::Loop | FixtureKind::Partition => {
                 sized()?;
-                let name = output("losetup", &["--find", "--show", &file.display().to_string()])?;
-                Ok(Self::Loop { path: name.into() })
+                let partitioned = kind == FixtureKind::Partition;
+                let scan: &[&str] = if partitioned { &["--partscan"] } else { &[] };
+                let file = file.display().to_string();
+                let name = output("losetup", &[scan, &["--find", "--show", &file]].concat())?;
+                let device = Self::Loop { path: name.clone().into(), partitioned };
+                if partitioned {
+                    // Told to the kernel, which then need not know any kind of partition table.
+                    let length = (DEVICE_BYTES - PARTITION_START) / SECTOR;
+                    let start = (PARTITION_START / SECTOR).to_string();
+                    run("addpart", &[name, "1".into(), start, length.to_string()])?;
+                }
+                Ok(device)
             }
             FixtureKind::Zram => {
                 let add = "/sys/class/zram-control/hot_add";
@@ -182,8 +209,16 @@ impl Device {
     }
 
     fn path(&self) -> &Path {
-        let (Self::Zram { path, .. } | Self::Loop { path } | Self::File { path }) = self;
+        let (Self::Zram { path, .. } | Self::Loop { path, .. } | Self::File { path }) = self;
         path
+    }
+
+    /// What the file system is on.
+    fn volume(&self) -> PathBuf {
+        match self {
+            Self::Loop { path, partitioned: true } => format!("{}p1", path.display()).into(),
+            _ => self.path().to_owned(),
+        }
     }
 }
 
@@ -196,7 +231,8 @@ impl Drop for Device {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
                 }
             }
-            Self::Loop { path } => {
+            // Its partitions go with it.
+            Self::Loop { path, .. } => {
                 retry(|| run("losetup", &["--detach".into(), path.display().to_string()]).is_ok());
             }
             Self::File { path } => {
@@ -217,7 +253,7 @@ impl Mount {
             FsKind::Xfs => "xfs",
         };
         let (device, mounted) = (device.display().to_string(), dir.display().to_string());
-        run("mount", &["-t".into(), kind.into(), device, mounted])?;
+        run("mount", &["-t".into(), kind.into(), "-o".into(), "noatime".into(), device, mounted])?;
         Ok(Self { dir: dir.to_owned() })
     }
 }

@@ -11,7 +11,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::target::{Batch, Source, Target, TargetSpec, open_all};
+use super::lane::{Batch, Target};
+use super::source::{Opener, Source};
+use super::target::TargetSpec;
 
 /// The length of a chunk: short enough that a disturbance hits all targets alike.
 const CHUNK: Duration = Duration::from_millis(2);
@@ -31,6 +33,7 @@ pub(super) struct Plan {
     pub batch_complete: usize,
     pub fixed_buffers: bool,
     pub touch: bool,
+    pub assume_no_dedupe: bool,
     /// Limit of the range in bytes.
     pub size: Option<u64>,
     pub runtime_ms: u64,
@@ -125,7 +128,8 @@ struct Launch<'a> {
 
 /// Runs a plan in this process.
 pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
-    let sources = open_all(&plan.targets, plan.engine.parse()?)?;
+    let opener = Opener::new(plan.engine.parse()?, plan.assume_no_dedupe);
+    let sources = opener.open_all(&plan.targets)?;
     let (barrier, failed) = (Barrier::new(plan.jobs), AtomicBool::new(false));
     let launch = Launch { plan, sources: &sources, barrier, failed };
     let jobs: Vec<Result<Vec<Tally>>> = std::thread::scope(|scope| {
@@ -419,6 +423,7 @@ mod tests {
             batch_complete: 2,
             fixed_buffers: true,
             touch: true,
+            assume_no_dedupe: false,
             size: None,
             runtime_ms: 10,
             cpus: Vec::new(),

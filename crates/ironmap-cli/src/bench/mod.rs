@@ -6,10 +6,12 @@
 
 mod callgrind;
 mod fixture;
+mod lane;
 mod launch;
 mod load;
 mod plot;
 mod report;
+mod source;
 mod target;
 
 use std::path::PathBuf;
@@ -62,18 +64,21 @@ pub(crate) enum Simple {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Targets:
-  raw:DEV[@OFFSET]     the block device or image itself: the limit. Beside a vol: target of the same device it hits
-                       the very blocks of the volume's file
+  raw:DEV[@OFFSET]     the block device or image itself: the limit. Beside a vol: or host: target of the same device (or
+                       its disk, or a twin of it) it hits the very blocks of the file
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
+  host:FILE            ironmap, file of a mounted file system
   null:SIZE            a device that completes at once: what the engine itself costs
 
 Options that take a list (1,64,256) give a row for each combination.
 
 Examples:
   ironmap bench raw:disk.img vol:disk.img:/data --simple both
+  ironmap bench kernel:/data/table host:/data/table                  (root: it reads the device)
   ironmap bench --fixture zram --engine psync --simple both          (root; makes and removes the devices)
   ironmap bench --fixture loop --engine io_uring --iodepth 1,64,256
+  ironmap bench --fixture partition --fs xfs
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
@@ -109,7 +114,7 @@ pub(crate) struct BenchArgs {
     /// Read every cache line of the data after its completion.
     #[arg(long)]
     touch: bool,
-    /// The simple path of vol: targets.
+    /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
     /// Seconds a target, launch and combination.
@@ -121,7 +126,10 @@ pub(crate) struct BenchArgs {
     /// CPUs to pin the jobs to; the last one if not given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Make the devices, fill them, measure raw:, vol: and kernel: (as root) on them, and remove everything.
+    /// For host: targets on XFS with reflink: nobody dedupes them meanwhile.
+    #[arg(long)]
+    assume_no_dedupe: bool,
+    /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
     #[arg(long)]
     fixture: Option<FixtureKind>,
     /// The file system of the fixture.
@@ -227,6 +235,7 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
                                 batch_complete: args.batch_complete.unwrap_or(*batch).max(1),
                                 fixed_buffers: args.fixedbufs == 1,
                                 touch: args.touch,
+                                assume_no_dedupe: args.assume_no_dedupe,
                                 size: args.size,
                                 runtime_ms: (args.runtime * 1000.0) as u64,
                                 cpus,
@@ -306,12 +315,14 @@ mod tests {
 
     #[test]
     fn only_targets_with_a_simple_path_are_measured_without_it() {
-        let targets = ["raw:/dev/null", "vol:image:/file"].map(|text| text.parse().unwrap());
+        let targets =
+            ["raw:/dev/null", "vol:image:/file", "host:/file"].map(|text| text.parse().unwrap());
         let simple = |which| -> Vec<_> {
             variants(&targets, which).iter().map(TargetSpec::simple).collect()
         };
-        assert_eq!(simple(Simple::Both), [None, Some(false), Some(true)]);
-        assert_eq!(simple(Simple::Off), [None, Some(false)]);
+        let both = [None, Some(false), Some(true), Some(false), Some(true)];
+        assert_eq!(simple(Simple::Both), both);
+        assert_eq!(simple(Simple::Off), [None, Some(false), Some(false)]);
     }
 
     #[test]

@@ -30,8 +30,8 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
             Some((_, rows)) => rows.push(row),
             None => groups.push((group, vec![row])),
         }
-        if !labels.contains(&row.label()) {
-            labels.push(row.label());
+        if !labels.contains(&row.label) {
+            labels.push(row.label.clone());
         }
     }
     let counted = rows.iter().any(|row| row.instructions.is_some());
@@ -67,7 +67,7 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
         let colour = COLOURS[at % COLOURS.len()];
         let bars = groups.iter().enumerate().flat_map(|(group, (_, rows))| {
             let left = group as f64 * step + 0.5 + at as f64;
-            let own = rows.iter().filter(|row| row.label() == *label);
+            let own = rows.iter().filter(|row| row.label == *label);
             own.map(move |row| {
                 Rectangle::new([(left + 0.1, 0.0), (left + 0.9, value(row))], colour.filled())
             })
@@ -78,7 +78,7 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         let figures = groups.iter().enumerate().flat_map(|(group, (_, rows))| {
             let middle = group as f64 * step + 0.75 + at as f64;
-            let own = rows.iter().filter(|row| row.label() == *label);
+            let own = rows.iter().filter(|row| row.label == *label);
             own.map(move |row| {
                 Text::new(
                     format!("{:.2}", value(row)),

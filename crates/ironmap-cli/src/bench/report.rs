@@ -15,6 +15,8 @@ use super::target::TargetSpec;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     pub target: String,
+    /// The target's kind and variant, for tables and plots.
+    pub label: String,
     pub simple: Option<bool>,
     pub rw: &'static str,
     pub bs: usize,
@@ -43,6 +45,7 @@ impl Row {
     pub(super) fn new(plan: &Plan, target: &TargetSpec) -> Self {
         Self {
             target: target.to_string(),
+            label: label(plan, target),
             simple: target.simple(),
             rw: if plan.random { "randread" } else { "read" },
             bs: plan.block,
@@ -56,14 +59,22 @@ impl Row {
     fn mib_s(&self) -> f64 {
         self.iops * self.bs as f64 / f64::from(1 << 20)
     }
+}
 
-    /// The target's kind and variant, for tables and plots.
-    pub(super) fn label(&self) -> String {
-        let kind = self.target.split(':').next().unwrap_or_default();
-        match self.simple {
-            None => kind.to_owned(),
-            Some(simple) => format!("{kind} simple={}", u8::from(simple)),
-        }
+/// The target's kind, with a name where an earlier target of the plan is of the same kind, and its variant.
+fn label(plan: &Plan, target: &TargetSpec) -> String {
+    let text = target.to_string();
+    let kind = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+    let mut label = kind(&text);
+    let mut earlier =
+        plan.targets.iter().map(ToString::to_string).take_while(|other| *other != text);
+    if earlier.any(|other| kind(&other) == label) {
+        let name = text.rsplit(['/', ':']).next().unwrap_or_default();
+        label = format!("{label} {name}");
+    }
+    match target.simple() {
+        None => label,
+        Some(simple) => format!("{label} simple={}", u8::from(simple)),
     }
 }
 
@@ -92,7 +103,7 @@ pub(super) fn table(rows: &[Row]) {
     for row in rows {
         let work = format!("{} {}", row.rw, row.bs);
         let mut cells = vec![
-            row.label(),
+            row.label.clone(),
             work,
             row.engine.clone(),
             row.iodepth.to_string(),
@@ -124,7 +135,7 @@ pub(super) fn table(rows: &[Row]) {
     println!("{table}");
     let mut notices: Vec<_> = rows
         .iter()
-        .flat_map(|row| row.notices.iter().map(|notice| (row.label(), notice)))
+        .flat_map(|row| row.notices.iter().map(|notice| (row.label.clone(), notice)))
         .collect();
     notices.sort();
     notices.dedup();
