@@ -19,3 +19,4 @@ pub(crate) mod rng;
 pub(crate) mod skip;
 pub(crate) mod tree;
 pub(crate) mod view;
+pub(crate) mod ways;

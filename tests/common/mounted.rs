@@ -10,20 +10,26 @@ use super::image::{scratch, words};
 /// A mounted file system on a loop device.
 pub(crate) struct Mounted {
     device: String,
-    _dir: TempDir,
+    dir: TempDir,
     mount: PathBuf,
 }
 
 impl Mounted {
     /// Makes a file system of this many MiB with a command (`mke2fs -t ext4`), and mounts it with these options.
     pub(crate) fn new(mkfs: &str, mib: u64, options: &str) -> Self {
+        Self::on_sectors(512, mkfs, mib, options)
+    }
+
+    /// The same on a device with logical blocks of this many bytes.
+    pub(crate) fn on_sectors(sector: u32, mkfs: &str, mib: u64, options: &str) -> Self {
         let dir = scratch();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
         std::fs::File::create(&image).and_then(|file| file.set_len(mib << 20)).unwrap();
         std::fs::create_dir(&mount).unwrap();
-        let args = ["--find", "--show", image.to_str().unwrap()];
+        let sector = format!("--sector-size={sector}");
+        let args = ["--find", "--show", &sector, image.to_str().unwrap()];
         let device = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
-        let mounted = Self { device, _dir: dir, mount };
+        let mounted = Self { device, dir, mount };
         let mut command = words(mkfs);
         let program = command.remove(0);
         command.extend(["-q", &mounted.device]);
@@ -49,6 +55,18 @@ impl Mounted {
 
     fn mount(&self, options: &str) {
         run("mount", &["-o", options, &self.device, self.mount.to_str().unwrap()]);
+    }
+
+    /// Unmounts it, lets something be done to the device, and mounts it again.
+    pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
+        run("umount", &[&self.mount]);
+        between(&self.device);
+        self.mount(options);
+    }
+
+    /// Lets every user come to the files by their paths.
+    pub(crate) fn let_everyone_in(&self) {
+        run("chmod", &["755".as_ref(), self.dir.path().as_os_str()]);
     }
 
     /// The block device.
