@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::command::{output, run};
+use super::command::{failure, output, run};
 use super::image::{scratch, words};
 
 /// A mounted file system on a loop device.
@@ -22,6 +22,16 @@ impl Mounted {
 
     /// The same on a device with logical blocks of this many bytes.
     pub(crate) fn on_sectors(sector: u32, mkfs: &str, mib: u64, options: &str) -> Self {
+        Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// The same where the kernel may refuse it; what mount(8) says then.
+    pub(crate) fn try_new(
+        sector: u32,
+        mkfs: &str,
+        mib: u64,
+        options: &str,
+    ) -> Result<Self, String> {
         let dir = scratch();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
         std::fs::File::create(&image).and_then(|file| file.set_len(mib << 20)).unwrap();
@@ -34,8 +44,8 @@ impl Mounted {
         let program = command.remove(0);
         command.extend(["-q", &mounted.device]);
         run(program, &command);
-        mounted.mount(options);
-        mounted
+        mounted.try_mount(options)?;
+        Ok(mounted)
     }
 
     /// ext4 with its defaults.
@@ -53,15 +63,17 @@ impl Mounted {
         Self::new("mkfs.xfs -m reflink=1", 320, "noatime")
     }
 
-    fn mount(&self, options: &str) {
-        run("mount", &["-o", options, &self.device, self.mount.to_str().unwrap()]);
+    fn try_mount(&self, options: &str) -> Result<(), String> {
+        let args = ["-o", options, &self.device, self.mount.to_str().unwrap()];
+        let result = output("mount", &args);
+        if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
     }
 
     /// Unmounts it, lets something be done to the device, and mounts it again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
         run("umount", &[&self.mount]);
         between(&self.device);
-        self.mount(options);
+        self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
     /// Lets every user come to the files by their paths.
