@@ -6,11 +6,11 @@ use std::fs::{File as OsFile, OpenOptions as OsOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use common::command::{output, run};
+use common::command::run;
 use common::mounted::Mounted;
 use common::rng::Rng;
 use common::skip::{Need, note_part};
-use common::ways::{Both, WAYS, Way, read};
+use common::ways::{Both, Way, read};
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
 use ironmap::host::{Host, HostOptions};
@@ -64,7 +64,8 @@ fn check(mounted: &Mounted, what: &str) {
             let what = format!("{what}, {}, {engine}", path.display());
             assert_eq!(both.served(), "raw", "{what}: {:?}", both.any.host());
             if path.ends_with("many extents") {
-                assert_eq!(both.any.host().unwrap().extents, Some(EXTENTS as usize), "{what}");
+                // XFS preallocates between them.
+                assert!(both.any.host().unwrap().extents >= Some(EXTENTS as usize), "{what}");
             }
             both.check(&mut queue, &std::fs::read(&path).unwrap(), SEED, ROUNDS);
             assert_eq!((queue.stats().kernel_served, queue.stats().cut), (0, 0), "{what}");
@@ -81,7 +82,7 @@ fn ext4_and_its_elders() {
         "mke2fs -t ext4 -b 2048",
         "mke2fs -t ext4 -b 4096",
         "mke2fs -t ext4 -b 4096 -O bigalloc -C 65536",
-        "mke2fs -t ext4 -b 1024 -O ^extent",
+        "mke2fs -t ext4 -b 1024 -O ^extent,^64bit",
         "mke2fs -t ext3 -b 4096",
         "mke2fs -t ext2 -b 1024",
         "mke2fs -t ext2 -b 4096",
@@ -153,7 +154,7 @@ fn the_size_follows_a_writer() {
                 assert_eq!(both.any.size(), content.len() as u64);
                 both.check(&mut queue, &content, SEED + round, 40);
             }
-            assert_eq!(both.served(), "broken");
+            assert!(["broken", "writers"].contains(&both.served()));
             drop(writer);
             // The reads make it worth to take the lease again.
             while both.any.host().unwrap().refusal.is_some() {
