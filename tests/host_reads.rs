@@ -101,7 +101,6 @@ fn xfs_of_all_block_sizes() {
             Err(refusal) => note_part("xfs_of_all_block_sizes", options, &refusal),
         }
     }
-    note_part("xfs_of_all_block_sizes", "realtime", "needs a kernel with CONFIG_XFS_RT");
 }
 
 #[test]

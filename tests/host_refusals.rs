@@ -199,6 +199,32 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
 }
 
+/// Data on the realtime device is not where FIEMAP says on the device of the file system.
+#[test]
+fn xfs_realtime() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    let dir = scratch();
+    let image = dir.path().join("realtime");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let args = ["--find", "--show", image.to_str().unwrap()];
+    let device = Attached(String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned());
+    let mkfs = format!("mkfs.xfs -m reflink=0,rmapbt=0 -d rtinherit=1 -r rtdev={}", device.0);
+    let mounted = match Mounted::try_new(512, &mkfs, 320, &format!("rtdev={}", device.0)) {
+        Ok(mounted) => mounted,
+        Err(refusal) => return note_part("xfs_realtime", "all", &refusal),
+    };
+    assert_served(&mounted.write("file", &content(SIZE)), "realtime");
+}
+
+/// A loop device that is detached on drop.
+struct Attached(String);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.0]);
+    }
+}
+
 /// Verity has the kernel check what is read; the promise of a raw read would be another.
 #[test]
 fn verity() {

@@ -86,6 +86,11 @@ impl Mounted {
         &self.device
     }
 
+    /// The file beneath the block device.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
     /// Where it is mounted.
     pub(crate) fn dir(&self) -> &Path {
         &self.mount

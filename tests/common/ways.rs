@@ -56,7 +56,7 @@ impl Both {
     pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
         let rng = &mut Rng::new(seed ^ content.len() as u64);
         let size = content.len() as u64;
-        let (raw, unit) = (self.served() == "raw", ALIGNED as usize);
+        let unit = ALIGNED as usize;
         let edges = [(0, 1), (size, 1), (size.saturating_sub(1), 10), (size + 12345, 5000)];
         for round in 0..rounds.max(WAYS.len() * edges.len()) {
             let way = WAYS[round % WAYS.len()];
@@ -76,12 +76,14 @@ impl Both {
                 (pos / ALIGNED * ALIGNED, len as usize, 0, &self.strict)
             };
             let cuts = pieces(rng, len, if offset == 0 { ALIGNED as usize } else { 1 });
+            let served = queue.stats().kernel_served;
             let (result, memory) = read(way, queue, file, (pos, offset, len), &cuts, flags);
             let place =
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
                     // Behind the end the kernel's direct reads leave what they like.
+                    let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);
                     assert_eq!(fault, None, "{}", place());
