@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::command::{failure, output, run};
-use super::image::{scratch, words};
+use super::image::{scratch, scratch_in, words};
 
 /// A mounted file system on a loop device.
 pub(crate) struct Mounted {
@@ -32,7 +32,22 @@ impl Mounted {
         mib: u64,
         options: &str,
     ) -> Result<Self, String> {
-        let dir = scratch();
+        Self::make(scratch(), sector, mkfs, mib, options)
+    }
+
+    /// The same over a file in memory, so that nothing is waited for where much is synced.
+    pub(crate) fn in_memory(mkfs: &str, mib: u64, options: &str) -> Self {
+        let dir = scratch_in(Path::new("/dev/shm"));
+        Self::make(dir, 512, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    fn make(
+        dir: TempDir,
+        sector: u32,
+        mkfs: &str,
+        mib: u64,
+        options: &str,
+    ) -> Result<Self, String> {
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
         std::fs::File::create(&image).and_then(|file| file.set_len(mib << 20)).unwrap();
         std::fs::create_dir(&mount).unwrap();
