@@ -3,10 +3,15 @@
 mod common;
 
 use common::fixture::{Fixture, SOLID, Stack, open};
+use common::mounted::Mounted;
+use common::rng::Rng;
+use common::skip::Need;
 use ironmap::bio::{Buffer, Memory};
+use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
+use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{File, Queue, QueueOptions};
+use ironmap::{File, FileOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0xa_110c;
 const READS: u64 = 1000;
@@ -93,5 +98,29 @@ fn a_read_into_owned_memory_allocates_nothing() {
         let count = allocations(|| read_owned(&mut queue, &file, &mut spare, READS));
         assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
         assert!(queue.stats().simple_hits - hits >= READS, "{stack}");
+    }
+}
+
+/// To believe a read only while the lease stands costs no allocation, waited for or not.
+#[test]
+fn a_raw_read_of_a_host_file_allocates_nothing() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let path = mounted.write("file", &Rng::new(SEED).bytes(256 * BLOCK));
+    for engine in [Engine::Psync, Engine::IoUring] {
+        let host = Host::new(&HostOptions { engine }).unwrap();
+        let mut queue = host.queue(&QueueOptions { depth: 32 }).unwrap();
+        let file =
+            host.open(&path, FileOptions { strict: true, ..FileOptions::default() }).unwrap();
+        let mut buffer = Buffer::aligned(BLOCK).unwrap();
+        read_now(&mut queue, &file, &mut buffer, 8);
+        let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));
+        assert_eq!(count, 0, "{engine}: allocations in {READS} reads");
+        let buffers = (0..32).map(|_| Memory::Flat(Buffer::aligned(BLOCK).unwrap()));
+        let mut spare = buffers.collect();
+        read_owned(&mut queue, &file, &mut spare, 100);
+        let count = allocations(|| read_owned(&mut queue, &file, &mut spare, READS));
+        assert_eq!(count, 0, "{engine}: allocations in {READS} reads into owned memory");
+        assert_eq!(queue.stats().kernel_served, 0, "{engine}: not raw");
     }
 }

@@ -118,7 +118,11 @@ impl Transfer for OneFile<'_> {
         }
         let (fd, at, rw_flags) =
             (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
-        uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags))
+        match uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags)) {
+            // Who does not know NOWAIT cannot promise not to wait.
+            Err(Errno::EOPNOTSUPP) if flags.contains(BioFlags::NOWAIT) => Err(Errno::EAGAIN),
+            result => result,
+        }
     }
 
     fn write(

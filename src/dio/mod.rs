@@ -52,6 +52,8 @@ bitflags! {
 
 /// How often what the device refused with EAGAIN is asked for again though it may wait.
 const RETRIES: u8 = 100;
+/// The inode of a request whose failure is no event: whoever asks will ask in another way, and tell if that fails.
+pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
@@ -208,7 +210,9 @@ impl State {
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
         let event =
             ErrorEvent { direction: Direction::DirectRead, inode, pos, len: len as u64, errno };
-        self.events.report(event);
+        if inode != UNTOLD {
+            self.events.report(event);
+        }
         if errno == Errno::EAGAIN {
             return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
         }

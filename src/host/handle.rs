@@ -7,7 +7,7 @@ use super::kernel::{Descriptor, Straight};
 use super::{Beneaths, HostReport, Lanes, Shared};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Completion, DioFlags, Rejected, Target};
+use crate::dio::{self, Completion, DioFlags, Rejected, Target, UNTOLD};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::host::{HostFile, HostMap, Refusal, Tenure};
 use crate::queue::Queue;
@@ -288,7 +288,8 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                inode: self.inode(),
+                // What fails is read again: it may only be that the file has become shorter.
+                inode: UNTOLD,
                 size,
                 strict: true,
             };

@@ -95,6 +95,10 @@ impl OpenFile {
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
                 // A part is there, as from the kernel's own interface.
                 Err(OsErrno::AGAIN) if done > 0 => break,
+                // Who does not know NOWAIT cannot promise not to wait.
+                Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
+                    return Err(state.failed(Errno::EAGAIN, self.file.inode(), pos, len));
+                }
                 Err(errno) => {
                     let (errno, inode) = (Errno::from(errno), self.file.inode());
                     return Err(state.failed(errno, inode, pos, len));

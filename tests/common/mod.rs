@@ -6,6 +6,7 @@
 // Each test program uses its own part.
 #![allow(dead_code)]
 
+pub(crate) mod again;
 pub(crate) mod command;
 pub(crate) mod compare;
 pub(crate) mod debugfs;
@@ -19,3 +20,4 @@ pub(crate) mod rng;
 pub(crate) mod skip;
 pub(crate) mod tree;
 pub(crate) mod view;
+pub(crate) mod ways;

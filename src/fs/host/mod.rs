@@ -294,10 +294,14 @@ impl HostFile {
 
     fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
         self.tenure.end(self.keeper.unique());
+        // The writer that waits shall find the status, and the size, as they are with him; but not wait for memory to be freed.
+        let map = {
+            let mut status = self.lock();
+            update(&mut status);
+            status.map.take()
+        };
         self.let_go();
-        let mut status = self.lock();
-        status.map = None;
-        update(&mut status);
+        drop(map);
     }
 
     /// A planned attempt is due. A file that nobody reads is left to its writers.

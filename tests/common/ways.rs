@@ -1,0 +1,148 @@
+//! All the ways to read a host file, and what each must give: the bytes that the kernel's own read gives.
+
+use std::io::IoSliceMut;
+use std::path::Path;
+
+use ironmap::bio::Memory;
+use ironmap::dio::DioFlags;
+use ironmap::host::Host;
+use ironmap::units::FilePos;
+use ironmap::{ErrorKind, File, FileOptions, Queue, Result};
+
+use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
+use super::rng::Rng;
+
+/// How a read is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Flat,
+    Vectored,
+    Owned,
+    OwnedVectored,
+}
+
+pub(crate) const WAYS: [Way; 4] = [Way::Flat, Way::Vectored, Way::Owned, Way::OwnedVectored];
+
+/// The longest read.
+const LONGEST: u64 = 300_000;
+/// What any device takes.
+const ALIGNED: u64 = 4096;
+
+/// A host file opened twice: for whatever is asked, and for aligned reads only.
+pub(crate) struct Both {
+    pub(crate) any: File,
+    pub(crate) strict: File,
+}
+
+impl Both {
+    pub(crate) fn open(host: &Host, path: &Path) -> Self {
+        Self::open_with(host, path, FileOptions::default())
+    }
+
+    pub(crate) fn open_with(host: &Host, path: &Path, options: FileOptions) -> Self {
+        let open = |strict| host.open(path, FileOptions { strict, ..options }).unwrap();
+        Self { any: open(false), strict: open(true) }
+    }
+
+    /// The name of the reason why the kernel serves it; `raw` where it does not.
+    pub(crate) fn served(&self) -> &'static str {
+        let name = |file: &File| file.host().unwrap().refusal.map_or("raw", |why| why.name());
+        let names = (name(&self.any), name(&self.strict));
+        assert_eq!(names.0, names.1, "two handles of one file");
+        names.0
+    }
+
+    /// Reads at the edges and at random, in every way, and compares with `content`, what the kernel gives.
+    pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
+        let rng = &mut Rng::new(seed ^ content.len() as u64);
+        let size = content.len() as u64;
+        let unit = ALIGNED as usize;
+        let edges = [(0, 1), (size, 1), (size.saturating_sub(1), 10), (size + 12345, 5000)];
+        for round in 0..rounds.max(WAYS.len() * edges.len()) {
+            let way = WAYS[round % WAYS.len()];
+            let nowait = rng.below(4) == 0;
+            let (pos, len) = match edges.get(round / WAYS.len()) {
+                Some(edge) => *edge,
+                None => {
+                    let longest = 1 << rng.below(LONGEST.ilog2().into());
+                    (rng.below(size + ALIGNED), 1 + rng.below(longest))
+                }
+            };
+            let flags = if nowait { DioFlags::NOWAIT } else { DioFlags::empty() };
+            let (pos, len, offset, file) = if rng.below(2) == 0 {
+                (pos, len as usize, rng.below(9) as usize, &self.any)
+            } else {
+                let len = len.next_multiple_of(ALIGNED);
+                (pos / ALIGNED * ALIGNED, len as usize, 0, &self.strict)
+            };
+            let cuts = pieces(rng, len, if offset == 0 { ALIGNED as usize } else { 1 });
+            let served = queue.stats().kernel_served;
+            let (result, memory) = read(way, queue, file, (pos, offset, len), &cuts, flags);
+            let place =
+                || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
+            match result {
+                Ok(count) => {
+                    // Behind the end the kernel's direct reads leave what they like.
+                    let raw = queue.stats().kernel_served == served;
+                    let seen = if raw { &memory[..] } else { &memory[..count] };
+                    let fault = fault(seen, count, part(content, pos, len), unit);
+                    assert_eq!(fault, None, "{}", place());
+                }
+                Err(error) => {
+                    assert!(
+                        nowait && error.kind() == ErrorKind::WouldBlock,
+                        "{}: {error}",
+                        place()
+                    );
+                    assert!(memory.iter().all(|byte| *byte == UNTOUCHED), "{}", place());
+                }
+            }
+        }
+    }
+}
+
+/// One read: its result and the memory after it. Owned memory must come back whole, with one completion.
+pub(crate) fn read(
+    way: Way,
+    queue: &mut Queue,
+    file: &File,
+    (pos, offset, len): (u64, usize, usize),
+    cuts: &[usize],
+    flags: DioFlags,
+) -> (Result<usize>, Vec<u8>) {
+    let mut room = Room::new(offset + len);
+    let pos = FilePos(pos);
+    let memory = match way {
+        Way::Flat => {
+            let result = file.read_at_with(queue, room.at(offset, len), pos, flags);
+            return (result, room.at(offset, len).to_vec());
+        }
+        Way::Vectored => {
+            let mut rest = room.at(offset, len);
+            let mut slices = Vec::new();
+            for cut in cuts {
+                let (head, tail) = rest.split_at_mut(*cut);
+                slices.push(IoSliceMut::new(head));
+                rest = tail;
+            }
+            let result = file.read_vectored_at(queue, &mut slices, pos, flags);
+            return (result, room.at(offset, len).to_vec());
+        }
+        Way::Owned => Memory::Flat(room.into_buffer(offset, len)),
+        Way::OwnedVectored => Memory::Vectored(split(room.into_buffer(offset, len), cuts)),
+    };
+    let before = shape(&memory);
+    let (result, memory) = match file.submit_read(queue, memory, pos, flags, 4) {
+        Err(rejected) => (Err(rejected.error), rejected.memory),
+        Ok(()) => {
+            queue.wait(1).expect("wait");
+            let done = queue.pop().expect("a completion");
+            assert_eq!(done.token, 4);
+            (done.result, done.memory)
+        }
+    };
+    assert_eq!(queue.outstanding(), 0, "one request, one completion");
+    assert!(queue.pop().is_none(), "one request, one completion");
+    assert_eq!(shape(&memory), before, "{way:?}: the memory came back changed");
+    (result, bytes(&memory))
+}
