@@ -11,11 +11,11 @@ ways() {
     for target in "$device" "$device:/data"; do
         for engine in "$@"; do
             case $engine in
-            psync) reads psync "$target" 0 plain 2000 || failed=1 ;;
+            psync) reads psync "$target" 0 plain 1500 || failed=1 ;;
             *)
                 for depth in 0 1 128; do
                     for buffers in plain fixed; do
-                        [ "$depth $buffers" = "0 fixed" ] || reads "$engine" "$target" "$depth" "$buffers" 4000 || failed=1
+                        [ "$depth $buffers" = "0 fixed" ] || reads "$engine" "$target" "$depth" "$buffers" 2000 || failed=1
                     done
                 done
                 ;;
@@ -26,6 +26,7 @@ ways() {
 
 volume "$block1" /tmp/data || exit 1
 ways "$block1" psync io_uring io_uring_poll
+ways "$char1" psync io_uring io_uring_poll
 null_blk nullb0 1
 volume /dev/nullb0 /tmp/data || exit 1
 ways /dev/nullb0 psync io_uring io_uring_poll

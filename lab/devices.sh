@@ -18,8 +18,8 @@ null_blk() {
     done
 }
 
-# volume DEVICE FILE: makes an ext4 volume of one file. The shell would take its own mke2fs.
+# volume DEVICE FILE: makes an ext4 volume of one file, which leaves the device's last part alone. The shell would take its own mke2fs.
 volume() {
-    /bin/mke2fs -q -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$1" &&
+    /bin/mke2fs -q -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$1" 192M &&
         mount -t ext4 "$1" /mnt && cp "$2" /mnt/data && umount /mnt
 }

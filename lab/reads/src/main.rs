@@ -1,13 +1,13 @@
 //! `reads ENGINE TARGET DEPTH BUFFERS COUNT`: random reads of 4 KiB, those between the markers counted by lab/marker.c.
 //!
 //! TARGET is a device, or VOLUME:/FILE. DEPTH 0 is the synchronous call. BUFFERS are fixed (registered with the ring) or plain.
-//! The line that it prints, "reads ... COUNT", belongs to the next window of the counts.
+//! Each line that it prints, "reads ... COUNT", belongs to the next window of the counts.
 
 mod marker;
 
 use std::process::ExitCode;
 
-use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Memory};
+use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{AnyQueue, BlockFile, DeviceQueue, OpenMode, open_engine};
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::Follow;
@@ -17,7 +17,10 @@ use ironmap::{Engine, Error, File, FileOptions, OpenOptions, Queue, QueueOptions
 const BLOCK: u64 = 4096;
 /// What is read of a device: all that a file of this length would be.
 const RANGE: u64 = 64 << 20;
+/// How often the reads are counted: what waits for a device differs from one time to the next.
+const WINDOWS: u32 = 3;
 
+#[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Target {
     Device(AnyQueue),
     File(File, Queue),
@@ -50,7 +53,7 @@ impl Target {
     fn read_now(&mut self, buffer: &mut [u8], at: u64) -> Result<usize> {
         match self {
             Self::Device(queue) => queue
-                .read_now(buffer, DevOffset(at), BioFlags::empty())
+                .read_now(Dev::OWN, buffer, DevOffset(at), BioFlags::empty())
                 .map_err(|errno| Error::io(errno, format!("read at {at}"))),
             Self::File(file, queue) => file.read_at(queue, buffer, FilePos(at)),
         }
@@ -62,7 +65,7 @@ impl Target {
             Self::Device(queue) => {
                 let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(at) };
                 let (op, flags, memory) = (BioOp::Read, BioFlags::empty(), Memory::Flat(buffer));
-                let bio = Bio { op, flags, at: DevOffset(at), memory, end };
+                let bio = Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end };
                 queue.submit(bio).map_err(|_| Error::invalid("no slot is free"))
             }
             Self::File(file, queue) => file
@@ -148,12 +151,15 @@ fn run(args: &[String]) -> Result<()> {
     let mut open = Target::open(target, engine.parse()?, &QueueOptions { depth: slots })?;
     let mut free = open.buffers(slots as usize, buffers == "fixed")?;
     let mut state = 0x9E37_79B9_7F4A_7C15;
-    println!("reads {}", args.join(" "));
     open.run(requests / 4, &mut free, depth == 0, &mut state)?;
-    marker::begin();
-    let result = open.run(requests, &mut free, depth == 0, &mut state);
-    marker::end();
-    result
+    for _ in 0..WINDOWS {
+        println!("reads {}", args.join(" "));
+        marker::begin();
+        let result = open.run(requests, &mut free, depth == 0, &mut state);
+        marker::end();
+        result?;
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {
