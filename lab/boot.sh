@@ -13,8 +13,10 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 unavailable() { echo "$*"; exit 77; }
 
-plugin=()
+plugin=() pin=()
 if [ "${1:-}" = -c ]; then
+    # On one processor the emulated devices work while the guest waits, and not beside it: it waits the same each time.
+    pin=(taskset -c 0)
     gcc -O2 -Wall -shared -fPIC "$lab/marker.c" -o "$out/marker.so"
     plugin=(-plugin "$out/marker.so,out=$2")
     shift 2
@@ -62,8 +64,9 @@ for module in fs/configfs/configfs drivers/block/null_blk/null_blk; do
 done
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >"$root.cpio"
 
-# Three namespaces of one controller: sectors of 512 bytes, of 4096, and with metadata. Their content is lost at the end.
-disks=(-device nvme,id=nvme,serial=lab,mdts=5)
+# Namespaces of one controller: sectors of 512 bytes, of 4096, with metadata; their content is lost at the end. The fourth gives
+# zeros without delay.
+disks=(-device "nvme,id=nvme,serial=lab,mdts=5")
 namespace() {
     truncate -s "$2" "$root/disk$1"
     disks+=(-drive "if=none,id=disk$1,file=$root/disk$1,format=raw,cache=unsafe" -device "nvme-ns,bus=nvme,nsid=$1,drive=disk$1,$3")
@@ -71,10 +74,11 @@ namespace() {
 namespace 1 256M logical_block_size=512
 namespace 2 256M logical_block_size=4096,physical_block_size=4096
 namespace 3 16M logical_block_size=512,ms=8,mset=0
+disks+=(-drive "if=none,id=disk4,driver=null-co,size=268435456,read-zeroes=on" -device "nvme-ns,bus=nvme,nsid=4,drive=disk4")
 
 # One emulated processor whose clock is its count of instructions: the same job counts the same twice.
 console=$out/${job%.sh}.txt
-timeout "${LAB_SECONDS:-300}" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off "${plugin[@]}" \
+"${pin[@]}" timeout "${LAB_SECONDS:-300}" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off "${plugin[@]}" \
     -machine q35,hpet=off -cpu max,rdrand=off,rdseed=off -smp 1 -m 1024 -rtc base=2026-01-01,clock=vm \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio "${disks[@]}" \
     -kernel "$kernel"/boot/vmlinuz-* -initrd "$root.cpio" \

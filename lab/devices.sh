@@ -1,3 +1,4 @@
+# shellcheck shell=dash
 # Names the guest's devices; read by the jobs.
 
 # Which namespace gets which name is a matter of the order in which the kernel finds them.

@@ -35,7 +35,8 @@ impl Target {
         };
         let volume = Volume::open(&volume.parse()?, &OpenOptions { engine })?;
         let inode = volume.fs().resolve(format!("/{path}").as_bytes(), Follow::All)?;
-        let file = volume.open_inode(inode, FileOptions { strict: true })?;
+        let file =
+            volume.open_inode(inode, FileOptions { strict: true, ..FileOptions::default() })?;
         Ok(Self::File(file, volume.queue(options)?))
     }
 
