@@ -88,6 +88,11 @@ impl Namespace {
     }
 }
 
+/// Whether this machine has namespaces.
+pub(super) fn are_present() -> bool {
+    std::fs::read_dir("/sys/class/nvme-generic").is_ok_and(|mut names| names.next().is_some())
+}
+
 /// How a namespace is formatted, by its Identify structure.
 #[derive(Debug, PartialEq, Eq)]
 struct Format {

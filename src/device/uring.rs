@@ -132,25 +132,6 @@ impl<W: Width> UringQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    #[inline(always)]
-    fn read_file(
-        file: &BlockFile,
-        buf: &mut [u8],
-        at: DevOffset,
-        flags: BioFlags,
-    ) -> Result<usize, Errno> {
-        if W::COMMANDS
-            && flags.is_empty()
-            && let Some(namespace) = file.namespace()
-        {
-            let (id, at) = (namespace.id(), file.absolute(at));
-            if nvme::carries(id, at, buf.len()) {
-                return nvme::read_now(namespace.fd(), id, buf, at);
-            }
-        }
-        OneFile(file).read(buf, at, flags)
-    }
-
     /// Whether a bio to a namespace is left to its block device: what a command cannot carry, and a write that must fail, since root
     /// may send any command, however the character device was opened.
     #[inline]
@@ -194,7 +175,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let (file, _) = self.files.get(dev)?;
-        Self::read_file(file, buf, at, flags)
+        OneFile(file).read(buf, at, flags)
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
@@ -204,10 +185,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         };
         if way.at_once || parts.len() == 1 {
             for part in parts {
-                part.result = match &mut part.bufs[..] {
-                    [one] => Self::read_file(file, one, part.at, flags),
-                    bufs => OneFile(file).read_vectored(bufs, part.at, flags),
-                };
+                part.result = OneFile(file).read_vectored(&mut part.bufs, part.at, flags);
             }
             return;
         }

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod host;
 mod nvme;
 mod polled;
 mod reads;

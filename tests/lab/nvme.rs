@@ -190,6 +190,25 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
+/// A partition of a namespace: its bytes are where they are beneath the block device.
+#[test]
+fn a_part_of_a_namespace_begins_at_its_offset() {
+    let window = Some((1 << 20, 64 << 20));
+    let mode = OpenMode { window, ..OpenMode::default() };
+    let file = BlockFile::open(given("LAB_CHAR2").as_ref(), &mode).unwrap();
+    let device = open_engine(file, Engine::IoUring).unwrap().device;
+    let mut queue = queue(&*device);
+    let mut expected = vec![0; 8192];
+    let kernel = std::fs::File::open(given("LAB_BLOCK2")).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&kernel, &mut expected, (1 << 20) + 4096).unwrap();
+    let (memory, result) = run(&mut queue, BioOp::Read, Dev::OWN, 4096, buffer(8192));
+    assert_eq!((device.size(), result), (64 << 20, Ok(8192)));
+    assert!(*memory.buffers()[0] == *expected);
+    let mut bytes = Buffer::aligned(8192).unwrap();
+    let result = queue.read_now(Dev::OWN, &mut bytes, DevOffset(4096), BioFlags::empty());
+    assert!(result == Ok(8192) && *bytes == *expected);
+}
+
 /// A queue of a namespace serves other devices and files too; one that polls, those without poll queues at once.
 #[test]
 fn other_files_are_read_through_the_same_queue() {
