@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno as OsErrno;
 
 use super::Limits;
+use super::nvme::Namespace;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::Buffer;
 use crate::units::DevOffset;
@@ -50,19 +51,21 @@ pub struct BlockFile {
     writable: bool,
     limits: Limits,
     notice: Option<String>,
+    namespace: Option<Namespace>,
 }
 
 impl BlockFile {
-    /// Opens and measures a block device or an image file.
+    /// Opens and measures a block device, an image file, or an NVMe namespace by its character device (`/dev/ngXnY`).
     ///
     /// # Errors
-    /// `Io` with the path; `Busy` where someone else owns it; `InvalidInput` for anything but a block device or a regular file.
+    /// `Io` with the path; `Busy` where someone else owns it; `InvalidInput` for anything else.
     pub fn open(path: &Path, mode: &OpenMode) -> Result<Self> {
         let stat =
             rustix::fs::stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?;
         let is_device = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
             rustix::fs::FileType::BlockDevice => true,
             rustix::fs::FileType::RegularFile => false,
+            rustix::fs::FileType::CharacterDevice => return Self::open_namespace(path, mode),
             _ => {
                 return Err(Error::invalid(format!(
                     "{}: neither a block device nor an image file",
@@ -114,7 +117,33 @@ impl BlockFile {
             ));
             return Ok(opened);
         }
-        Ok(Self { file, path: path.to_owned(), base, size, writable: mode.write, limits, notice })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            base,
+            size,
+            writable: mode.write,
+            limits,
+            notice,
+            namespace: None,
+        })
+    }
+
+    /// Opens an NVMe namespace by its character device: a block device with another way for its requests.
+    fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
+        let namespace = Namespace::open(path)?;
+        let block = Self::open(namespace.block(), mode)?;
+        if !block.limits.direct {
+            // A command has no page cache to go through.
+            return Ok(block);
+        }
+        let limits = namespace.limits(&block.limits);
+        Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
+    }
+
+    /// The NVMe namespace that it is, where it was opened by its character device.
+    pub(super) fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
     }
 
     /// Its path, as given.

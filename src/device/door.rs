@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Advice;
 
+use super::nvme::Namespace;
 use super::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, ErrorKind, Result};
 pub use crate::sys::PageCache;
@@ -157,22 +158,20 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl Door {
-    /// Opens a block device for direct reads of the file system's part of it, and counts the pages in its page cache. Those of a
-    /// whole disk are dropped first: nobody holds them, and they would stay for as long as one of its partitions is mounted.
+    /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe
+    /// character device does not have. Those of a whole disk are dropped first: nobody holds them, and they would stay for as long as
+    /// one of its partitions is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` where the node is another device's, or where direct reads of this part are impossible;
-    /// `Unsupported` for an NVMe character device, which is no block device.
+    /// `Unsupported` for an NVMe namespace with metadata.
     pub fn open(&self) -> Result<(BlockFile, Option<PageCache>)> {
-        if self.kind == DoorKind::NvmeChar {
-            return Err(Error::unsupported("not opened: it takes NVMe commands only"));
-        }
         let window = Some((self.base, self.size));
         let mode = OpenMode { exclusive: false, window, ..OpenMode::default() };
         let file = BlockFile::open(&self.path, &mode)?;
         let path = || self.path.display();
-        let stat =
-            rustix::fs::fstat(file.fd()).map_err(|errno| Error::io(errno, path().to_string()))?;
+        let node = file.namespace().map_or(file.fd(), Namespace::fd);
+        let stat = rustix::fs::fstat(node).map_err(|errno| Error::io(errno, path().to_string()))?;
         if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {
             let (major, minor) = self.node;
             return Err(Error::invalid(format!("{}: not the device {major}:{minor}", path())));
@@ -180,6 +179,9 @@ impl Door {
         if !file.limits().direct {
             let why = file.notice().unwrap_or_default();
             return Err(Error::invalid(format!("{}: no direct reads: {why}", path())));
+        }
+        if file.namespace().is_some() {
+            return Ok((file, Some(PageCache { pages: 0, dirty: 0 })));
         }
         let mut cache = PageCache::of(file.fd());
         if self.kind == DoorKind::WholeDisk && cache.is_some_and(|cache| cache.pages > 0) {

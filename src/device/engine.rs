@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::null::NullTransfer;
+use super::nvme;
 use super::psync::PsyncFiles;
 use super::uring::UringQueue;
 use super::{
@@ -85,7 +86,12 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
     let psync = || AnyQueue::Psync(Immediate::new(PsyncFiles::new(None), options.slots()));
     let uring = |poll| {
         let how = UringOptions { poll, ..UringOptions::default() };
-        UringQueue::new(how, options).map(AnyQueue::Uring)
+        // A door may lead to a namespace.
+        if nvme::are_present() {
+            UringQueue::new(how, options).map(AnyQueue::Nvme)
+        } else {
+            UringQueue::new(how, options).map(AnyQueue::Uring)
+        }
     };
     match engine {
         Engine::Auto => Ok(uring(false).unwrap_or_else(|_| psync())),

@@ -6,6 +6,7 @@ pub mod door;
 mod engine;
 mod files;
 mod null;
+mod nvme;
 mod psync;
 mod queue;
 mod sim;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use crate::bio::{Bio, BioFlags, Buffer, Dev, Done};
 use crate::error::{Errno, Result};
+use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
 pub use block_file::{BlockFile, OpenMode};
@@ -110,7 +112,9 @@ pub enum AnyQueue {
     /// See [`Psync`].
     Psync(Immediate<psync::PsyncFiles>),
     /// See [`Uring`].
-    Uring(uring::UringQueue),
+    Uring(uring::UringQueue<Narrow>),
+    /// The same on an NVMe namespace that was opened by its character device.
+    Nvme(uring::UringQueue<Wide>),
     /// See [`Dax`].
     Dax(Immediate<dax::DaxTransfer>),
     /// See [`Null`].
@@ -125,6 +129,7 @@ macro_rules! with_queue {
         match $any {
             $crate::device::AnyQueue::Psync($queue) => $body,
             $crate::device::AnyQueue::Uring($queue) => $body,
+            $crate::device::AnyQueue::Nvme($queue) => $body,
             $crate::device::AnyQueue::Dax($queue) => $body,
             $crate::device::AnyQueue::Null($queue) => $body,
             $crate::device::AnyQueue::Sim($queue) => $body,

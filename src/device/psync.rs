@@ -9,6 +9,7 @@ use super::files::Files;
 use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer, Transfers};
 use crate::bio::{BioFlags, Dev};
 use crate::error::{Errno, Result};
+use crate::sys::nvme;
 use crate::units::DevOffset;
 
 /// A block device or image, read and written by one system call a request.
@@ -71,7 +72,7 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls themselves.
+/// The system calls themselves. A namespace is read by a command, which is one as well; what has flags goes to its block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
@@ -102,8 +103,13 @@ impl Transfer for OneFile<'_> {
         if !flags.is_empty() {
             return self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags);
         }
-        // pread spares the kernel the copy of an iovec.
         let (fd, at) = (self.0.fd(), self.0.absolute(at));
+        if let Some(namespace) = self.0.namespace()
+            && nvme::carries(namespace.id(), at, buf.len())
+        {
+            return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
+        }
+        // pread spares the kernel the copy of an iovec.
         uninterrupted(|| rustix::io::pread(fd, &mut *buf, at))
     }
 

@@ -1,4 +1,5 @@
-//! io_uring: requests in batches, registered file and buffers, polling where the device has it.
+//! io_uring: requests in batches, registered file and buffers, polling where the device has it, and commands to NVMe
+//! namespaces.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::files::Files;
+use super::nvme::Namespace;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::{
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
-use crate::sys::{Ring, RingFile, RingOp, RingOptions, Transfer};
+use crate::sys::{Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width, nvme};
 use crate::units::DevOffset;
 
 /// How a ring is driven.
@@ -28,7 +30,7 @@ pub struct UringOptions {
 /// A block device or image, read and written through io_uring.
 ///
 /// It needs a device that understands NOWAIT: elsewhere the kernel hands every request to a worker thread, and
-/// [`Psync`](super::Psync) is faster.
+/// [`Psync`](super::Psync) is faster. An NVMe namespace that was opened by its character device is sent commands.
 #[derive(Debug)]
 pub struct Uring {
     file: Arc<BlockFile>,
@@ -57,11 +59,20 @@ impl Device for Uring {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        Ok(match self.file.namespace() {
+            Some(_) => AnyQueue::Nvme(self.ring_queue(options)?),
+            None => AnyQueue::Uring(self.ring_queue(options)?),
+        })
+    }
+}
+
+impl Uring {
+    fn ring_queue<W: Width>(&self, options: &QueueOptions) -> Result<UringQueue<W>> {
         let poll = self.options.poll && self.file.limits().poll;
         let mut queue = UringQueue::new(UringOptions { poll, ..self.options }, options)?;
         let own = queue.way(&self.file, true);
         queue.files = Files::new(Some((Arc::clone(&self.file), own)));
-        Ok(AnyQueue::Uring(queue))
+        Ok(queue)
     }
 }
 
@@ -74,10 +85,11 @@ struct Attached {
     end: BioEnd,
 }
 
-/// A thread's ring, and the files that its requests go to.
-pub struct UringQueue {
+/// A thread's ring, and the files that its requests go to. NVMe commands need wide entries.
+#[allow(private_bounds, reason = "there are two widths")]
+pub struct UringQueue<W: Width> {
     // Before the files: the ring is drained while they are open.
-    ring: Ring<Attached>,
+    ring: Ring<Attached, W>,
     files: Files<Way>,
     poll: bool,
 }
@@ -90,7 +102,8 @@ struct Way {
     at_once: bool,
 }
 
-impl UringQueue {
+#[allow(private_bounds, reason = "as above")]
+impl<W: Width> UringQueue<W> {
     /// A queue that serves no file yet.
     pub(super) fn new(options: UringOptions, queue: &QueueOptions) -> Result<Self> {
         let ring = RingOptions {
@@ -104,10 +117,12 @@ impl UringQueue {
 
     fn way(&mut self, file: &BlockFile, lasting: bool) -> Way {
         let at_once = !file.limits().nowait || self.poll && !file.limits().poll;
-        let file = if lasting {
-            self.ring.register_file(file.fd())
-        } else {
-            RingFile::descriptor(file.fd())
+        let namespace = file.namespace().filter(|_| W::COMMANDS);
+        let fd = namespace.map_or(file.fd(), Namespace::fd);
+        let to = if lasting { self.ring.register_file(fd) } else { RingFile::descriptor(fd) };
+        let file = match namespace {
+            Some(namespace) => to.with_namespace(namespace.id()),
+            None => to,
         };
         Way { file, at_once }
     }
@@ -115,6 +130,17 @@ impl UringQueue {
     /// A ring polls by its own flag, so HIPRI has no meaning within one.
     fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
+    }
+
+    /// Whether a bio to a namespace is left to its block device: what a command cannot carry, and a write that must fail, since root
+    /// may send any command, however the character device was opened.
+    #[inline]
+    fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
+        file.namespace().is_some_and(|namespace| {
+            bio.op != BioOp::Flush
+                && !nvme::carries(namespace.id(), file.absolute(bio.at), bio.memory.len())
+                || bio.op == BioOp::Write && !file.is_writable()
+        })
     }
 
     /// Carries a bio out before it returns.
@@ -137,7 +163,8 @@ fn result(raw: i32) -> Result<usize, Errno> {
     usize::try_from(raw).map_err(|_| Errno(-raw))
 }
 
-impl DeviceQueue for UringQueue {
+#[allow(private_bounds, reason = "as above")]
+impl<W: Width> DeviceQueue for UringQueue<W> {
     /// One system call spares a synchronous request the ring.
     #[inline(always)]
     fn read_now(
@@ -163,11 +190,12 @@ impl DeviceQueue for UringQueue {
             return;
         }
         let rw_flags = Self::flags(file, flags);
+        let request = Request { file: way.file, op: RingOp::Read, at: 0, rw_flags };
         let mut lent: SmallVec<[Transfer<'_, '_>; 2]> = parts
             .iter_mut()
             .map(|part| Transfer::new(&mut part.bufs, file.absolute(part.at)))
             .collect();
-        self.ring.transfer_now(way.file, &mut lent, rw_flags);
+        self.ring.transfer_now(request, &mut lent);
         let results: SmallVec<[i32; 2]> = lent.iter().map(|transfer| transfer.result).collect();
         drop(lent);
         for (part, raw) in parts.iter_mut().zip(results) {
@@ -215,7 +243,7 @@ impl DeviceQueue for UringQueue {
     #[inline]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
         let Ok((file, way)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
-        if way.at_once {
+        if way.at_once || W::COMMANDS && Self::is_no_command(file, &bio) {
             return self.submit_at_once(bio);
         }
         let ring_op = match bio.op {
@@ -226,9 +254,15 @@ impl DeviceQueue for UringQueue {
         let Bio { op, flags, dev, at, memory, end } = bio;
         let rw_flags = if flags.is_empty() { 0 } else { Self::flags(file, flags) };
         let attached = Attached { op, flags, dev, at, end };
-        self.ring
-            .push(way.file, ring_op, file.absolute(at), rw_flags, memory, attached)
-            .map_err(|(memory, _)| Bio { op, flags, dev, at, memory, end })
+        let request = Request { file: way.file, op: ring_op, at: file.absolute(at), rw_flags };
+        self.ring.push(request, memory, attached).map_err(|(memory, _)| Bio {
+            op,
+            flags,
+            dev,
+            at,
+            memory,
+            end,
+        })
     }
 
     #[inline]

@@ -127,6 +127,10 @@ impl Buffer {
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
+
+    pub(super) fn iovec(&mut self) -> libc::iovec {
+        libc::iovec { iov_base: self.base.as_ptr().cast(), iov_len: self.len }
+    }
 }
 
 impl Deref for Buffer {

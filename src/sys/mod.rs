@@ -4,17 +4,22 @@
 
 mod buffer;
 mod cachestat;
+mod entry;
 mod ioctl;
 pub(crate) mod lease;
 mod mapping;
 mod memory;
+pub(crate) mod nvme;
 mod ring;
 mod ticks;
 
 pub use buffer::Buffer;
 pub use cachestat::PageCache;
+#[allow(unreachable_pub, reason = "`AnyQueue` names them")]
+pub use entry::{Narrow, Wide};
+pub(crate) use entry::{Request, RingFile, RingOp, Width};
 pub(crate) use ioctl::{FiemapExtent, FiemapFlags, fiemap, has_reflink, is_realtime};
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;
-pub(crate) use ring::{Ring, RingFile, RingOp, RingOptions, Transfer};
+pub(crate) use ring::{Ring, RingOptions, Transfer};
 pub(crate) use ticks::{rate, ticks};

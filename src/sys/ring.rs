@@ -7,22 +7,22 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::squeue::EntryMarker as _;
+use io_uring::{IoUring, cqueue, squeue};
 
 use super::buffer::RingNumber;
-use super::{Buffer, Memory};
+use super::entry::{Narrow, Request, RingFile, Width};
+use super::{Buffer, Memory, nvme};
 use crate::error::Errno;
 
 /// How many files can be registered with a ring; requests to others cost the kernel a reference each.
 const REGISTERED_FILES: u32 = 16;
-/// The index of a ring's only registered buffer.
-const REGISTERED: u16 = 0;
 /// `user_data` with this bit set belongs to a request on borrowed memory: the rest is its index among the parts.
 const BORROWED: u64 = 1 << 63;
+/// `user_data` with this bit set belongs to a command to an NVMe namespace, whose completion gives a status.
+const COMMAND: u64 = 1 << 62;
 /// The kernel's limit for one registered buffer.
 const MAX_REGISTERED: usize = 1 << 30;
-/// The kernel's limit for one request: what lies behind it makes the transfer a short one.
-const MAX_LEN: usize = 0x7FFF_F000;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
@@ -39,33 +39,6 @@ pub(crate) struct RingOptions {
     pub(crate) iopoll: bool,
     /// A kernel thread submits; it sleeps after this many milliseconds without work.
     pub(crate) sqpoll_idle: Option<u32>,
-}
-
-/// A file that requests go to: registered with the ring, or any descriptor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RingFile {
-    number: i32,
-    flags: squeue::Flags,
-}
-
-impl RingFile {
-    /// A file that is not registered. Requests to it fail or go astray, to whatever has the number then, once it is closed.
-    pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
-        Self { number: file.as_raw_fd(), flags: squeue::Flags::empty() }
-    }
-
-    fn fd(self) -> types::Fd {
-        types::Fd(self.number)
-    }
-}
-
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RingOp {
-    Read,
-    Write,
-    /// `fdatasync`; carries no memory worth mentioning.
-    Flush,
 }
 
 /// A read into memory that the caller lends for the duration of [`Ring::transfer_now`], and what came of it.
@@ -98,9 +71,9 @@ struct Slot<T> {
 ///
 /// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them. A ring
 /// belongs to the thread that made it.
-pub(crate) struct Ring<T> {
+pub(crate) struct Ring<T, W: Width = Narrow> {
     // Dropped by hand, since the slots may go only after the kernel is done with them.
-    ring: ManuallyDrop<IoUring>,
+    ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: ManuallyDrop<Box<[Option<Slot<T>>]>>,
     free: Vec<u32>,
     /// Completions that were seen while waiting for another request.
@@ -118,11 +91,11 @@ pub(crate) struct Ring<T> {
     _thread: PhantomData<*const ()>,
 }
 
-impl<T> Ring<T> {
+impl<T, W: Width> Ring<T, W> {
     /// A ring of at least `options.entries` slots.
     pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
-        let ring = build(entries, options).map_err(|error| errno(&error))?;
+        let ring = build::<W>(entries, options).map_err(|error| errno(&error))?;
         let slots: Box<[Option<Slot<T>>]> = (0..entries).map(|_| None).collect();
         Ok(Self {
             ring: ManuallyDrop::new(ring),
@@ -161,7 +134,7 @@ impl<T> Ring<T> {
         match submitter.register_files_update(place as u32, &[file.as_raw_fd()]) {
             Ok(1) => {
                 self.files[place] = true;
-                RingFile { number: place as i32, flags: squeue::Flags::FIXED_FILE }
+                RingFile { number: place as i32, flags: squeue::Flags::FIXED_FILE, namespace: None }
             }
             _ => RingFile::descriptor(file),
         }
@@ -183,7 +156,7 @@ impl<T> Ring<T> {
             return Err(Errno::EBUSY);
         }
         let mut whole = Buffer::aligned(total).map_err(|_| Errno::ENOMEM)?;
-        let iovec = libc::iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: total };
+        let iovec = whole.iovec();
         // SAFETY: the range is one live allocation. The kernel pins its pages, and the allocation is kept by `self.registered`
         // until after the ring is closed.
         unsafe { self.ring.submitter().register_buffers(&[iovec]) }
@@ -199,34 +172,14 @@ impl<T> Ring<T> {
     #[inline]
     pub(crate) fn push(
         &mut self,
-        file: RingFile,
-        op: RingOp,
-        at: u64,
-        rw_flags: i32,
+        request: Request,
         memory: Memory,
         attached: T,
     ) -> Result<(), (Memory, T)> {
         let Some(index) = self.free.pop() else { return Err((memory, attached)) };
         let slot = self.slots[index as usize].insert(Slot { memory, attached, iovecs: Vec::new() });
-        let entry = match (&mut slot.memory, op) {
-            (_, RingOp::Flush) => {
-                opcode::Fsync::new(file.fd()).flags(types::FsyncFlags::DATASYNC).build()
-            }
-            (Memory::Flat(buffer), _) => {
-                flat_entry(file.fd(), buffer, op, at, rw_flags, self.number)
-            }
-            (Memory::Vectored(buffers), _) => {
-                slot.iovecs = buffers
-                    .iter_mut()
-                    .map(|buffer| libc::iovec {
-                        iov_base: buffer.as_mut_ptr().cast(),
-                        iov_len: buffer.len(),
-                    })
-                    .collect();
-                vectored_entry(file.fd(), &slot.iovecs, op, at, rw_flags)
-            }
-        };
-        let entry = entry.flags(file.flags).user_data(u64::from(index));
+        let mut entry = request.owned::<W>(&mut slot.memory, &mut slot.iovecs, self.number);
+        entry.set_user_data(u64::from(index) | command::<W>(request.file));
         // SAFETY: the entry points to memory that the slot owns. The slot is emptied only by `pop` after the completion, and is
         // neither moved (the slots are boxed) nor dropped before (see `drop`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
@@ -255,7 +208,7 @@ impl<T> Ring<T> {
     /// # Safety
     /// What the entry points to stays valid, and the kernel's alone for a read, until the completion was seen.
     #[inline]
-    unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> Result<(), Errno> {
+    unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
         // SAFETY: by the contract of this function.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
             // The submission queue is full: hand it over.
@@ -272,6 +225,10 @@ impl<T> Ring<T> {
             // A signal, or a hand-over in parts, ends the system call early.
             if self.early.len() + self.ring.completion().len() >= min {
                 return Ok(());
+            }
+            // The kernel polls for no completion while one lies in the queue.
+            for entry in self.ring.completion() {
+                self.early.push_back(seen::<T, W>(&self.slots, &entry.into()));
             }
         }
     }
@@ -304,7 +261,7 @@ impl<T> Ring<T> {
             Some(early) => early,
             None => {
                 let entry = self.ring.completion().next()?;
-                (entry.user_data() as u32, entry.result())
+                seen::<T, W>(&self.slots, &entry.into())
             }
         };
         let slot = self.slots[index as usize].take()?;
@@ -312,18 +269,13 @@ impl<T> Ring<T> {
         Some((slot.attached, slot.memory, result))
     }
 
-    /// Reads into lent memory, all at once, and waits for every one of them.
-    pub(crate) fn transfer_now(
-        &mut self,
-        file: RingFile,
-        transfers: &mut [Transfer<'_, '_>],
-        rw_flags: i32,
-    ) {
+    /// Reads into lent memory, all at once, and waits for every one of them. The request's position is each transfer's own.
+    pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {
             let Transfer { bufs, at, .. } = &mut transfers[index];
-            let entry = lent_entry(file.fd(), bufs, *at, rw_flags);
-            let entry = entry.flags(file.flags).user_data(BORROWED | index as u64);
+            let mut entry = Request { at: *at, ..request }.lent::<W>(bufs);
+            entry.set_user_data(BORROWED | index as u64 | command::<W>(request.file));
             // SAFETY: the memory is borrowed by the caller for the whole of this function, which returns only when every
             // completion was seen or the entry can no more reach the kernel (see `withdraw`), and nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
@@ -351,10 +303,13 @@ impl<T> Ring<T> {
         let mut found = 0;
         let entered = self.enter(1);
         for entry in self.ring.completion() {
+            let entry: cqueue::Entry = entry.into();
             if entry.user_data() & BORROWED == 0 {
-                self.early.push_back((entry.user_data() as u32, entry.result()));
+                self.early.push_back(seen::<T, W>(&self.slots, &entry));
             } else {
-                transfers[(entry.user_data() & !BORROWED) as usize].result = entry.result();
+                let transfer = &mut transfers[entry.user_data() as u32 as usize];
+                transfer.result =
+                    result::<W>(&entry, || transfer.bufs.iter().map(|buf| buf.len()).sum());
                 found += 1;
             }
         }
@@ -383,7 +338,7 @@ impl<T> Ring<T> {
     }
 }
 
-impl<T> Drop for Ring<T> {
+impl<T, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
         let mut failures = 0;
         while self.in_flight() > 0 && failures < 1000 {
@@ -406,10 +361,36 @@ impl<T> Drop for Ring<T> {
     }
 }
 
+/// The mark of a command, in `user_data`.
+#[inline]
+fn command<W: Width>(file: RingFile) -> u64 {
+    if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
+}
+
+/// Whose completion an entry is, of those whose memory lies in a slot, and its result as a system call gives it.
+#[inline]
+fn seen<T, W: Width>(slots: &[Option<Slot<T>>], entry: &cqueue::Entry) -> (u32, i32) {
+    let index = entry.user_data() as u32;
+    let len = || slots[index as usize].as_ref().map_or(0, |slot| slot.memory.len());
+    (index, result::<W>(entry, len))
+}
+
+/// The result of a request on memory of this length.
+#[inline]
+fn result<W: Width>(entry: &cqueue::Entry, len: impl FnOnce() -> usize) -> i32 {
+    if W::COMMANDS && entry.user_data() & COMMAND != 0 {
+        return nvme::outcome(entry.result(), len());
+    }
+    entry.result()
+}
+
 /// The newest set of flags that the kernel takes.
-fn build(entries: u32, options: RingOptions) -> std::io::Result<IoUring> {
+fn build<W: Width>(
+    entries: u32,
+    options: RingOptions,
+) -> std::io::Result<IoUring<W::Submission, W::Completion>> {
     let base = || {
-        let mut builder = IoUring::builder();
+        let mut builder = IoUring::<W::Submission, W::Completion>::builder();
         builder.dontfork().setup_cqsize(entries * 2);
         if options.iopoll {
             builder.setup_iopoll();
@@ -428,69 +409,6 @@ fn build(entries: u32, options: RingOptions) -> std::io::Result<IoUring> {
         .or_else(|_| base().build(entries))
 }
 
-#[inline]
-fn flat_entry(
-    file: types::Fd,
-    buffer: &mut Buffer,
-    op: RingOp,
-    at: u64,
-    rw_flags: i32,
-    ring: RingNumber,
-) -> squeue::Entry {
-    let len = buffer.len().min(MAX_LEN) as u32;
-    let fixed = buffer.registered_with() == Some(ring);
-    let pointer = buffer.as_mut_ptr();
-    match (op, fixed) {
-        (RingOp::Write, true) => opcode::WriteFixed::new(file, pointer, len, REGISTERED)
-            .offset(at)
-            .rw_flags(rw_flags)
-            .build(),
-        (RingOp::Write, false) => {
-            opcode::Write::new(file, pointer, len).offset(at).rw_flags(rw_flags).build()
-        }
-        (_, true) => opcode::ReadFixed::new(file, pointer, len, REGISTERED)
-            .offset(at)
-            .rw_flags(rw_flags)
-            .build(),
-        (_, false) => opcode::Read::new(file, pointer, len).offset(at).rw_flags(rw_flags).build(),
-    }
-}
-
-fn vectored_entry(
-    file: types::Fd,
-    iovecs: &[libc::iovec],
-    op: RingOp,
-    at: u64,
-    rw_flags: i32,
-) -> squeue::Entry {
-    let (pointer, count) = (iovecs.as_ptr(), iovecs.len() as u32);
-    if op == RingOp::Write {
-        opcode::Writev::new(file, pointer, count).offset(at).rw_flags(rw_flags).build()
-    } else {
-        opcode::Readv::new(file, pointer, count).offset(at).rw_flags(rw_flags).build()
-    }
-}
-
-fn lent_entry(
-    file: types::Fd,
-    bufs: &mut [IoSliceMut<'_>],
-    at: u64,
-    rw_flags: i32,
-) -> squeue::Entry {
-    if let [one] = bufs {
-        let len = one.len().min(MAX_LEN) as u32;
-        return opcode::Read::new(file, one.as_mut_ptr(), len)
-            .offset(at)
-            .rw_flags(rw_flags)
-            .build();
-    }
-    // IoSliceMut is documented to be ABI-compatible with iovec.
-    opcode::Readv::new(file, bufs.as_ptr().cast(), bufs.len() as u32)
-        .offset(at)
-        .rw_flags(rw_flags)
-        .build()
-}
-
 fn errno(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(Errno::EIO.0))
 }
@@ -501,6 +419,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::thread;
 
+    use super::super::RingOp;
     use super::*;
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
@@ -524,11 +443,15 @@ mod tests {
         .unwrap();
     }
 
+    fn request(file: RingFile) -> Request {
+        Request { file, op: RingOp::Read, at: 0, rw_flags: 0 }
+    }
+
     fn read_now(ring: &mut Ring<u32>, file: RingFile, count: usize) -> Vec<i32> {
         let mut memory = vec![[0; 64]; count];
         let mut slices: Vec<_> = memory.iter_mut().map(|part| [IoSliceMut::new(part)]).collect();
         let mut transfers: Vec<_> = slices.iter_mut().map(|bufs| Transfer::new(bufs, 0)).collect();
-        ring.transfer_now(file, &mut transfers, 0);
+        ring.transfer_now(request(file), &mut transfers);
         transfers.iter().map(|transfer| transfer.result).collect()
     }
 
@@ -548,13 +471,13 @@ mod tests {
     fn a_lost_ring_gives_memory_back_or_keeps_it_and_is_dropped_without_end() {
         lost(|mut ring, file| {
             let buffer = || Memory::Flat(Buffer::aligned(64).unwrap());
-            assert!(ring.push(file, RingOp::Read, 0, 0, buffer(), 1).is_ok());
+            assert!(ring.push(request(file), buffer(), 1).is_ok());
             if ring.wait(1) == Ok(()) {
                 return;
             }
             // The submission queue is full of what nobody takes.
             read_now(&mut ring, file, 5);
-            let Err((memory, attached)) = ring.push(file, RingOp::Read, 0, 0, buffer(), 2) else {
+            let Err((memory, attached)) = ring.push(request(file), buffer(), 2) else {
                 panic!("it was queued")
             };
             assert_eq!((memory.len(), attached, ring.in_flight()), (64, 2, 1));
@@ -570,7 +493,7 @@ mod tests {
         let file = ring.register_file(file.as_fd());
         for token in [1, 2] {
             let memory = Memory::Flat(Buffer::aligned(64).unwrap());
-            assert!(ring.push(file, RingOp::Read, 0, 0, memory, token).is_ok());
+            assert!(ring.push(request(file), memory, token).is_ok());
         }
         assert_eq!(read_now(&mut ring, file, 5), [64; 5]);
         ring.wait(2).unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Where the sources lie, from the root of the workspace.
-const ROOTS: [&str; 5] = ["src", "crates", "xtask", "tests", "fuzz"];
+const ROOTS: [&str; 6] = ["src", "crates", "lab", "xtask", "tests", "fuzz"];
 
 /// A rule broken at a line.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,0 +1,38 @@
+#!/bin/busybox sh
+# shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
+# Counts the instructions of random reads of 4 KiB, through each way to a device.
+. /devices.sh
+dd if=/dev/urandom of=/tmp/data bs=1M count=64 2>/dev/null
+failed=0
+
+# ways TARGET ENGINE...
+ways() {
+    target=$1
+    shift
+    for engine in "$@"; do
+        for depth in 0 1 128; do
+            for buffers in plain fixed; do
+                case "$engine $depth $buffers" in
+                psync\ [1-9]* | *\ 0\ fixed) ;;
+                *) reads "$engine" "$target" "$depth" "$buffers" 2000 || failed=1 ;;
+                esac
+            done
+        done
+    done
+}
+
+# The volume is made first: for its first seconds a kernel has other things to do.
+volume "$block1" /tmp/data || exit 1
+ways "$block4" psync io_uring io_uring_poll
+ways "$char4" io_uring io_uring_poll
+# Who polls a device that takes its time counts that time.
+ways "$block1:/data" psync io_uring
+ways "$char1:/data" io_uring
+
+null_blk nullb0 1
+# What was never written is read at less cost.
+cat /tmp/data >/dev/nullb0
+volume /dev/nullb0 /tmp/data || exit 1
+ways /dev/nullb0 psync io_uring io_uring_poll
+ways /dev/nullb0:/data psync io_uring io_uring_poll
+exit "$failed"

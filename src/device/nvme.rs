@@ -1,0 +1,216 @@
+//! An NVMe namespace by its generic character device, `/dev/ngXnY`: its requests are commands, which go around the block layer
+//! and the page cache.
+//!
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened beside it: exclusively, where that is asked for, since nothing
+//! keeps others from a character device; and for what is no matter of speed, as reading metadata is not.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, major, makedev, minor, stat};
+
+use super::Limits;
+use crate::error::{Context, Errno, Error, Result};
+use crate::sys::nvme::{NamespaceId, identify, namespace_number};
+
+/// The unit of a controller's largest transfer, where it has the smallest pages that there are: what it says is then at least
+/// what it means.
+const PAGE: u32 = 4096;
+
+/// An open character device, and what its namespace is like.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    file: File,
+    id: NamespaceId,
+    /// Path of its block device.
+    block: PathBuf,
+    /// In bytes.
+    max_transfer: u32,
+    volatile_cache: bool,
+}
+
+impl Namespace {
+    /// Opens a character device and asks what it stands for.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is not an NVMe namespace, `Unsupported` for one with metadata or protection information, `Io`.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let failed = |errno: Errno| Error::io(errno, path.display().to_string());
+        let sysfs = sysfs(path)?;
+        let block = block_node(path, &sysfs)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::empty());
+        let file: File = opened.map_err(|errno| failed(errno.into()))?.into();
+        let number = namespace_number(file.as_fd()).map_err(failed)?;
+        let of_namespace = identify(file.as_fd(), Some(number)).map_err(failed)?;
+        let of_controller = identify(file.as_fd(), None).map_err(failed)?;
+        let format = Format::read(&of_namespace).context(|| path.display())?;
+        let segments = max_segments(&block).unwrap_or(1);
+        // A range of memory that begins within a page takes one segment more.
+        let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
+        Ok(Self {
+            file,
+            id: NamespaceId { number, shift: format.shift },
+            block,
+            max_transfer: max_transfer(&of_controller).min(by_segments),
+            volatile_cache: of_controller[525] & 1 != 0,
+        })
+    }
+
+    /// The path of the block device of the same namespace.
+    pub(super) fn block(&self) -> &Path {
+        &self.block
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(super) fn id(&self) -> NamespaceId {
+        self.id
+    }
+
+    /// The limits of its commands, from those of its block device.
+    pub(super) fn limits(&self, block: &Limits) -> Limits {
+        let logical_block = 1 << self.id.shift;
+        let max_transfer = block.max_transfer.min(self.max_transfer);
+        Limits {
+            logical_block,
+            max_transfer: (max_transfer - max_transfer % logical_block).max(logical_block),
+            fua: true,
+            volatile_cache: self.volatile_cache,
+            stable_writes: false,
+            // A ring hands a command over without waiting.
+            nowait: true,
+            ..*block
+        }
+    }
+}
+
+/// Whether this machine has namespaces.
+pub(super) fn are_present() -> bool {
+    std::fs::read_dir("/sys/class/nvme-generic").is_ok_and(|mut names| names.next().is_some())
+}
+
+/// How a namespace is formatted, by its Identify structure.
+#[derive(Debug, PartialEq, Eq)]
+struct Format {
+    shift: u32,
+}
+
+impl Format {
+    fn read(identify: &[u8; 4096]) -> Result<Self> {
+        let (count, flbas, protection) = (identify[25], identify[26], identify[29] & 0b111);
+        // The upper two bits of the index are in use where there are more than 16 formats.
+        let high = if count >= 16 { usize::from(flbas >> 5 & 0b11) } else { 0 };
+        let index = high << 4 | usize::from(flbas & 0b1111);
+        let format = &identify[128 + 4 * index..][..4];
+        let metadata = u16::from_le_bytes([format[0], format[1]]);
+        if protection != 0 {
+            return Err(Error::unsupported(format!(
+                "the namespace has protection information of type {protection}"
+            )));
+        }
+        if metadata != 0 {
+            return Err(Error::unsupported(format!(
+                "the namespace has {metadata} bytes of metadata with each block"
+            )));
+        }
+        match u32::from(format[2]) {
+            shift @ 9..=16 => Ok(Self { shift }),
+            shift => {
+                Err(Error::unsupported(format!("the namespace has blocks of 2^{shift} bytes")))
+            }
+        }
+    }
+}
+
+/// The largest transfer of a controller, in bytes, by its Identify structure.
+fn max_transfer(identify: &[u8; 4096]) -> u32 {
+    match identify[77] {
+        0 => u32::MAX,
+        power => PAGE.checked_shl(power.into()).filter(|bytes| *bytes > 0).unwrap_or(u32::MAX),
+    }
+}
+
+/// Where sysfs describes the character device, if it is one of an NVMe namespace.
+fn sysfs(path: &Path) -> Result<PathBuf> {
+    let rdev = stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?.st_rdev;
+    let link = format!("/sys/dev/char/{}:{}", major(rdev), minor(rdev));
+    let sysfs = std::fs::canonicalize(link).ok();
+    let is_namespace = |sysfs: &PathBuf| {
+        std::fs::read_link(sysfs.join("subsystem")).is_ok_and(|of| of.ends_with("nvme-generic"))
+    };
+    sysfs.filter(is_namespace).ok_or_else(|| {
+        let path = path.display();
+        Error::invalid(format!(
+            "{path}: neither a block device, an NVMe namespace nor an image file"
+        ))
+    })
+}
+
+/// The node of the block device that shares the character device's numbers: `nvme0n1` beside `ng0n1`.
+fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
+    let name = sysfs.file_name().unwrap_or_default().to_string_lossy().replacen("ng", "nvme", 1);
+    let node = Path::new("/dev").join(&name);
+    let numbers = std::fs::read_to_string(sysfs.with_file_name(&name).join("dev")).ok();
+    let device = numbers.and_then(|numbers| {
+        let (major, minor) = numbers.trim().split_once(':')?;
+        Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+    });
+    match stat(&node) {
+        Ok(found) if Some(found.st_rdev) == device => Ok(node),
+        _ => Err(Error::unsupported(format!(
+            "{}: its block device is not at {}, and nothing else keeps others from it",
+            path.display(),
+            node.display()
+        ))),
+    }
+}
+
+/// How many ranges of memory one request of a block device can have.
+fn max_segments(block: &Path) -> Option<u32> {
+    let queue = Path::new("/sys/class/block").join(block.file_name()?).join("queue/max_segments");
+    std::fs::read_to_string(queue).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn identify(format: u8, metadata: u8, shift: u8, protection: u8) -> [u8; 4096] {
+        let mut bytes = [0; 4096];
+        (bytes[25], bytes[26], bytes[29]) = (3, format, protection);
+        bytes[128 + 4 * usize::from(format)] = metadata;
+        bytes[128 + 4 * usize::from(format) + 2] = shift;
+        bytes
+    }
+
+    #[test]
+    fn a_format_with_metadata_or_protection_is_refused() {
+        assert_eq!(Format::read(&identify(2, 0, 12, 0)).unwrap(), Format { shift: 12 });
+        for (metadata, shift, protection) in [(8, 9, 0), (0, 9, 1), (0, 8, 0), (0, 255, 0)] {
+            let error = Format::read(&identify(1, metadata, shift, protection)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+        }
+    }
+
+    #[test]
+    fn the_largest_transfer_is_bounded_where_the_controller_says_so() {
+        let mut bytes = [0; 4096];
+        for (power, expected) in [(0, u32::MAX), (5, 128 << 10), (255, u32::MAX), (30, u32::MAX)] {
+            bytes[77] = power;
+            assert_eq!(max_transfer(&bytes), expected, "2^{power}");
+        }
+    }
+
+    #[test]
+    fn another_character_device_is_refused() {
+        assert_eq!(
+            Namespace::open(Path::new("/dev/null")).unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
+    }
+}

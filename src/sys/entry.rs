@@ -1,0 +1,209 @@
+//! What a request looks like in a ring's submission queue.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::{cqueue, opcode, squeue, types};
+
+use super::buffer::RingNumber;
+use super::nvme::{self, Action, Command, NamespaceId};
+use super::{Buffer, Memory};
+
+/// The index of a ring's only registered buffer.
+const REGISTERED: u16 = 0;
+/// The kernel's limit for one request: what lies behind it makes the transfer a short one.
+const MAX_LEN: usize = 0x7FFF_F000;
+
+/// How large the entries of a ring's queues are.
+pub(crate) trait Width {
+    type Submission: squeue::EntryMarker;
+    type Completion: cqueue::EntryMarker;
+    /// Whether a command to an NVMe namespace has room in an entry.
+    const COMMANDS: bool;
+
+    /// The entry of a command; only where there is room for one.
+    fn command(file: RingFile, operation: u32, command: Command, fixed: bool) -> Self::Submission;
+}
+
+/// Entries of the ordinary size.
+#[derive(Debug)]
+pub struct Narrow;
+
+/// Entries of twice the size, which NVMe passthrough needs; ordinary requests go through them as well.
+#[derive(Debug)]
+pub struct Wide;
+
+impl Width for Narrow {
+    type Submission = squeue::Entry;
+    type Completion = cqueue::Entry;
+    const COMMANDS: bool = false;
+
+    fn command(_: RingFile, _: u32, _: Command, _: bool) -> squeue::Entry {
+        unreachable!("asked for where COMMANDS is true")
+    }
+}
+
+impl Width for Wide {
+    type Submission = squeue::Entry128;
+    type Completion = cqueue::Entry32;
+    const COMMANDS: bool = true;
+
+    #[inline]
+    fn command(file: RingFile, operation: u32, command: Command, fixed: bool) -> squeue::Entry128 {
+        opcode::UringCmd80::new(file.fd(), operation)
+            .cmd(command.bytes())
+            .buf_index(fixed.then_some(REGISTERED))
+            .build()
+            .flags(file.flags)
+    }
+}
+
+/// A file that requests go to: registered with the ring, or any descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingFile {
+    pub(super) number: i32,
+    pub(super) flags: squeue::Flags,
+    /// Set for an NVMe character device: requests to it are commands.
+    pub(super) namespace: Option<NamespaceId>,
+}
+
+impl RingFile {
+    /// A file that is not registered. Requests to it fail or go astray, to whatever has the number then, once it is closed.
+    pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
+        Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
+    }
+
+    /// The file as an NVMe character device, in a wide ring: requests to it must [fit](nvme::fits).
+    pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
+        Self { namespace: Some(namespace), ..self }
+    }
+
+    fn fd(self) -> types::Fd {
+        types::Fd(self.number)
+    }
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RingOp {
+    Read,
+    Write,
+    /// `fdatasync`; carries no memory worth mentioning.
+    Flush,
+}
+
+/// A request but for its memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) file: RingFile,
+    pub(crate) op: RingOp,
+    pub(crate) at: u64,
+    /// As of `preadv2` and `pwritev2`.
+    pub(crate) rw_flags: i32,
+}
+
+impl Request {
+    /// The entry of a request on memory in a slot, whose list of ranges, if it needs one, is kept in `iovecs`. The kernel may read
+    /// the list until the request completes on old kernels.
+    #[inline]
+    pub(super) fn owned<W: Width>(
+        self,
+        memory: &mut Memory,
+        iovecs: &mut Vec<libc::iovec>,
+        ring: RingNumber,
+    ) -> W::Submission {
+        match memory {
+            Memory::Flat(buffer) => {
+                let fixed = buffer.registered_with() == Some(ring);
+                self.flat::<W>(buffer.as_mut_ptr(), buffer.len(), fixed)
+            }
+            Memory::Vectored(buffers) => {
+                let len = buffers.iter().map(|buffer| buffer.len()).sum();
+                *iovecs = buffers.iter_mut().map(Buffer::iovec).collect();
+                self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len)
+            }
+        }
+    }
+
+    /// The entry of a request on lent memory.
+    pub(super) fn lent<W: Width>(self, bufs: &mut [IoSliceMut<'_>]) -> W::Submission {
+        if let [one] = bufs {
+            return self.flat::<W>(one.as_mut_ptr(), one.len(), false);
+        }
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        // IoSliceMut is documented to be ABI-compatible with iovec.
+        self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len)
+    }
+
+    #[inline]
+    fn flat<W: Width>(self, pointer: *mut u8, len: usize, fixed: bool) -> W::Submission {
+        let Self { file, op, at, rw_flags } = self;
+        if W::COMMANDS
+            && let Some(namespace) = file.namespace
+        {
+            let memory = (pointer as u64, len as u32);
+            let command = Command::io(namespace, self.action(), at, len, memory);
+            return W::command(file, nvme::URING_IO, command, fixed && op != RingOp::Flush);
+        }
+        let (fd, len) = (file.fd(), len.min(MAX_LEN) as u32);
+        let entry = match (op, fixed) {
+            (RingOp::Flush, _) => return self.flush::<W>(),
+            (RingOp::Write, true) => opcode::WriteFixed::new(fd, pointer, len, REGISTERED)
+                .offset(at)
+                .rw_flags(rw_flags)
+                .build(),
+            (RingOp::Write, false) => {
+                opcode::Write::new(fd, pointer, len).offset(at).rw_flags(rw_flags).build()
+            }
+            (RingOp::Read, true) => opcode::ReadFixed::new(fd, pointer, len, REGISTERED)
+                .offset(at)
+                .rw_flags(rw_flags)
+                .build(),
+            (RingOp::Read, false) => {
+                opcode::Read::new(fd, pointer, len).offset(at).rw_flags(rw_flags).build()
+            }
+        };
+        entry.flags(file.flags).into()
+    }
+
+    fn vectored<W: Width>(
+        self,
+        iovecs: *const libc::iovec,
+        count: usize,
+        len: usize,
+    ) -> W::Submission {
+        let Self { file, op, at, rw_flags } = self;
+        if W::COMMANDS
+            && let Some(namespace) = file.namespace
+        {
+            let memory = (iovecs as u64, count as u32);
+            let command = Command::io(namespace, self.action(), at, len, memory);
+            return W::command(file, nvme::URING_IO_VEC, command, false);
+        }
+        let (fd, count) = (file.fd(), count as u32);
+        let entry = match op {
+            RingOp::Flush => return self.flush::<W>(),
+            RingOp::Write => {
+                opcode::Writev::new(fd, iovecs, count).offset(at).rw_flags(rw_flags).build()
+            }
+            RingOp::Read => {
+                opcode::Readv::new(fd, iovecs, count).offset(at).rw_flags(rw_flags).build()
+            }
+        };
+        entry.flags(file.flags).into()
+    }
+
+    fn flush<W: Width>(self) -> W::Submission {
+        let entry = opcode::Fsync::new(self.file.fd()).flags(types::FsyncFlags::DATASYNC).build();
+        entry.flags(self.file.flags).into()
+    }
+
+    fn action(self) -> Action {
+        match self.op {
+            RingOp::Flush => Action::Flush,
+            RingOp::Read => Action::Read,
+            RingOp::Write if self.rw_flags & libc::RWF_DSYNC != 0 => Action::WriteThrough,
+            RingOp::Write => Action::Write,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): what they look like to the kernel, and
+//! what their status means. Sources: docs/PROVENANCE.md.
+
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+
+use crate::error::Errno;
+
+/// An I/O command whose memory is one range, and one whose memory is a list of ranges.
+pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
+pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
+const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
+const IOCTL_ADMIN: Opcode = opcode::read_write::<Command>(b'N', 0x41);
+const IOCTL_IO64: Opcode = opcode::read_write::<Command64>(b'N', 0x48);
+
+const IDENTIFY: u8 = 0x06;
+/// Force unit access, in command dword 12.
+const FUA: u32 = 1 << 30;
+/// No controller moves more at once, and it can be counted in 31 bits.
+const MAX_LEN: usize = 1 << 30;
+/// What a status holds beside its type and code says how to retry.
+const STATUS: i32 = 0x7FF;
+
+/// A namespace as requests name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceId {
+    pub(crate) number: u32,
+    /// A logical block is of `1 << shift` bytes.
+    pub(crate) shift: u32,
+}
+
+/// A command as the kernel takes it, by `ioctl` and in a ring.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Command {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    namespace: u32,
+    cdw2: u32,
+    cdw3: u32,
+    metadata: u64,
+    address: u64,
+    metadata_len: u32,
+    /// Bytes, or ranges where the address is of a list.
+    data_len: u32,
+    cdw10: u32,
+    cdw11: u32,
+    cdw12: u32,
+    cdw13: u32,
+    cdw14: u32,
+    cdw15: u32,
+    timeout_ms: u32,
+    /// A result, in an `ioctl`.
+    result: u32,
+}
+
+/// The same with a result of 64 bits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Command64 {
+    command: Command,
+    result: u64,
+}
+
+const _: () = assert!(size_of::<Command>() == 72 && size_of::<Command64>() == 80);
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Flush,
+    Read,
+    Write,
+    /// A write that has reached the medium when it completes.
+    WriteThrough,
+}
+
+impl Command {
+    /// A command for `len` bytes from `at`, whose memory is `data_len` bytes at an address, or a list of so many ranges there. It is
+    /// one that the kernel refuses with EINVAL where no command can carry these bytes: what the device moves is always what the
+    /// kernel has mapped.
+    #[inline]
+    pub(super) fn io(
+        namespace: NamespaceId,
+        action: Action,
+        at: u64,
+        len: usize,
+        (address, data_len): (u64, u32),
+    ) -> Self {
+        let base = Self { namespace: namespace.number, ..Self::default() };
+        let (opcode, fua) = match action {
+            Action::Flush => return base,
+            Action::Write => (0x01, 0),
+            Action::WriteThrough => (0x01, FUA),
+            Action::Read => (0x02, 0),
+        };
+        if !carries(namespace, at, len) {
+            return Self::default();
+        }
+        let block = at >> namespace.shift;
+        // The number of blocks is given less one.
+        let cdw12 = ((len >> namespace.shift) as u32 - 1) | fua;
+        let (cdw10, cdw11) = (block as u32, (block >> 32) as u32);
+        Self { opcode, address, data_len, cdw10, cdw11, cdw12, ..base }
+    }
+
+    /// The bytes of an entry of a ring.
+    #[inline]
+    pub(super) fn bytes(self) -> [u8; 80] {
+        // SAFETY: plain bytes without padding, as many as these.
+        unsafe { std::mem::transmute(Command64 { command: self, result: 0 }) }
+    }
+}
+
+/// Whether one command can carry these bytes: whole blocks, as many as it can count.
+#[inline]
+pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
+    let mask = (1 << namespace.shift) - 1;
+    let blocks = len >> namespace.shift;
+    (at | len as u64) & mask == 0 && (1..=0x1_0000).contains(&blocks) && len <= MAX_LEN
+}
+
+/// What a completed command of `len` bytes gives as a system call would: bytes, or a negative errno.
+#[inline]
+pub(super) fn outcome(result: i32, len: usize) -> i32 {
+    // The kernel says EINTR of what it cancelled, as where it resets the controller.
+    const CANCELLED: i32 = -Errno::EINTR.0;
+    match result {
+        0 => len as i32,
+        CANCELLED => -Errno::EAGAIN.0,
+        failure @ ..0 => failure,
+        status => -errno(status).0,
+    }
+}
+
+/// The errno that says what a status does; EIO for what has no better one.
+#[cold]
+fn errno(status: i32) -> Errno {
+    match status & STATUS {
+        0x001 => Errno::EOPNOTSUPP,     // invalid opcode
+        0x002 => Errno::EINVAL,         // invalid field
+        0x00B => Errno::ENODEV,         // invalid namespace
+        0x020 => Errno::EROFS,          // namespace is write protected
+        0x080 => Errno::ENXIO,          // logical block out of range
+        0x081 => Errno::ENOSPC,         // capacity exceeded
+        0x281 => Errno::ENODATA,        // unrecovered read error
+        0x282..=0x284 => Errno::EILSEQ, // guard, application tag, reference tag
+        _ => Errno::EIO,
+    }
+}
+
+/// A system call on a character device: a negative errno, or what the device says, which is no success either unless it is 0.
+struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
+
+// SAFETY: each operation is used with the structure that the kernel reads and writes for it.
+unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
+    type Output = i32;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
+        Ok(output)
+    }
+}
+
+/// The number of the namespace that a character device stands for.
+pub(crate) fn namespace_number(device: BorrowedFd<'_>) -> Result<u32, Errno> {
+    // SAFETY: the operation takes no argument.
+    let number = unsafe { ioctl(device, Call::<IOCTL_ID, ()>(&mut ())) }?;
+    u32::try_from(number).map_err(|_| Errno::EINVAL)
+}
+
+/// What Identify tells of a namespace, or of its controller.
+pub(crate) fn identify(
+    device: BorrowedFd<'_>,
+    namespace: Option<u32>,
+) -> Result<[u8; 4096], Errno> {
+    let mut structure = [0_u8; 4096];
+    let mut command = Command {
+        opcode: IDENTIFY,
+        namespace: namespace.unwrap_or(0),
+        address: structure.as_mut_ptr() as u64,
+        data_len: structure.len() as u32,
+        cdw10: u32::from(namespace.is_none()),
+        ..Command::default()
+    };
+    // SAFETY: the command writes to `structure` alone, and within its length.
+    match unsafe { ioctl(device, Call::<IOCTL_ADMIN, Command>(&mut command)) }? {
+        0 => Ok(structure),
+        status => Err(errno(status)),
+    }
+}
+
+/// Reads by one system call; EINVAL for what one command cannot carry.
+#[inline(always)]
+pub(crate) fn read_now(
+    device: BorrowedFd<'_>,
+    namespace: NamespaceId,
+    buf: &mut [u8],
+    at: u64,
+) -> Result<usize, Errno> {
+    let memory = (buf.as_mut_ptr() as u64, buf.len() as u32);
+    let command = Command::io(namespace, Action::Read, at, buf.len(), memory);
+    let mut command = Command64 { command, result: 0 };
+    // SAFETY: the command writes to `buf` alone, within its length.
+    let status = unsafe { ioctl(device, Call::<IOCTL_IO64, Command64>(&mut command)) };
+    match outcome(status.unwrap_or_else(|errno| -errno.raw_os_error()), buf.len()) {
+        failure @ ..0 => Err(Errno(-failure)),
+        count => Ok(count as usize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMESPACE: NamespaceId = NamespaceId { number: 7, shift: 9 };
+
+    #[test]
+    fn a_command_carries_whole_blocks_and_at_most_as_many_as_it_can_count() {
+        assert!(carries(NAMESPACE, 512, 512) && carries(NAMESPACE, 0, 512 << 16));
+        for (at, len) in [(0, 0), (0, 511), (1, 512), (0, (512 << 16) + 512)] {
+            assert!(!carries(NAMESPACE, at, len), "{len} at {at}");
+            let command = Command::io(NAMESPACE, Action::Read, at, len, (0xABCD, len as u32));
+            assert_eq!(command.bytes(), [0; 80], "the namespace 0 is refused");
+        }
+    }
+
+    #[test]
+    fn a_command_has_its_fields_where_the_kernel_and_the_specification_have_them() {
+        let at = 0x1_2345_6789_u64 << 9;
+        let command = Command::io(NAMESPACE, Action::WriteThrough, at, 4096, (0xABCD, 4096));
+        let bytes = command.bytes();
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!((bytes[0], word(4)), (0x01, 7));
+        assert_eq!((word(24), word(36)), (0xABCD, 4096));
+        assert_eq!((word(40), word(44), word(48)), (0x2345_6789, 1, 7 | 1 << 30));
+        assert_eq!((URING_IO, IOCTL_IO64), (0xC048_4E80, 0xC050_4E48));
+    }
+
+    #[test]
+    fn a_status_is_an_errno() {
+        assert_eq!(outcome(0, 4096), 4096);
+        assert_eq!(outcome(-11, 4096), -11);
+        // "Do not retry" is set beside the code.
+        assert_eq!(outcome(0x4080, 4096), -Errno::ENXIO.0);
+        assert_eq!(outcome(0x7FF, 4096), -Errno::EIO.0);
+    }
+}

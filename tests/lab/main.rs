@@ -1,0 +1,14 @@
+//! What needs devices that a machine seldom has to give away: NVMe namespaces, polled queues. Runs only in the guest of
+//! `./x lab`, whose job (lab/test.sh) makes the devices, and never on a machine's own.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod host;
+mod nvme;
+mod polled;
+mod reads;
+
+/// What the guest's job gave to the tests by this name: a device's path, or the path of a file.
+fn given(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("no {name}: these tests run by ./x lab"))
+}
