@@ -205,6 +205,11 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.pop())
     }
 
+    #[inline]
+    fn take_fresh(&mut self) -> bool {
+        with_queue!(self, queue => queue.take_fresh())
+    }
+
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         with_queue!(self, queue => queue.register_buffers(count, size))
     }

@@ -118,6 +118,12 @@ pub trait DeviceQueue {
     /// Takes a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
+    /// Whether a bio that was popped since this was last asked may have been carried out since then. Who must know until when the
+    /// popped bios were under way asks after a pop, and looks at a clock only if so: queues see completions in batches.
+    fn take_fresh(&mut self) -> bool {
+        true
+    }
+
     /// Buffers registered with the device, so that a request need not pin their pages each time. Plain aligned buffers where
     /// there is nothing to register with.
     ///
@@ -262,11 +268,12 @@ pub struct Immediate<T> {
     transfers: T,
     done: VecDeque<Done>,
     depth: usize,
+    fresh: bool,
 }
 
 impl<T: Transfers> Immediate<T> {
     pub(crate) fn new(transfers: T, depth: usize) -> Self {
-        Self { transfers, done: VecDeque::with_capacity(depth), depth }
+        Self { transfers, done: VecDeque::with_capacity(depth), depth, fresh: false }
     }
 }
 
@@ -331,6 +338,7 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
             Ok(mut device) => run(&mut device, &mut bio),
             Err(errno) => Err(errno),
         };
+        self.fresh = true;
         self.done.push_back(Done { bio, result });
         Ok(())
     }
@@ -343,6 +351,11 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
     #[inline]
     fn wait(&mut self, _min: usize) -> Result<(), Errno> {
         Ok(())
+    }
+
+    #[inline]
+    fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
     }
 
     #[inline]

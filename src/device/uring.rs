@@ -281,6 +281,11 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         Some(Done { bio: Bio { op, flags, dev, at, memory, end }, result: result(raw) })
     }
 
+    #[inline]
+    fn take_fresh(&mut self) -> bool {
+        self.ring.take_fresh()
+    }
+
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         self.ring.register(count, size)
     }

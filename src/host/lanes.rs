@@ -26,6 +26,8 @@ pub(crate) struct Lanes {
     devices: Vec<Option<Dev>>,
     requests: Vec<Option<Request>>,
     free: Vec<u32>,
+    /// The proof of the leases was young after everything was carried out that the device's queue has seen.
+    young: bool,
 }
 
 /// The way of one tenure of one file.
@@ -89,6 +91,7 @@ impl Lanes {
             devices: Vec::new(),
             requests: Vec::new(),
             free: Vec::new(),
+            young: false,
         }
     }
 
@@ -231,10 +234,15 @@ impl Lanes {
     ) {
         let Some(Request { token, pos, way }) = self.remove(completion.token) else { return };
         completion.token = token;
+        if device.take_fresh() || !self.young {
+            self.young = self.shared.keeping.keeper().proof().is_young();
+        }
         let again = match way {
             Way::Raw(lane) => {
-                let believed = completion.result.is_ok()
-                    && lane.file.borrow().as_ref().is_some_and(|file| file.believes(lane.tenure));
+                let stands = |file: &Arc<OpenFile>| file.file.tenure().stands(lane.tenure);
+                let believed = self.young
+                    && completion.result.is_ok()
+                    && lane.file.borrow().as_ref().is_some_and(stands);
                 let file = if believed { None } else { lane.file.borrow().clone() };
                 drop(lane.leave());
                 file

@@ -78,6 +78,10 @@ pub(crate) struct Ring<T, W: Width = Narrow> {
     free: Vec<u32>,
     /// Completions that were seen while waiting for another request.
     early: VecDeque<(u32, i32)>,
+    /// How many completions at the head of the kernel's queue were seen to be there.
+    ready: usize,
+    /// Completions were seen since [`Self::take_fresh`] was asked.
+    fresh: bool,
     /// Which of the registered files are in use; empty where none was registered yet.
     files: Vec<bool>,
     number: RingNumber,
@@ -103,6 +107,8 @@ impl<T, W: Width> Ring<T, W> {
             free: (0..entries).rev().collect(),
             // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
             early: VecDeque::with_capacity(entries as usize),
+            ready: 0,
+            fresh: false,
             files: Vec::new(),
             number: next_ring(),
             registered: None,
@@ -200,6 +206,7 @@ impl<T, W: Width> Ring<T, W> {
         let Some(index) = self.free.pop() else { return Err((memory, attached)) };
         self.slots[index as usize] = Some(Slot { memory, attached, iovecs: Vec::new() });
         self.early.push_back((index, result));
+        self.fresh = true;
         Ok(())
     }
 
@@ -227,6 +234,7 @@ impl<T, W: Width> Ring<T, W> {
                 return Ok(());
             }
             // The kernel polls for no completion while one lies in the queue.
+            (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 self.early.push_back(seen::<T, W>(&self.slots, &entry.into()));
             }
@@ -260,13 +268,25 @@ impl<T, W: Width> Ring<T, W> {
         let (index, result) = match self.early.pop_front() {
             Some(early) => early,
             None => {
-                let entry = self.ring.completion().next()?;
+                let mut completions = self.ring.completion();
+                if self.ready == 0 {
+                    self.ready = completions.len();
+                    self.fresh = true;
+                }
+                let entry = completions.next()?;
+                self.ready -= 1;
                 seen::<T, W>(&self.slots, &entry.into())
             }
         };
         let slot = self.slots[index as usize].take()?;
         self.free.push(index);
         Some((slot.attached, slot.memory, result))
+    }
+
+    /// Whether completions that were popped since this was last asked may have come to pass since then.
+    #[inline]
+    pub(crate) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
     }
 
     /// Reads into lent memory, all at once, and waits for every one of them. The request's position is each transfer's own.
@@ -302,6 +322,7 @@ impl<T, W: Width> Ring<T, W> {
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
+        (self.ready, self.fresh) = (0, true);
         for entry in self.ring.completion() {
             let entry: cqueue::Entry = entry.into();
             if entry.user_data() & BORROWED == 0 {

@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType as OsFileType, Mode, OFlags};
+use rustix::io::Errno as OsErrno;
 
 pub use self::checks::HostFs;
 pub use self::keeper::{Keeper, Keeping};
@@ -99,9 +100,15 @@ impl HostFile {
         beneath: impl FnOnce(u32, u32) -> Result<Beneath, Refusal>,
     ) -> Result<Arc<Self>> {
         let named = |errno| Error::io(errno, path.display().to_string());
-        // NONBLOCK, since a FIFO without a writer would be waited for, and so would the break of somebody's write lease.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(named)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let open = |flags| rustix::fs::open(path, flags, Mode::empty());
+        // NONBLOCK, since a FIFO without a writer would be waited for. A file on which somebody has a write lease is worth to be
+        // waited for.
+        let file = match open(flags | OFlags::NONBLOCK) {
+            Err(OsErrno::AGAIN) => open(flags),
+            opened => opened,
+        };
+        let file = file.map_err(named)?;
         let file = File::from(file);
         let facts = Facts::of(file.as_fd()).map_err(named)?;
         match OsFileType::from_raw_mode(facts.statx.stx_mode.into()) {
