@@ -1,9 +1,33 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap opens an ext2, ext3 or ext4 volume that nobody has mounted, maps its files' extents itself, and hands the block
-//! device one request for a read. The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
+//! ironmap maps a file's extents itself, and hands the block device one request for a read. There are two ways in: a [`Volume`] is
+//! an ext2, ext3 or ext4 file system that nobody has mounted; a [`Host`] reads files of a mounted ext4 or XFS around the kernel,
+//! each while a lease stands that keeps writers out. The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
 //!
-//! # A first program
+//! # Files of a mounted file system
+//!
+//! ```no_run
+//! use ironmap::units::FilePos;
+//! use ironmap::{FileOptions, Host, HostOptions, QueueOptions};
+//!
+//! # fn main() -> ironmap::Result<()> {
+//! let host = Host::new(&HostOptions::default())?; // one for all files
+//! let file = host.open("/var/lib/db/000123.sst", FileOptions::default())?;
+//! if let Some(refusal) = file.host().and_then(|report| report.refusal) {
+//!     println!("read through the kernel: {refusal}"); // never an error, never other bytes
+//! }
+//!
+//! let mut queue = host.queue(&QueueOptions::default())?; // one per thread
+//! let mut block = vec![0; 4096];
+//! file.read_at(&mut queue, &mut block, FilePos(8192))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Whoever opens the file for writing is let through within a millisecond or so; from then on the kernel serves the handle, and the
+//! lease is taken again when the writer has gone. [`fs::host`] says why this is safe.
+//!
+//! # Files of a volume
 //!
 //! ```no_run
 //! use ironmap::fs::ext4::Follow;
@@ -64,13 +88,13 @@
 //!
 //! | Layer | What it decides |
 //! |---|---|
-//! | [`Volume`], [`Location`] | opens a device exclusively, finds the format; the only place that knows both |
+//! | [`Volume`], [`Location`], [`Host`] | opens a device, finds the format; the only places that know both |
 //! | [`File`], [`Queue`] | a handle shared by threads; a thread's own way down |
 //! | [`dio`] | simple path or generic path, bouncing, completion |
 //! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline |
 //! | [`bio`] | one request and the memory that it owns |
-//! | [`device`] | psync, io_uring, dax, null, sim; limits and alignment |
-//! | [`fs`] | ext4: the map and the name space, metadata checked before it is believed |
+//! | [`device`] | psync, io_uring, NVMe passthrough, dax, null, sim; limits and alignment; the doors to a mounted device |
+//! | [`fs`] | ext4: the map and the name space, metadata checked before it is believed; host: leases and the kernel's maps |
 //! | `sys` | rings, mappings, buffers: the only unsafe code, each use with its proof |
 //!
 //! # Errors
@@ -103,7 +127,7 @@ mod volume;
 pub use device::{Engine, QueueOptions};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions};
-pub use host::Host;
+pub use host::{Host, HostOptions, HostReport};
 pub use location::Location;
 pub use probe::probe;
 pub use queue::Queue;
