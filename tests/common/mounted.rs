@@ -10,7 +10,7 @@ use super::image::{scratch, words};
 /// A mounted file system on a loop device.
 pub(crate) struct Mounted {
     device: String,
-    _dir: TempDir,
+    scratch_dir: TempDir,
     mount: PathBuf,
 }
 
@@ -23,7 +23,7 @@ impl Mounted {
         std::fs::create_dir(&mount).unwrap();
         let args = ["--find", "--show", image.to_str().unwrap()];
         let device = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
-        let mounted = Self { device, _dir: dir, mount };
+        let mounted = Self { device, scratch_dir: dir, mount };
         let mut command = words(mkfs);
         let program = command.remove(0);
         command.extend(["-q", &mounted.device]);
@@ -49,6 +49,11 @@ impl Mounted {
 
     fn mount(&self, options: &str) {
         run("mount", &["-o", options, &self.device, self.mount.to_str().unwrap()]);
+    }
+
+    /// The file that the device is made of.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.scratch_dir.path().join("image")
     }
 
     /// The block device.
