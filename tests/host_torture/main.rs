@@ -277,12 +277,11 @@ fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
         "{name}: {waits} writers waited for a lease: p50 {} us, p99 {} us, at most {} us",
         shares[0], shares[1], shares[2]
     );
-    let counts: Vec<_> = mutator::OPERATIONS
-        .iter()
+    let operations = mutator::OPERATIONS.iter().map(|(name, _)| name).chain(&others::ACTS);
+    let counts = operations
         .enumerate()
-        .map(|(number, (operation, _))| format!("{operation} {}", ledger.counted(number)))
-        .collect();
-    eprintln!("{name}: {}", counts.join(", "));
+        .map(|(number, operation)| format!("{operation} {}", ledger.counted(number)));
+    eprintln!("{name}: {}\n", counts.collect::<Vec<_>>().join(", "));
     assert!(raw > 0.2, "most reads were not raw: this proves nothing");
     assert!(seen.breaks > 0 && waits > 0, "nobody broke a lease: this proves nothing");
     assert!(shares[0] <= 50_000, "writers wait too long");

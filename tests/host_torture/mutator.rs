@@ -56,7 +56,9 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, number: usize) {
     let rng = Rng::new(setting.seed ^ (number as u64) << 32);
     let mut mutator = Mutator { setting, ledger, rng, number, ids: vec![0; FILES] };
     for slot in 0..FILES {
-        mutator.recreate(slot).expect("room for the files");
+        while let Err(error) = mutator.recreate(slot) {
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+        }
     }
     while !ledger.stopped() {
         let slot = mutator.rng.below(FILES as u64) as usize;

@@ -5,6 +5,7 @@ use std::fs::File as OsFile;
 use std::io::IoSliceMut;
 use std::ops::AddAssign;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use ironmap::bio::Buffer;
 use ironmap::dio::{Completion, DioFlags};
@@ -188,6 +189,10 @@ impl Reader<'_> {
 
     fn submit(&mut self, handle: &Handle) {
         if self.in_flight.len() == DEPTH {
+            if self.rng.below(6) == 0 {
+                // A thread may be away for long, with requests that it has not handed to the device, or has not popped.
+                std::thread::sleep(Duration::from_millis(self.rng.below(100)));
+            }
             let wanted = self.rng.below(DEPTH as u64) as usize;
             self.reap(wanted);
         }
