@@ -137,13 +137,14 @@ impl Drop for BreakTime {
 /// What the process that is stopped and the test share.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
 const PATH: &str = "IRONMAP_LEASE_PATH";
-// Its words: the reads so far, the raw ones, the lowest version allowed, and whether to go on.
+// Its words: the reads so far, the raw ones, the lowest version allowed, whether it is over, and whether to keep the processor busy.
 const READS: usize = 0;
 const RAW: usize = 1;
 const LOWEST: usize = 2;
 const ENDED: usize = 3;
+const BUSY: usize = 4;
 
-/// Several threads that read and judge, until they are told to end.
+/// Several threads that read and judge, until they are told to end. The thread that is told of broken leases comes last.
 #[test]
 #[ignore = "is started by another test"]
 fn reading_process() {
@@ -154,12 +155,39 @@ fn reading_process() {
     let memory = Shared::open(Path::new(&memory));
     let host = Host::new(&HostOptions { engine: Engine::Psync }).unwrap();
     let file = open(&host, Path::new(&path));
+    use_one_processor();
+    let watching = thread_named("ironmap-lease");
+    run("chrt", &["--idle", "--pid", "0", &watching]);
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As long as it is busy, a thread that comes last never comes.
+            while memory[ENDED].load(SeqCst) == 0 {
+                if memory[BUSY].load(SeqCst) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
         for thread in 0..4 {
             let (memory, host, file) = (&memory, &host, &file);
             scope.spawn(move || judge_reads(memory, host, file, thread));
         }
     });
+}
+
+fn use_one_processor() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+    let first = allowed.and_then(|list| list.split([',', '-']).next()).unwrap();
+    run("taskset", &["--all-tasks", "--cpu-list", "--pid", first, &std::process::id().to_string()]);
+}
+
+fn thread_named(name: &str) -> String {
+    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let named = threads.find(|thread| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
+    let thread = named.unwrap_or_else(|| panic!("no thread is named {name}"));
+    thread.file_name().into_string().unwrap()
 }
 
 fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
@@ -190,10 +218,10 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
 /// nobody has told it yet.
 #[test]
 fn a_stopped_process_believes_nothing() {
-    require!([Need::Root, Need::Tool("losetup")]);
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
     let _alone = alone();
     let _time = BreakTime::set(1);
-    for _ in 0..3 {
+    for _ in 0..2 {
         let full = Full::new();
         let scratch = scratch_in(Path::new("/dev/shm"));
         let name = scratch.path().join("memory");
@@ -202,6 +230,7 @@ fn a_stopped_process_believes_nothing() {
         let variables: [(&str, &OsStr); 2] = [(MEMORY, name.as_ref()), (PATH, full.path.as_ref())];
         let mut reader = Process::start("reading_process", &variables);
         until("it reads raw", || memory[RAW].load(SeqCst) > 100 || !reader.runs());
+        memory[BUSY].store(1, SeqCst);
         reader.signal(Signal::STOP);
         reader.wait_stopped();
 
@@ -209,7 +238,10 @@ fn a_stopped_process_believes_nothing() {
         full.rewrite();
         assert!(begin.elapsed() >= Duration::from_millis(500), "the lease was let go");
         memory[LOWEST].store(2, SeqCst);
+        let reads = memory[READS].load(SeqCst);
         reader.signal(Signal::CONT);
+        until("it reads on", || memory[READS].load(SeqCst) > reads + 100 || !reader.runs());
+        memory[BUSY].store(0, SeqCst);
         let raw = memory[RAW].load(SeqCst);
         until("it reads raw again", || memory[RAW].load(SeqCst) > raw + 100 || !reader.runs());
         memory[ENDED].store(1, SeqCst);
