@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::command::run;
 use common::image::scratch_in;
 use common::mounted::Mounted;
-use common::process::{self, Process, until};
+use common::process::{self, Process, pause, until};
 use common::ranges::bytes;
 use common::skip::Need;
 use common::sys::Shared;
@@ -144,9 +144,8 @@ const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// Several threads that read and judge, until they are told to end. The thread that is told of broken leases comes last.
+/// The process that is stopped; no test of its own. Several threads that read and judge, until they are told to end. The thread that is told of broken leases comes last.
 #[test]
-#[ignore = "is started by another test"]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
         return;
@@ -163,7 +162,7 @@ fn reading_process() {
             // As long as it is busy, a thread that comes last never comes.
             while memory[ENDED].load(SeqCst) == 0 {
                 if memory[BUSY].load(SeqCst) == 0 {
-                    std::thread::sleep(Duration::from_millis(1));
+                    pause(Duration::from_millis(1));
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! Other processes: this test program once more, running one of its ignored tests.
+//! Other processes: this test program once more, running a test that otherwise has nothing to do.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -16,11 +16,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the ignored test of this name with these variables. What it prints to standard error is seen.
+    /// Starts the test of this name with these variables. What it prints to standard error is seen.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);
-        command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
         command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
         let name = variables.iter().map(|(_, value)| value.to_string_lossy()).collect::<Vec<_>>();
         Self { name: name.join(" "), child: command.spawn().expect("a process") }
@@ -71,6 +71,11 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
         assert!(begin.elapsed() < PATIENCE, "waited too long: {what}");
-        std::thread::sleep(Duration::from_millis(1));
+        pause(Duration::from_millis(1));
     }
+}
+
+/// Lets others have their turn. It is the pace of a load, or of looking again; nothing may depend on how long it takes.
+pub(crate) fn pause(time: Duration) {
+    std::thread::park_timeout(time);
 }

@@ -183,9 +183,8 @@ fn variable(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Another process of the torture.
+/// Another process of the torture; no test of its own.
 #[test]
-#[ignore = "is started by the others"]
 fn process() {
     let Ok(role) = std::env::var(Setting::ROLE) else { return };
     process::end_with_parent();
@@ -241,7 +240,7 @@ fn torture(kind: Kind) {
             })
             .collect();
         while begin.elapsed() < Duration::from_secs(seconds) && !ledger.stopped() {
-            std::thread::sleep(Duration::from_millis(20));
+            process::pause(Duration::from_millis(20));
             let running = processes.iter_mut().all(Process::runs);
             if !running {
                 break;

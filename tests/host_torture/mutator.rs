@@ -13,6 +13,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::Setting;
+use super::common::process::pause;
 use super::common::rng::Rng;
 use super::common::sys::{Shared, truncate};
 use super::ledger::{self, CELL, Change, FOREIGN, LARGEST, Ledger, content, word};
@@ -79,9 +80,9 @@ impl Mutator<'_> {
         self.setting.slot(self.number, slot)
     }
 
-    /// Other processes have their turn: it is no matter for how long.
+    /// Readers may take the lease meanwhile.
     fn pause(&mut self, most: u64) {
-        std::thread::sleep(Duration::from_millis(self.rng.below(most)));
+        pause(Duration::from_millis(self.rng.below(most)));
     }
 
     /// A range of whole words; often of whole cells.

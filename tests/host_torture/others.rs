@@ -10,6 +10,7 @@ use ironmap::bio::Buffer;
 use rustix::fs::{FlockOperation, OFlags};
 
 use super::common::command::output;
+use super::common::process::pause;
 use super::common::rng::Rng;
 use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
@@ -116,7 +117,7 @@ pub(crate) fn administer(setting: &Setting, ledger: &Ledger) {
         if done {
             ledger.count(FIRST + act);
         }
-        std::thread::sleep(Duration::from_millis(rng.below(100)));
+        pause(Duration::from_millis(rng.below(100)));
     }
 }
 

@@ -15,6 +15,7 @@ use ironmap::units::FilePos;
 use ironmap::{File, FileOptions, Queue, QueueOptions};
 
 use super::Setting;
+use super::common::process::pause;
 use super::common::ranges::{bytes, pieces};
 use super::common::rng::Rng;
 use super::ledger::{LARGEST, Ledger, Look, name_of};
@@ -191,7 +192,7 @@ impl Reader<'_> {
         if self.in_flight.len() == DEPTH {
             if self.rng.below(6) == 0 {
                 // A thread may be away for long, with requests that it has not handed to the device, or has not popped.
-                std::thread::sleep(Duration::from_millis(self.rng.below(100)));
+                pause(Duration::from_millis(self.rng.below(100)));
             }
             let wanted = self.rng.below(DEPTH as u64) as usize;
             self.reap(wanted);

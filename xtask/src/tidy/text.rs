@@ -7,8 +7,9 @@ use super::tokens::{starts_with, tokens};
 /// More lines than this are more than one concept.
 const MAX_LINES: usize = 600;
 
-/// The only places for unsafe code: system calls and memory of the kernel's, and the two crates that speak C.
-const UNSAFE_ROOMS: [&str; 3] = ["src/sys", "crates/ironmap-capi", "crates/ironmap-fio"];
+/// The only places for unsafe code: system calls and memory of the kernel's, the same for the tests, and the two crates that speak C.
+const UNSAFE_ROOMS: [&str; 4] =
+    ["src/sys", "tests/common/sys.rs", "crates/ironmap-capi", "crates/ironmap-fio"];
 
 /// Words for work left undone. Spelt so that this file passes its own check.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
