@@ -3,10 +3,12 @@
 mod common;
 
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
+use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
 use common::mounted::Mounted;
 use common::skip::Need;
+use ironmap::dio::DioFlags;
 use ironmap::fs::host::Refusal;
 use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
@@ -62,5 +64,29 @@ fn files_of_ext4_and_xfs_are_read_raw_while_nobody_writes() {
         assert!(read_all(&file, &mut queue) == second);
         assert_eq!(queue.stats().kernel_served, served);
         drop(OsFile::open(&path).unwrap());
+    }
+}
+
+/// The slices of a vectored read are the caller's: a raw read that is thrown away is done again into the same ones.
+#[test]
+fn a_vectored_read_leaves_its_slices_as_they_were() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let expected = content(8200, 1);
+    let path = mounted.write("file", &expected);
+    let (host, mut queue) = host();
+    let file = host.open(&path, FileOptions::default()).unwrap();
+    for raw in [true, false] {
+        let writer = (!raw).then(|| OsOptions::new().write(true).open(&path).unwrap());
+        assert_eq!(file.host().unwrap().is_raw(), raw);
+        let (mut head, mut tail) = ([0; 100], [0; 10_000]);
+        let mut slices = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+        let flags = DioFlags::empty();
+        for _ in 0..2 {
+            let count = file.read_vectored_at(&mut queue, &mut slices, FilePos(8), flags).unwrap();
+            assert_eq!((count, slices[0].len(), slices[1].len()), (8192, 100, 10_000));
+            assert!(slices[0][..] == expected[8..108] && slices[1][..8092] == expected[108..]);
+        }
+        drop(writer);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::IoSliceMut;
 
+use smallvec::SmallVec;
+
 use super::{DioFlags, State, Target, generic};
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
@@ -63,7 +65,9 @@ fn copy_through<Q: DeviceQueue, M: MapFile>(
 ) -> Result<usize> {
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
     let want = target.size.saturating_sub(pos.0).min(len as u64) as usize;
-    let mut left = &mut bufs[..];
+    // The caller's own slices stay as they are: it may read into them again.
+    let mut slices: SmallVec<[_; 2]> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+    let mut left = &mut slices[..];
     let mut done = 0;
     while done < want {
         let here = FilePos(pos.0 + done as u64);

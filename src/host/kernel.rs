@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
+use smallvec::SmallVec;
 
 use super::handle::OpenFile;
 use crate::device::{BlockFile, OpenMode};
@@ -74,7 +75,10 @@ impl OpenFile {
         }
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
-        let mut left = bufs;
+        // The caller's own slices stay as they are.
+        let mut slices: SmallVec<[_; 2]> =
+            bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        let mut left = &mut slices[..];
         let mut done = 0;
         let mut direct = aligned.is_some();
         while done < len {

@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
+
+/// How long after a break all leases are looked at.
+const AFTER_BREAK: Duration = Duration::from_millis(20);
 
 /// What the threads that keep leases share with the files. One stands for all host files of a [`Host`](crate::Host).
 #[derive(Debug)]
@@ -186,6 +189,9 @@ impl Keeper {
                 Waited::Broken(fd) => {
                     let file = self.files().open.get(&fd).and_then(Weak::upgrade);
                     file.iter().for_each(answer);
+                    // Where many are broken at once, the kernel may have had no room for all signals.
+                    let soon = Instant::now() + AFTER_BREAK;
+                    due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
             }

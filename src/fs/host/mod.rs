@@ -337,5 +337,7 @@ const PAGE: BlockSize = match BlockSize::from_shift(12) {
 impl Drop for HostFile {
     fn drop(&mut self) {
         self.keeper.forget(self.file.as_raw_fd(), self.index);
+        // A process that was forked meanwhile may have the file open still, and the lease would stand as long as it does.
+        self.let_go();
     }
 }

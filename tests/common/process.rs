@@ -1,0 +1,81 @@
+//! Other processes: this test program once more, running a test that otherwise has nothing to do.
+
+use std::ffi::OsStr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+/// Longer than any of them takes to come to its end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that is killed when this is dropped.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+}
+
+impl Process {
+    /// Starts the test of this name with these variables. What it prints to standard error is seen.
+    pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new(program);
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+        command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
+        let name = variables.iter().map(|(_, value)| value.to_string_lossy()).collect::<Vec<_>>();
+        Self { name: name.join(" "), child: command.spawn().expect("a process") }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("a signal");
+    }
+
+    /// Waits until it has stopped after a signal to do so: all of its threads.
+    pub(crate) fn wait_stopped(&self) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
+        until("it stops", || {
+            let mut tasks = std::fs::read_dir(&tasks).expect("its threads").flatten();
+            tasks.all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(stopped))
+        });
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("its state").is_none()
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub(crate) fn finish(mut self) {
+        until(&self.name.clone(), || !self.runs());
+        let status = self.child.wait().expect("its end");
+        assert!(status.success(), "{}: {status}", self.name);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// To be called by such a process first of all: it ends with the one that started it, however that ends.
+pub(crate) fn end_with_parent() {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
+}
+
+/// Looks again and again; fails the test if it takes too long.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < PATIENCE, "waited too long: {what}");
+        pause(Duration::from_millis(1));
+    }
+}
+
+/// Lets others have their turn. It is the pace of a load, or of looking again; nothing may depend on how long it takes.
+pub(crate) fn pause(time: Duration) {
+    std::thread::park_timeout(time);
+}

@@ -1,0 +1,423 @@
+//! What a lease must survive, each made to happen: a process that was stopped while its lease was taken away, requests in flight when
+//! a lease is broken, files closed before their requests come back, a thousand leases broken at once.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs::{File as OsFile, OpenOptions as OsOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::command::run;
+use common::image::scratch_in;
+use common::mounted::Mounted;
+use common::process::{self, Process, pause, until};
+use common::ranges::bytes;
+use common::skip::Need;
+use common::sys::Shared;
+use ironmap::bio::Buffer;
+use ironmap::dio::DioFlags;
+use ironmap::host::{Host, HostOptions};
+use ironmap::units::FilePos;
+use ironmap::{Engine, File, FileOptions, Queue, QueueOptions};
+use rustix::fs::OFlags;
+use rustix::process::{Resource, Rlimit, Signal};
+
+const NONE: DioFlags = DioFlags::empty();
+const LEN: usize = 1 << 20;
+/// The version of what is in the files that get another's blocks.
+const FOREIGN: u64 = 0xf0;
+
+/// They change what holds for all processes, and each needs the processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Content of which each eight bytes say where they are, and in which version.
+fn content(len: usize, version: u64) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|word| (word | version << 48).to_le_bytes()).collect()
+}
+
+/// The lowest and the highest version in what was read from a position. Words that are no word of the file at all have none.
+fn versions(read: &[u8], pos: u64) -> Option<(u64, u64)> {
+    let mut found: Option<(u64, u64)> = None;
+    for (index, word) in (pos / 8..).zip(read.chunks_exact(8)) {
+        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+        let version = word >> 48;
+        if word & 0xffff_ffff_ffff != index || version == FOREIGN {
+            return None;
+        }
+        let (low, high) = found.unwrap_or((version, version));
+        found = Some((low.min(version), high.max(version)));
+    }
+    found
+}
+
+fn host(engine: Engine) -> (Host, Queue) {
+    let host = Host::new(&HostOptions { engine }).unwrap();
+    let queue = host.queue(&QueueOptions::default()).unwrap();
+    (host, queue)
+}
+
+fn open(host: &Host, path: &Path) -> File {
+    let file = host.open(path, FileOptions::default()).unwrap();
+    let report = file.host().unwrap();
+    assert!(report.is_raw(), "{report:?}");
+    file
+}
+
+/// A full file system with one file to be read. Whoever gets blocks, gets those that were just freed.
+struct Full {
+    mounted: Mounted,
+    path: PathBuf,
+}
+
+impl Full {
+    fn new() -> Self {
+        let mounted = Mounted::new("mke2fs -t ext4 -b 4096", 32, "noatime");
+        let path = mounted.write("file", &content(LEN, 1));
+        mounted.write("room", &content(2 * LEN, FOREIGN));
+        let full = Self { mounted, path };
+        full.fill("rest");
+        full
+    }
+
+    fn sync(&self) {
+        run("sync", &["--file-system", self.mounted.dir().to_str().unwrap()]);
+    }
+
+    /// A file of all the space that is left.
+    fn fill(&self, name: &str) {
+        self.sync();
+        let file = OsFile::create_new(self.mounted.path(name)).unwrap();
+        let foreign = content(4096, FOREIGN);
+        for block in 0.. {
+            if file.write_all_at(&foreign, block * 4096).is_err() {
+                break;
+            }
+        }
+        self.sync();
+    }
+
+    /// Hands the file's blocks to another file: whoever reads them now, reads what never was in the file. Then the file has another
+    /// content, elsewhere.
+    fn rewrite(&self) {
+        let writer = OsOptions::new().write(true).open(&self.path).unwrap();
+        writer.set_len(0).unwrap();
+        self.fill("others");
+        std::fs::remove_file(self.mounted.path("room")).unwrap();
+        self.sync();
+        writer.write_all_at(&content(LEN, 2), 0).unwrap();
+    }
+}
+
+/// The time after which the kernel takes leases away, changed until the drop.
+struct BreakTime(String);
+
+impl BreakTime {
+    const PATH: &str = "/proc/sys/fs/lease-break-time";
+
+    fn set(seconds: u32) -> Self {
+        let before = std::fs::read_to_string(Self::PATH).unwrap();
+        std::fs::write(Self::PATH, seconds.to_string()).unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for BreakTime {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::PATH, &self.0);
+    }
+}
+
+/// What the process that is stopped and the test share.
+const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
+const PATH: &str = "IRONMAP_LEASE_PATH";
+// Its words: the reads so far, the raw ones, the lowest version allowed, whether it is over, and whether to keep the processor busy.
+const READS: usize = 0;
+const RAW: usize = 1;
+const LOWEST: usize = 2;
+const ENDED: usize = 3;
+const BUSY: usize = 4;
+
+/// The process that is stopped; no test of its own. Several threads that read and judge, until they are told to end. The thread that is told of broken leases comes last.
+#[test]
+fn reading_process() {
+    let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
+        return;
+    };
+    process::end_with_parent();
+    let memory = Shared::open(Path::new(&memory));
+    let host = Host::new(&HostOptions { engine: Engine::Psync }).unwrap();
+    let file = open(&host, Path::new(&path));
+    use_one_processor();
+    let watching = thread_named("ironmap-lease");
+    run("chrt", &["--idle", "--pid", "0", &watching]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As long as it is busy, a thread that comes last never comes.
+            while memory[ENDED].load(SeqCst) == 0 {
+                if memory[BUSY].load(SeqCst) == 0 {
+                    pause(Duration::from_millis(1));
+                }
+            }
+        });
+        for thread in 0..4 {
+            let (memory, host, file) = (&memory, &host, &file);
+            scope.spawn(move || judge_reads(memory, host, file, thread));
+        }
+    });
+}
+
+fn use_one_processor() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+    let first = allowed.and_then(|list| list.split([',', '-']).next()).unwrap();
+    run("taskset", &["--all-tasks", "--cpu-list", "--pid", first, &std::process::id().to_string()]);
+}
+
+fn thread_named(name: &str) -> String {
+    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let named = threads.find(|thread| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
+    let thread = named.unwrap_or_else(|| panic!("no thread is named {name}"));
+    thread.file_name().into_string().unwrap()
+}
+
+fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
+    let mut queue = host.queue(&QueueOptions::default()).unwrap();
+    let mut block = Buffer::aligned(4096).unwrap();
+    for round in thread.. {
+        if memory[ENDED].load(SeqCst) != 0 {
+            return;
+        }
+        let pos = round * 4096 % LEN as u64;
+        let lowest = memory[LOWEST].load(SeqCst);
+        let served = queue.stats().kernel_served;
+        let count = file.read_at(&mut queue, &mut block, FilePos(pos)).unwrap();
+        memory[READS].fetch_add(1, SeqCst);
+        if queue.stats().kernel_served == served {
+            memory[RAW].fetch_add(1, SeqCst);
+        }
+        let fits = versions(&block[..count], pos).is_some_and(|(low, _)| low >= lowest);
+        if !fits {
+            // The other threads must not go on for ever.
+            memory[ENDED].store(1, SeqCst);
+        }
+        assert!(fits, "at {pos}: {:?}, not {lowest} or more", versions(&block[..count], pos));
+    }
+}
+
+/// A process that was stopped for so long that the kernel took its lease away believes nothing that it reads after that, though
+/// nobody has told it yet.
+#[test]
+fn a_stopped_process_believes_nothing() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
+    let _alone = alone();
+    let _time = BreakTime::set(1);
+    for _ in 0..2 {
+        let full = Full::new();
+        let scratch = scratch_in(Path::new("/dev/shm"));
+        let name = scratch.path().join("memory");
+        let memory = Shared::create(&name, 8);
+        memory[LOWEST].store(1, SeqCst);
+        let variables: [(&str, &OsStr); 2] = [(MEMORY, name.as_ref()), (PATH, full.path.as_ref())];
+        let mut reader = Process::start("reading_process", &variables);
+        until("it reads raw", || memory[RAW].load(SeqCst) > 100 || !reader.runs());
+        memory[BUSY].store(1, SeqCst);
+        reader.signal(Signal::STOP);
+        reader.wait_stopped();
+
+        let begin = Instant::now();
+        full.rewrite();
+        assert!(begin.elapsed() >= Duration::from_millis(500), "the lease was let go");
+        memory[LOWEST].store(2, SeqCst);
+        let reads = memory[READS].load(SeqCst);
+        reader.signal(Signal::CONT);
+        until("it reads on", || memory[READS].load(SeqCst) > reads + 100 || !reader.runs());
+        memory[BUSY].store(0, SeqCst);
+        let raw = memory[RAW].load(SeqCst);
+        until("it reads raw again", || memory[RAW].load(SeqCst) > raw + 100 || !reader.runs());
+        memory[ENDED].store(1, SeqCst);
+        reader.finish();
+    }
+}
+
+/// Requests that were on their way when the lease was broken, and that their thread takes back later, do not bring what is in the
+/// blocks by then: neither those that the device had done before, nor those that it was given after.
+#[test]
+fn requests_in_flight_are_cut() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    for (engine, done_before) in
+        [(Engine::IoUring, true), (Engine::IoUring, false), (Engine::Psync, true)]
+    {
+        let full = Full::new();
+        let (host, mut queue) = host(engine);
+        let file = open(&host, &full.path);
+        submit_all(&file, &mut queue);
+        if done_before {
+            queue.wait(REQUESTS).unwrap();
+        }
+        full.rewrite();
+        let popped = pop_all(&mut queue);
+        for (pos, read) in &popped {
+            assert_eq!(versions(read, *pos), Some((2, 2)), "{engine}, {pos}");
+        }
+        assert_eq!(queue.stats().cut, REQUESTS as u64, "{engine}");
+        assert_eq!(file.host().unwrap().breaks, 1);
+    }
+}
+
+const REQUESTS: usize = 32;
+
+/// Reads of the whole file. Their tokens are their positions.
+fn submit_all(file: &File, queue: &mut Queue) {
+    let len = LEN / REQUESTS;
+    for pos in (0..LEN as u64).step_by(len) {
+        let memory = Buffer::aligned(len).unwrap();
+        file.submit_read(queue, memory, FilePos(pos), NONE, pos).map_err(|r| r.error).unwrap();
+    }
+}
+
+fn pop_all(queue: &mut Queue) -> Vec<(u64, Vec<u8>)> {
+    let mut popped = Vec::new();
+    while queue.outstanding() > 0 {
+        queue.wait(queue.outstanding()).unwrap();
+        while let Some(done) = queue.pop() {
+            let count = done.result.unwrap();
+            popped.push((done.token, bytes(&done.memory)[..count].to_vec()));
+        }
+    }
+    assert_eq!(popped.len(), REQUESTS);
+    popped
+}
+
+/// A handle may go while its requests are in flight: they come back right, and then nobody holds a lease any more. So may the queue.
+#[test]
+fn a_file_is_closed_with_requests_in_flight() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    for engine in [Engine::IoUring, Engine::Psync] {
+        let full = Full::new();
+        let (host, mut queue) = host(engine);
+        let file = open(&host, &full.path);
+        submit_all(&file, &mut queue);
+        drop(file);
+        full.rewrite();
+        for (pos, read) in pop_all(&mut queue) {
+            assert_eq!(versions(&read, pos), Some((2, 2)), "{engine}, {pos}");
+        }
+        assert_eq!(leases_on(&full.path), 0);
+
+        let file = open(&host, &full.path);
+        submit_all(&file, &mut queue);
+        drop(file);
+        for (pos, read) in pop_all(&mut queue) {
+            assert_eq!(versions(&read, pos), Some((2, 2)), "{engine}, {pos}");
+        }
+        assert_eq!(leases_on(&full.path), 0, "the last request holds the file");
+
+        let file = open(&host, &full.path);
+        submit_all(&file, &mut queue);
+        drop(file);
+        drop(queue);
+        assert_eq!(leases_on(&full.path), 0, "the queue waited for its requests");
+    }
+}
+
+/// How many leases the kernel knows of on a file.
+fn leases_on(path: &Path) -> usize {
+    let stat = path.metadata().unwrap();
+    let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
+    let name = format!(" {major:02x}:{minor:02x}:{} ", stat.ino());
+    let locks = std::fs::read_to_string("/proc/locks").unwrap();
+    locks.lines().filter(|line| line.contains("LEASE") && line.contains(&name)).count()
+}
+
+/// A limit of this process, changed until the drop.
+struct Limit(Resource, Rlimit);
+
+impl Limit {
+    fn set(resource: Resource, current: Option<u64>) -> Self {
+        let before = rustix::process::getrlimit(resource);
+        rustix::process::setrlimit(resource, Rlimit { current, ..before }).unwrap();
+        Self(resource, before)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = rustix::process::setrlimit(self.0, self.1);
+    }
+}
+
+/// A thousand leases broken in one go are let go as fast, and taken again when the writers are gone.
+#[test]
+fn a_thousand_leases_are_broken_at_once() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    break_a_thousand();
+}
+
+/// The kernel tells of a broken lease by a signal, of which only so many can wait to be taken.
+#[test]
+fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    let _limit = Limit::set(Resource::Sigpending, Some(10));
+    break_a_thousand();
+}
+
+fn break_a_thousand() {
+    const FILES: usize = 1000;
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let _limit = Limit::set(Resource::Nofile, most);
+    let mounted = Mounted::ext4();
+    let paths: Vec<_> =
+        (0..FILES).map(|number| mounted.write(&number.to_string(), &content(8192, 1))).collect();
+    let (host, mut queue) = host(Engine::Auto);
+    let files: Vec<_> = paths.iter().map(|path| open(&host, path)).collect();
+    let mut read = |file: &File, versions_wanted| {
+        let mut memory = vec![0; 8192];
+        assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 8192);
+        assert_eq!(versions(&memory, 0), Some(versions_wanted));
+        queue.stats().kernel_served
+    };
+    for file in &files {
+        assert_eq!(read(file, (1, 1)), 0);
+    }
+    // This begins to break a lease, and does not wait for it.
+    let nonblock = OFlags::NONBLOCK.bits() as i32;
+    let begin = Instant::now();
+    for path in &paths {
+        let _ = OsOptions::new().write(true).custom_flags(nonblock).open(path);
+    }
+    let writers: Vec<_> =
+        paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
+    let took = begin.elapsed();
+    eprintln!("{FILES} leases broken in {took:?}");
+    // Far less than the time after which the kernel takes them away.
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    for (writer, file) in writers.iter().zip(&files) {
+        assert_eq!(file.host().unwrap().breaks, 1);
+        writer.write_all_at(&content(8192, 2), 0).unwrap();
+        read(file, (2, 2));
+    }
+    drop(writers);
+    until("all are raw again", || {
+        files.iter().for_each(|file| {
+            read(file, (2, 2));
+        });
+        files.iter().all(|file| file.host().unwrap().is_raw())
+    });
+    let served = read(&files[0], (2, 2));
+    for file in &files {
+        assert_eq!(read(file, (2, 2)), served);
+    }
+}

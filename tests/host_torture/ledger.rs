@@ -1,0 +1,289 @@
+//! The oracle: a file in memory that all processes share says what every part of every file may hold just now.
+//!
+//! A word of data says which file it belongs to, where in it and in which version it was written; a hole has zeros. Whoever changes a
+//! file writes down what is to come before the change begins and what is there after it has ended. A reader notes what had ended
+//! before its read and what had begun after it: between these lies what each word can be.
+//!
+//! A kernel's own read beside a write may have some words before and some after it; so each word is judged alone.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::common::sys::Shared;
+
+/// Changes are recorded in cells of this many bytes, as many as a file can have.
+pub(crate) const CELL: u64 = 4096;
+pub(crate) const CELLS: u64 = 128;
+/// The largest size of a file.
+pub(crate) const LARGEST: u64 = CELL * CELLS;
+
+/// How many files can come and go.
+const FILES: u64 = 1 << 14;
+/// Data of files that nobody reads, and that must never be seen in another.
+pub(crate) const FOREIGN: u64 = (1 << 20) - 1;
+
+/// The attribute in which a file's own number stands.
+const ATTRIBUTE: &str = "user.torture";
+
+/// How many waits are counted by their length, in octaves of 4 steps of a microsecond and more.
+const STEPS: usize = 120;
+
+// Where things stand in the shared words. A file's record: a few words of its own, then three for each cell.
+const STOP: usize = 0;
+const NEXT: usize = 1;
+const OPERATIONS: usize = 2;
+const WAITS: usize = 64;
+const RECORDS: usize = 256;
+const RECORD: usize = 8 + 3 * CELLS as usize;
+
+/// A word of data.
+pub(crate) fn word(id: u64, index: u64, version: u64) -> u64 {
+    id << 44 | index << 24 | version
+}
+
+/// Bytes of a file's range as of a version. The range begins and ends at whole words.
+pub(crate) fn content(id: u64, range: Range<u64>, version: u64) -> Vec<u8> {
+    (range.start / 8..range.end / 8)
+        .flat_map(|index| word(id, index, version).to_le_bytes())
+        .collect()
+}
+
+pub(crate) struct Ledger(Shared);
+
+#[derive(Clone, Copy)]
+enum OfFile {
+    /// Odd while it is being changed.
+    Changes,
+    Version,
+    Size,
+    /// Odd while ranges of it lie at other places.
+    Shifts,
+}
+
+#[derive(Clone, Copy)]
+enum OfCell {
+    /// All of the cell has at least this version.
+    Ended,
+    /// None of it has a higher one.
+    Begun,
+    /// The last version that put zeros into it.
+    Zeroed,
+}
+
+impl Ledger {
+    pub(crate) fn create(path: &Path) -> Self {
+        let ledger = Self(Shared::create(path, RECORDS + FILES as usize * RECORD));
+        ledger.0[NEXT].store(1, SeqCst);
+        ledger
+    }
+
+    pub(crate) fn open(path: &Path) -> Self {
+        Self(Shared::open(path))
+    }
+
+    fn file(&self, id: u64, what: OfFile) -> &AtomicU64 {
+        &self.0[RECORDS + id as usize * RECORD + what as usize]
+    }
+
+    fn cell(&self, id: u64, cell: u64, what: OfCell) -> &AtomicU64 {
+        &self.0[RECORDS + id as usize * RECORD + 8 + 3 * cell as usize + what as usize]
+    }
+
+    /// Tells every process and thread to come to its end.
+    pub(crate) fn stop(&self) {
+        self.0[STOP].store(1, SeqCst);
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.0[STOP].load(SeqCst) != 0
+    }
+
+    /// The number of a new file, as long as there are some.
+    pub(crate) fn new_file(&self) -> Option<u64> {
+        let id = self.0[NEXT].fetch_add(1, SeqCst);
+        (id < FILES).then_some(id)
+    }
+
+    /// Counts an operation on a file that was carried out.
+    pub(crate) fn count(&self, operation: usize) {
+        self.0[OPERATIONS + operation].fetch_add(1, SeqCst);
+    }
+
+    pub(crate) fn counted(&self, operation: usize) -> u64 {
+        self.0[OPERATIONS + operation].load(SeqCst)
+    }
+
+    /// Counts how long a writer waited for a lease to go, in microseconds.
+    pub(crate) fn waited(&self, micros: u64) {
+        let octave = (micros + 1).ilog2() as u64;
+        let step = octave * 4 + ((micros + 1 - (1 << octave)) << 2 >> octave);
+        self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
+    }
+
+    /// How many waits there were, and what share of them was not longer than how many microseconds.
+    pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
+        let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
+        let all: u64 = counts.iter().sum();
+        let most = |share: &f64| {
+            let mut left = (all as f64 * share) as u64;
+            let step = counts.iter().position(|count| {
+                let found = *count > left || (*count == left && *share >= 1.0);
+                left = left.saturating_sub(*count);
+                found
+            });
+            // The end of the step.
+            let step = step.unwrap_or(0) as u64 + 1;
+            (((step % 4) << (step / 4)) >> 2) + (1 << (step / 4))
+        };
+        (all, shares.iter().map(most).collect())
+    }
+
+    pub(crate) fn size(&self, id: u64) -> u64 {
+        self.file(id, OfFile::Size).load(SeqCst)
+    }
+
+    /// Begins a change of a file, of which nobody else may change any part meanwhile.
+    pub(crate) fn change(&self, id: u64) -> Change<'_> {
+        self.file(id, OfFile::Changes).fetch_add(1, SeqCst);
+        let version = self.file(id, OfFile::Version).fetch_add(1, SeqCst) + 1;
+        Change { ledger: self, id, version }
+    }
+
+    /// Begins a read.
+    pub(crate) fn look(&self, id: u64, pos: u64, len: usize) -> Look {
+        let changes = self.file(id, OfFile::Changes).load(SeqCst);
+        let shifts = self.file(id, OfFile::Shifts).load(SeqCst);
+        let ended = cells(pos..pos + len as u64)
+            .map(|cell| self.cell(id, cell, OfCell::Ended).load(SeqCst))
+            .collect();
+        Look { id, pos, len, changes, shifts, ended }
+    }
+}
+
+/// All cells that a range touches.
+fn cells(range: Range<u64>) -> Range<u64> {
+    (range.start / CELL).min(CELLS)..range.end.div_ceil(CELL).min(CELLS)
+}
+
+/// A change of a file that is under way.
+pub(crate) struct Change<'a> {
+    ledger: &'a Ledger,
+    pub(crate) id: u64,
+    pub(crate) version: u64,
+}
+
+impl Change<'_> {
+    /// From now on words of the new version can be there.
+    pub(crate) fn data(&self, range: Range<u64>) {
+        for cell in cells(range) {
+            self.ledger.cell(self.id, cell, OfCell::Begun).store(self.version, SeqCst);
+        }
+    }
+
+    /// From now on zeros can be there.
+    pub(crate) fn zeros(&self, range: Range<u64>) {
+        for cell in cells(range.clone()) {
+            self.ledger.cell(self.id, cell, OfCell::Zeroed).store(self.version, SeqCst);
+        }
+        self.data(range);
+    }
+
+    /// From now on nothing older can be there. Cells that are only partly in the range keep what they had.
+    pub(crate) fn ended(&self, range: Range<u64>) {
+        for cell in range.start.div_ceil(CELL)..range.end / CELL {
+            self.ledger.cell(self.id, cell, OfCell::Ended).store(self.version, SeqCst);
+        }
+    }
+
+    /// Ranges may lie at other places, by whole cells, until this is called again.
+    pub(crate) fn shift(&self) {
+        self.ledger.file(self.id, OfFile::Shifts).fetch_add(1, SeqCst);
+    }
+
+    /// Ends the change; the file has this size now.
+    pub(crate) fn end(self, size: u64) {
+        self.ledger.file(self.id, OfFile::Size).store(size, SeqCst);
+        self.ledger.file(self.id, OfFile::Changes).fetch_add(1, SeqCst);
+    }
+}
+
+/// A read that is under way: what had ended before it.
+pub(crate) struct Look {
+    id: u64,
+    pos: u64,
+    len: usize,
+    changes: u64,
+    shifts: u64,
+    ended: Vec<u64>,
+}
+
+impl Look {
+    /// Judges what was read.
+    pub(crate) fn judge(&self, ledger: &Ledger, read: &[u8]) -> Result<(), String> {
+        let first = self.pos.next_multiple_of(8);
+        let words = read.get((first - self.pos) as usize..).unwrap_or_default().chunks_exact(8);
+        let mut found = (first / 8..).zip(words);
+        let wrong = found.find_map(|(index, bytes)| {
+            let value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            self.fault(ledger, index, value).map(|fault| (index, value, fault))
+        });
+        if let Some((index, value, fault)) = wrong {
+            let (id, at, version) = (value >> 44, value >> 24 & 0xf_ffff, value & 0xff_ffff);
+            let found = format!("{value:#018x} (file {id}, byte {}, version {version})", at * 8);
+            return Err(format!("file {}, byte {}: {found}: {fault}", self.id, index * 8));
+        }
+        self.judge_count(ledger, read.len())
+    }
+
+    /// What is wrong with a word.
+    fn fault(&self, ledger: &Ledger, index: u64, value: u64) -> Option<String> {
+        let cell = index * 8 / CELL;
+        if cell >= CELLS {
+            return Some("no file is so large".to_owned());
+        }
+        let of = |what| ledger.cell(self.id, cell, what).load(SeqCst);
+        let ended = self.ended[(cell - self.pos / CELL) as usize];
+        let (zeroed, begun) = (of(OfCell::Zeroed), of(OfCell::Begun));
+        let (id, at, version) = (value >> 44, value >> 24 & 0xf_ffff, value & 0xff_ffff);
+        let shifts = ledger.file(self.id, OfFile::Shifts).load(SeqCst);
+        let fits = if shifts != self.shifts || !shifts.is_multiple_of(2) {
+            let last = ledger.file(self.id, OfFile::Version).load(SeqCst);
+            let aligned = at.abs_diff(index).is_multiple_of(CELL / 8);
+            value == 0 || (id == self.id && aligned && version <= last)
+        } else if value == 0 {
+            zeroed >= ended
+        } else {
+            id == self.id && at == index && (ended..=begun).contains(&version)
+        };
+        (!fits).then(|| {
+            format!("only file {}, versions {ended} to {begun}, zeros of {zeroed}", self.id)
+        })
+    }
+
+    /// Whether the end of the file was where it had to be, unless it was just changed.
+    fn judge_count(&self, ledger: &Ledger, count: usize) -> Result<(), String> {
+        let size = ledger.size(self.id);
+        let changes = ledger.file(self.id, OfFile::Changes).load(SeqCst);
+        let expected = size.saturating_sub(self.pos).min(self.len as u64) as usize;
+        if changes != self.changes || !changes.is_multiple_of(2) || count == expected {
+            return Ok(());
+        }
+        let Self { id, pos, len, .. } = self;
+        Err(format!("file {id}, {len} bytes at {pos}: {count} came, the size is {size}"))
+    }
+}
+
+/// Writes into a new file which one it is.
+pub(crate) fn name(file: &File, id: u64) -> std::io::Result<()> {
+    let flags = rustix::fs::XattrFlags::empty();
+    Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &id.to_le_bytes(), flags)?)
+}
+
+/// Which file it is.
+pub(crate) fn name_of(file: &File) -> u64 {
+    let mut id = [0; 8];
+    rustix::fs::fgetxattr(file, ATTRIBUTE, &mut id[..]).expect("the attribute");
+    u64::from_le_bytes(id)
+}

@@ -1,0 +1,311 @@
+//! Host files are never wrong: threads read them raw while other processes change them in every way, move their blocks, fill the disk
+//! and hand freed blocks to other files.
+//!
+//! - `ledger`: the oracle: what every word of every file may be at any time.
+//! - `reader`: the threads that read and judge.
+//! - `mutator`: processes that change files.
+//! - `others`: processes that reuse blocks, move data, freeze and grow the file system.
+//!
+//! `IRONMAP_TORTURE_SEED` repeats a run as far as chance lets it; `IRONMAP_TORTURE_SECONDS` is how long each file system is tortured.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ledger;
+mod mutator;
+mod others;
+mod reader;
+
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::command::{output, run};
+use common::image::scratch_in;
+use common::mounted::Mounted;
+use common::process::{self, Process};
+use common::rng::Rng;
+use common::skip::Need;
+use ironmap::Engine;
+use ironmap::host::{Host, HostOptions};
+use ledger::Ledger;
+use reader::Seen;
+
+/// How many processes change files.
+const MUTATORS: usize = 2;
+
+/// A file system to be tortured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ext4,
+    Ext4Small,
+    Xfs,
+    XfsReflink,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Ext4, Self::Ext4Small, Self::Xfs, Self::XfsReflink];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Ext4Small => "ext4 with blocks of 1 KiB",
+            Self::Xfs => "XFS",
+            Self::XfsReflink => "XFS with reflink",
+        }
+    }
+
+    fn is_xfs(self) -> bool {
+        matches!(self, Self::Xfs | Self::XfsReflink)
+    }
+
+    fn has_reflink(self) -> bool {
+        self == Self::XfsReflink
+    }
+
+    fn mount(self) -> Mounted {
+        match self {
+            Self::Ext4 => Mounted::new("mke2fs -t ext4 -b 4096", 64, "noatime"),
+            Self::Ext4Small => Mounted::new("mke2fs -t ext4 -b 1024", 64, "noatime"),
+            Self::Xfs => Mounted::xfs(),
+            Self::XfsReflink => Mounted::xfs_with_reflink(),
+        }
+    }
+}
+
+/// What all processes know.
+struct Setting {
+    kind: Kind,
+    seed: u64,
+    ledger: PathBuf,
+    dir: PathBuf,
+    image: PathBuf,
+    device: String,
+}
+
+impl Setting {
+    const IMMUTABLE: &str = "immutable";
+    const DEDUPED: &str = "deduped";
+    const VARIABLES: [&str; 6] = [
+        "IRONMAP_TORTURE_KIND",
+        "IRONMAP_TORTURE_SEED",
+        "IRONMAP_TORTURE_LEDGER",
+        "IRONMAP_TORTURE_DIR",
+        "IRONMAP_TORTURE_IMAGE",
+        "IRONMAP_TORTURE_DEVICE",
+    ];
+    const ROLE: &str = "IRONMAP_TORTURE_ROLE";
+
+    /// Hands the setting to a new process.
+    fn start(&self, role: &str) -> Process {
+        let (kind, seed) = ((self.kind as usize).to_string(), self.seed.to_string());
+        let values: [&OsStr; 6] = [
+            kind.as_ref(),
+            seed.as_ref(),
+            self.ledger.as_ref(),
+            self.dir.as_ref(),
+            self.image.as_ref(),
+            self.device.as_ref(),
+        ];
+        let mut variables = vec![(Self::ROLE, role.as_ref())];
+        variables.extend(Self::VARIABLES.into_iter().zip(values));
+        Process::start("process", &variables)
+    }
+
+    /// Takes it over.
+    fn given() -> Self {
+        let [kind, seed, ledger, dir, image, device] =
+            Self::VARIABLES.map(|name| std::env::var(name).expect("the setting"));
+        let kind = Kind::ALL[kind.parse::<usize>().expect("a number")];
+        let (ledger, dir, image) = (ledger.into(), dir.into(), image.into());
+        Self { kind, seed: seed.parse().expect("a number"), ledger, dir, image, device }
+    }
+
+    /// The path of a mutator's file.
+    fn slot(&self, mutator: usize, slot: usize) -> PathBuf {
+        self.dir.join(format!("slot.{mutator}.{slot}"))
+    }
+
+    fn any_slot(&self, rng: &mut Rng) -> PathBuf {
+        let mutator = rng.below(MUTATORS as u64) as usize;
+        self.slot(mutator, rng.below(mutator::FILES as u64) as usize)
+    }
+
+    /// Files that nobody changes.
+    fn make_fixed(&self, ledger: &Ledger, name: &str) {
+        let file = std::fs::File::create_new(self.dir.join(name)).unwrap();
+        let id = ledger.new_file().unwrap();
+        ledger::name(&file, id).unwrap();
+        let change = ledger.change(id);
+        let size = ledger::LARGEST;
+        change.data(0..size);
+        file.write_all_at(&ledger::content(id, 0..size, change.version), 0).unwrap();
+        change.ended(0..size);
+        change.end(size);
+    }
+}
+
+/// Tells all to stop when a reader fails, so that none waits for its end.
+struct StopOnFailure<'a>(&'a Ledger);
+
+impl Drop for StopOnFailure<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// Makes the immutable file mutable: its directory could not be removed otherwise.
+struct Immutable(PathBuf);
+
+impl Immutable {
+    fn new(path: PathBuf) -> Self {
+        run("chattr", &[OsStr::new("+i"), path.as_os_str()]);
+        Self(path)
+    }
+}
+
+impl Drop for Immutable {
+    fn drop(&mut self) {
+        output("chattr", &[OsStr::new("-i"), self.0.as_os_str()]);
+    }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Another process of the torture; no test of its own.
+#[test]
+fn process() {
+    let Ok(role) = std::env::var(Setting::ROLE) else { return };
+    process::end_with_parent();
+    let setting = Setting::given();
+    let ledger = Ledger::open(&setting.ledger);
+    let _stop = StopOnFailure(&ledger);
+    match role.as_str() {
+        "churn" => others::churn(&setting, &ledger),
+        "administer" => others::administer(&setting, &ledger),
+        number => mutator::run(&setting, &ledger, number.parse().expect("a mutator's number")),
+    }
+}
+
+fn torture(kind: Kind) {
+    // One after the other: they are made to fight for the processors.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seconds = variable("IRONMAP_TORTURE_SECONDS").unwrap_or(6);
+    let seed = variable("IRONMAP_TORTURE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let memory = scratch_in(Path::new("/dev/shm"));
+    let mounted = kind.mount();
+    let setting = Setting {
+        kind,
+        seed,
+        ledger: memory.path().join("ledger"),
+        dir: mounted.dir().to_owned(),
+        image: mounted.image(),
+        device: mounted.device().to_owned(),
+    };
+    let ledger = Ledger::create(&setting.ledger);
+    setting.make_fixed(&ledger, Setting::DEDUPED);
+    setting.make_fixed(&ledger, Setting::IMMUTABLE);
+    let _immutable = Immutable::new(mounted.path(Setting::IMMUTABLE));
+    leave_little(&setting);
+
+    let begin = Instant::now();
+    let mut processes: Vec<_> =
+        (0..MUTATORS).map(|number| setting.start(&number.to_string())).collect();
+    processes.extend(["churn", "administer"].map(|role| setting.start(role)));
+    let hosts = [Engine::IoUring, Engine::Psync, Engine::Auto]
+        .map(|engine| Host::new(&HostOptions { engine }).unwrap());
+    let mut seen = Seen::default();
+    std::thread::scope(|scope| {
+        let (setting, ledger, hosts) = (&setting, &ledger, &hosts);
+        let readers: Vec<_> = [0, 0, 1, 2]
+            .into_iter()
+            .enumerate()
+            .map(|(number, host)| {
+                scope.spawn(move || {
+                    let _stop = StopOnFailure(ledger);
+                    reader::run(setting, ledger, &hosts[host], number as u64)
+                })
+            })
+            .collect();
+        while begin.elapsed() < Duration::from_secs(seconds) && !ledger.stopped() {
+            process::pause(Duration::from_millis(20));
+            let running = processes.iter_mut().all(Process::runs);
+            if !running {
+                break;
+            }
+        }
+        ledger.stop();
+        for reader in readers {
+            seen += reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+    processes.into_iter().for_each(Process::finish);
+    report(&setting, &ledger, seen);
+}
+
+/// Takes most of a large file system's space, so that freed blocks are soon used again.
+fn leave_little(setting: &Setting) {
+    let free = rustix::fs::statvfs(&setting.dir).unwrap();
+    let taken = (free.f_bavail * free.f_frsize).saturating_sub(48 << 20);
+    if taken > 0 {
+        let ballast = std::fs::File::create_new(setting.dir.join("ballast")).unwrap();
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&ballast, flags, 0, taken).unwrap();
+    }
+}
+
+/// Says what happened, and fails where it proves nothing.
+fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
+    let name = setting.kind.name();
+    let (waits, shares) = ledger.waits(&[0.5, 0.99, 1.0]);
+    let raw = seen.reads.saturating_sub(seen.kernel_served) as f64 / seen.reads.max(1) as f64;
+    eprintln!("{name}, seed {:#x}: {seen:?}, {:.0} % raw", setting.seed, raw * 100.0);
+    eprintln!(
+        "{name}: {waits} writers waited for a lease: p50 {} us, p99 {} us, at most {} us",
+        shares[0], shares[1], shares[2]
+    );
+    let operations = mutator::OPERATIONS.iter().map(|(name, _)| name).chain(&others::ACTS);
+    let counts = operations
+        .enumerate()
+        .map(|(number, operation)| format!("{operation} {}", ledger.counted(number)));
+    eprintln!("{name}: {}\n", counts.collect::<Vec<_>>().join(", "));
+    assert!(raw > 0.2, "most reads were not raw: this proves nothing");
+    assert!(seen.breaks > 0 && waits > 0, "nobody broke a lease: this proves nothing");
+    assert!(shares[0] <= 50_000, "writers wait too long");
+}
+
+#[test]
+fn ext4_is_never_wrong() {
+    require!([Need::Root, Need::Tool("e4defrag"), Need::Tool("fsfreeze")]);
+    torture(Kind::Ext4);
+}
+
+#[test]
+fn ext4_with_small_blocks_is_never_wrong() {
+    require!([Need::Root, Need::Tool("e4defrag"), Need::Tool("fsfreeze")]);
+    torture(Kind::Ext4Small);
+}
+
+#[test]
+fn xfs_is_never_wrong() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_fsr")]);
+    torture(Kind::Xfs);
+}
+
+#[test]
+fn xfs_with_reflink_is_never_wrong() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_fsr")]);
+    torture(Kind::XfsReflink);
+}
