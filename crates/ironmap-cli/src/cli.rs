@@ -3,12 +3,15 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::cmd::{cat, completions, cp, demo, info, ls, man, map, stat};
+use crate::cmd::{cat, completions, cp, demo, host, info, ls, man, map, stat};
 use crate::failure::{Failure, Report};
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
 MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume.
+
+host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
+host tells which. A volume named host is written ./host.
 
 Nothing is ever written to a volume. One that was not unmounted cleanly is recovered in memory.
 
@@ -21,7 +24,7 @@ Exit codes:
 
 Where several things fail, each has a line on standard error, and the highest code is given.";
 
-/// Reads files of an ext2, ext3 or ext4 volume that is not mounted, at the speed of the device.
+/// Reads files of ext2, ext3 and ext4 volumes that are not mounted, and of mounted ext4 and XFS, at the speed of the device.
 #[derive(Debug, Parser)]
 #[command(name = "ironmap", version, propagate_version = true, after_help = AFTER_HELP)]
 #[command(max_term_width = 100, disable_help_subcommand = true)]
@@ -37,6 +40,7 @@ pub(crate) enum Command {
     Stat(stat::Args),
     Cat(cat::Args),
     Map(map::Args),
+    Host(host::Args),
     Cp(cp::Args),
     Bench(Box<bench::BenchArgs>),
     Demo(demo::Args),
@@ -51,8 +55,9 @@ impl Command {
             Self::Info(args) => info::run(args),
             Self::Ls(args) => ls::run(args, report),
             Self::Stat(args) => stat::run(args),
-            Self::Cat(args) => cat::run(args),
+            Self::Cat(args) => cat::run(args, report),
             Self::Map(args) => map::run(args),
+            Self::Host(args) => host::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
             Self::Demo(args) => demo::run(args, report),

@@ -118,6 +118,11 @@ impl Report {
         self.line(&format!("warning: {message}"));
     }
 
+    /// The same for what went another way than the user may think.
+    pub(crate) fn note(&self, message: impl Display) {
+        self.line(&format!("note: {message}"));
+    }
+
     fn line(&self, message: &str) {
         self.progress.suspend(|| eprintln!("ironmap: {}", one_line(message)));
     }

@@ -1,9 +1,10 @@
-//! The `ironmap` program: files of an ext4 volume that nobody has mounted, from the command line.
+//! The `ironmap` program: files of an ext4 volume that nobody has mounted, and of mounted file systems, from the command line.
 
 mod bench;
 mod cli;
 mod cmd;
 mod failure;
+mod host_stat;
 mod output;
 mod show;
 mod source;

@@ -1,9 +1,12 @@
 //! What commands write: standard output, and the JSON that docs/CLI.md describes.
 
+use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ironmap::fs::host::Refusal;
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use ironmap::host::HostReport;
 use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
@@ -101,6 +104,38 @@ impl Serialize for Encoding {
     }
 }
 
+/// Who serves a file of a mounted file system, and why.
+#[derive(Serialize)]
+pub(crate) struct Served {
+    served_by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<RefusalRecord>,
+}
+
+#[derive(Serialize)]
+struct RefusalRecord {
+    name: &'static str,
+    reason: String,
+}
+
+impl Served {
+    pub(crate) fn of(report: &HostReport) -> Self {
+        let record =
+            |refusal: &Refusal| RefusalRecord { name: refusal.name(), reason: refusal.to_string() };
+        let served_by = if report.is_raw() { "raw" } else { "kernel" };
+        Self { served_by, refusal: report.refusal.as_ref().map(record) }
+    }
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.refusal {
+            None => f.write_str("raw, around the kernel, while a lease stands"),
+            Some(refusal) => write!(f, "the kernel: {}", refusal.reason),
+        }
+    }
+}
+
 /// A file as `ls --json` and `stat --json` give it.
 #[derive(Serialize)]
 pub(crate) struct FileRecord {
@@ -127,11 +162,14 @@ pub(crate) struct FileRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<DeviceRecord>,
     flags: u32,
-    generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     project: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     xattrs: Option<Vec<XattrRecord>>,
+    #[serde(flatten)]
+    served: Option<Served>,
 }
 
 #[derive(Serialize)]
@@ -178,10 +216,16 @@ impl FileRecord {
             created: stat.created.map(time),
             device: stat.device.map(|(major, minor)| DeviceRecord { major, minor }),
             flags: stat.flags,
-            generation: stat.generation,
+            generation: Some(stat.generation),
             project: stat.project,
             xattrs: xattrs.map(|xattrs| xattrs.iter().map(XattrRecord::new).collect()),
+            served: None,
         }
+    }
+
+    /// The same of a file of a mounted file system, whose generation the kernel keeps to itself.
+    pub(crate) fn of_host(self, served: Option<Served>) -> Self {
+        Self { generation: None, served, ..self }
     }
 }
 

@@ -1,9 +1,14 @@
-//! The volume that a command works on: the library's names for what the commands need.
+//! The volume, or the mounted file system, that a command works on: the library's names for what the commands need.
+
+use std::path::Path;
 
 use ironmap::fs::ext4::{Follow, Inode};
 use ironmap::fs::{DirEntry, FileType};
+use ironmap::host::{HostOptions, HostReport};
 use ironmap::units::InodeNo;
-use ironmap::{File, FileOptions, Location, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{
+    Error, ErrorKind, File, FileOptions, Host, Location, OpenOptions, Queue, QueueOptions, Volume,
+};
 
 use crate::failure::Failure;
 use crate::target::Target;
@@ -68,6 +73,37 @@ impl Source {
             return Ok(None);
         }
         inode.read_link().map(Some).map_err(|error| Failure::at(self.name(path), &error))
+    }
+}
+
+/// Mounted file systems, whose files are read around the kernel where that can be.
+pub(crate) struct HostSource(Host);
+
+impl HostSource {
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let host = Host::new(&HostOptions::default());
+        host.map(Self).map_err(|error| Failure::at("host", &error))
+    }
+
+    /// A file's handle, and how it is served.
+    pub(crate) fn file(
+        &self,
+        path: &Path,
+        options: FileOptions,
+    ) -> Result<(File, HostReport), Failure> {
+        let failed = |error: Error| match error.kind() {
+            // It names the path.
+            ErrorKind::Io(_) => Failure::new(error.to_string()),
+            _ => Failure::at(path.display(), &error),
+        };
+        let file = self.0.open(path, options).map_err(failed)?;
+        let report = file.host().ok_or_else(|| Failure::new("a volume's file"))?;
+        Ok((file, report))
+    }
+
+    pub(crate) fn queue(&self) -> Result<Queue, Failure> {
+        let queue = self.0.queue(&QueueOptions::default());
+        queue.map_err(|error| Failure::at("host", &error))
     }
 }
 

@@ -1,8 +1,9 @@
-//! `VOLUME` and `VOLUME:/PATH` on the command line.
+//! `VOLUME`, `VOLUME:/PATH` and `host:FILE` on the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::Location;
@@ -18,11 +19,45 @@ pub(crate) struct Target {
 impl Target {
     fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
+        if bytes.starts_with(HOST) {
+            return Err(
+                "host:FILE is for map, stat and cat (a volume named host is ./host)".to_owned()
+            );
+        }
         let Some(colon) = bytes.windows(2).position(|pair| pair == b":/") else {
             return Err("no path in the volume: write VOLUME:/PATH".to_owned());
         };
         let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
         Ok(Self { volume, path: bytes[colon + 1..].to_vec() })
+    }
+}
+
+/// What comes before the path of a file of a mounted file system.
+const HOST: &[u8] = b"host:";
+
+/// A file of a volume, or of a file system that the kernel has mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Volume(Target),
+    Host(PathBuf),
+}
+
+impl Subject {
+    fn parse(text: &OsStr) -> Result<Self, String> {
+        match text.as_bytes().strip_prefix(HOST) {
+            Some(b"") => Err("no path: write host:FILE".to_owned()),
+            Some(path) => Ok(Self::Host(Path::new(OsStr::from_bytes(path)).to_owned())),
+            None => Target::parse(text).map(Self::Volume),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(target) => target.fmt(f),
+            Self::Host(path) => write!(f, "host:{}", path.display()),
+        }
     }
 }
 
@@ -44,6 +79,11 @@ pub(crate) fn volume() -> impl TypedValueParser<Value = Location> {
 /// The parser of a `VOLUME:/PATH` argument.
 pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
+}
+
+/// The parser of an argument that is `VOLUME:/PATH` or `host:FILE`.
+pub(crate) fn subject() -> impl TypedValueParser<Value = Subject> {
+    OsStringValueParser::new().try_map(|text: OsString| Subject::parse(&text))
 }
 
 #[cfg(test)]
@@ -80,5 +120,23 @@ mod tests {
         assert_eq!(target.volume.path, Path::new("a.img"));
         assert_eq!(target.path, b"/me@home");
         assert_eq!(target.to_string(), "a.img@p2:/me@home");
+    }
+
+    #[test]
+    fn host_comes_before_the_rule_of_the_colon() {
+        let parse = |text: &str| Subject::parse(OsStr::new(text));
+        for path in ["/a:/b", "a", "./host:/x"] {
+            assert_eq!(parse(&format!("host:{path}")), Ok(Subject::Host(path.into())));
+        }
+        let Ok(Subject::Volume(target)) = parse("./host:/x") else { panic!("it is a volume") };
+        assert_eq!(
+            (target.volume.path.as_path(), &*target.path),
+            (Path::new("./host"), &b"/x"[..])
+        );
+        assert!(parse("host:").is_err());
+        assert!(
+            Target::parse(OsStr::new("host:/x")).is_err(),
+            "for commands that know volumes only"
+        );
     }
 }

@@ -236,3 +236,16 @@ fn longest_extent(file: &File) -> Result<(u64, u64, u64)> {
     }
     Ok(longest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raw_device_is_laid_out_like_the_partition_or_like_its_disk() {
+        let place = Place { physical: 4096, partition: Some((1 << 20, 1 << 16)) };
+        assert_eq!(place.on(1 << 20), 4096, "a partition, or its twin");
+        assert_eq!(place.on(1 << 21), 4096 + (1 << 16), "a disk, or its twin");
+        assert_eq!(Place { partition: None, ..place }.on(1 << 21), 4096);
+    }
+}

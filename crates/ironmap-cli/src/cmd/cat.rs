@@ -7,30 +7,32 @@ use std::os::fd::AsFd;
 use ironmap::bio::Buffer;
 use ironmap::fs::ext4::Follow;
 use ironmap::units::FilePos;
+use ironmap::{FileOptions, Queue};
 
-use crate::failure::Failure;
-use crate::source::Source;
-use crate::target::{self, Target};
+use crate::failure::{Failure, Report};
+use crate::source::{HostSource, Source};
+use crate::target::{self, Subject};
 
 /// What one read takes: large enough that the cost of a request does not show.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Writes a file's content to standard output
+///
+/// Where the kernel has to serve a file of a mounted file system, a note on standard error says why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap cat disk.img@p2:/etc/fstab
-  ironmap cat /dev/sdb1:/var/log/syslog | less")]
+  ironmap cat /dev/sdb1:/var/log/syslog | less
+  ironmap cat host:/srv/index/segment.7 | sha256sum")]
 pub(crate) struct Args {
     /// The file
-    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
-    target: Target,
+    #[arg(value_name = "VOLUME:/PATH|host:FILE", value_parser = target::subject())]
+    target: Subject,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (source, inode) = Source::open_target(&args.target, Follow::All)?;
-    let file = source.file(inode, &args.target.path)?;
-    let mut queue = source.queue()?;
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
+    let (file, mut queue) = open(args, report)?;
     let failed = |error: ironmap::Error| Failure::at(&args.target, &error);
     let mut buffer = Buffer::aligned(CHUNK).map_err(failed)?;
     // Without the line buffering of io::Stdout: the chunks are large already.
@@ -43,5 +45,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         out.write_all(&buffer[..count])?;
         pos.0 += count as u64;
+    }
+}
+
+fn open(args: &Args, report: &Report) -> Result<(ironmap::File, Queue), Failure> {
+    match &args.target {
+        Subject::Volume(target) => {
+            let (source, inode) = Source::open_target(target, Follow::All)?;
+            Ok((source.file(inode, &target.path)?, source.queue()?))
+        }
+        Subject::Host(path) => {
+            let source = HostSource::open()?;
+            let (file, found) = source.file(path, FileOptions::default())?;
+            if let Some(refusal) = found.refusal {
+                report.note(format!("{}: read through the kernel: {refusal}", path.display()));
+            }
+            Ok((file, source.queue()?))
+        }
     }
 }

@@ -1,36 +1,40 @@
 //! `ironmap map`: where a file lies, as `filefrag -v` shows it.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Follow, Inode};
-use ironmap::iomap::{Iomap, IomapFlags, IomapType, Mappings};
+use ironmap::iomap::{Iomap, IomapFlags, IomapType, MapFile, Mappings};
 use ironmap::units::FilePos;
-use ironmap::{Error, ErrorKind};
+use ironmap::{Error, ErrorKind, FileOptions};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Encoding, print_json, stdout};
+use crate::output::{Encoding, Served, print_json, stdout};
 use crate::show::one_line;
-use crate::source::Source;
-use crate::target::{self, Target};
+use crate::source::{HostSource, Source};
+use crate::target::{self, Subject, Target};
 
 /// Shows the extents of a file: where its blocks lie on the device
 ///
 /// Blocks that follow each other in the file and on the device are one extent, however many entries the volume has for them.
-/// Preallocated blocks behind the end of the file are shown too.
+/// Preallocated blocks behind the end of a volume's file are shown too, not those of a host file. For a host file that the kernel has
+/// to serve, the reason stands in place of the extents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap map disk.img:/var/lib/db/data
-  ironmap map --json disk.img:/var/lib/db/data | jq '.extents | length'")]
+  ironmap map --json disk.img:/var/lib/db/data | jq '.extents | length'
+  ironmap map host:/srv/index/segment.7")]
 pub(crate) struct Args {
     /// Write one JSON object, with positions and lengths in bytes
     #[arg(long)]
     json: bool,
     /// The file or directory
-    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
-    target: Target,
+    #[arg(value_name = "VOLUME:/PATH|host:FILE", value_parser = target::subject())]
+    target: Subject,
 }
 
 /// A file's map, in bytes.
@@ -41,7 +45,11 @@ struct MapRecord {
     encoding: Encoding,
     size: u64,
     block_size: u32,
-    extents: Vec<ExtentRecord>,
+    /// `None` where the kernel serves the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extents: Option<Vec<ExtentRecord>>,
+    #[serde(flatten)]
+    served: Option<Served>,
 }
 
 #[derive(Serialize)]
@@ -55,29 +63,63 @@ struct ExtentRecord {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (_source, inode) = Source::open_target(&args.target, Follow::All)?;
-    let extents = extents(&inode).map_err(|error| Failure::at(&args.target, &error))?;
-    let encoding = Encoding::of([&*args.target.path]);
-    let record = MapRecord {
-        path: encoding.text(&args.target.path),
-        encoding,
-        size: inode.size(),
-        block_size: inode.stat().block_size,
-        extents,
+    let record = match &args.target {
+        Subject::Volume(target) => of_volume(target)?,
+        Subject::Host(path) => of_host(path)?,
     };
     if args.json { print_json(&record) } else { Ok(print(&args.target, &record)?) }
 }
 
-fn extents(inode: &Inode) -> Result<Vec<ExtentRecord>, Error> {
+fn of_volume(target: &Target) -> Result<MapRecord, Failure> {
+    let (_source, inode) = Source::open_target(target, Follow::All)?;
+    let extents = checked(&inode).map_err(|error| Failure::at(target, &error))?;
+    let encoding = Encoding::of([&*target.path]);
+    Ok(MapRecord {
+        path: encoding.text(&target.path),
+        encoding,
+        size: inode.size(),
+        block_size: inode.stat().block_size,
+        extents: Some(extents),
+        served: None,
+    })
+}
+
+fn checked(inode: &Inode) -> Result<Vec<ExtentRecord>, Error> {
     if !matches!(inode.file_type(), FileType::Regular | FileType::Directory) {
         return Err(Error::new(ErrorKind::WrongFileType, "is neither a file nor a directory"));
     }
+    extents(inode, inode.size())
+}
+
+fn of_host(path: &Path) -> Result<MapRecord, Failure> {
+    let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
+    let (extents, report) = match extents(&file, report.size) {
+        Ok(extents) => (Some(extents), report),
+        // The lease may have gone since.
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            (None, file.host().unwrap_or(report))
+        }
+        Err(error) => return Err(Failure::at(path.display(), &error)),
+    };
+    let name = path.as_os_str().as_bytes();
+    let encoding = Encoding::of([name]);
+    Ok(MapRecord {
+        path: encoding.text(name),
+        encoding,
+        size: report.size,
+        block_size: report.block_size,
+        extents,
+        served: Some(Served::of(&report)),
+    })
+}
+
+fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // To the end of the map, not of the file: what is preallocated lies behind.
-    for iomap in Mappings::new(inode, FilePos(0), FilePos(i64::MAX as u64)) {
+    // To the end of the map, not of the file: what is preallocated in a volume lies behind.
+    for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {
-            extents.push(extent(&iomap, inode.size()));
+            extents.push(extent(&iomap, size));
         }
         if iomap.flags.contains(IomapFlags::LAST) {
             break;
@@ -108,15 +150,19 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
 
 /// In blocks, as filefrag does. `expected` is where the extent would lie if the file had no gap on the device; one that leaves
 /// exactly the space of a hole free is no gap.
-fn print(target: &Target, map: &MapRecord) -> std::io::Result<()> {
+fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));
     let mut out = stdout();
     writeln!(out, "File size of {name} is {size} ({blocks} blocks of {block} bytes)")?;
+    if let Some(served) = &map.served {
+        writeln!(out, "Served by {}", one_line(&served.to_string()))?;
+    }
+    let Some(extents) = &map.extents else { return out.flush() };
     writeln!(out, " ext:     logical_offset:        physical_offset: length:   expected: flags:")?;
     let mut found = 0;
     let mut before: Option<&ExtentRecord> = None;
-    for (index, extent) in map.extents.iter().enumerate() {
+    for (index, extent) in extents.iter().enumerate() {
         let gap = before.and_then(|before| gap(before, extent));
         found += u32::from(index == 0 || gap.is_some());
         before = Some(extent);

@@ -4,6 +4,7 @@ pub(crate) mod cat;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod demo;
+pub(crate) mod host;
 pub(crate) mod info;
 pub(crate) mod ls;
 pub(crate) mod man;

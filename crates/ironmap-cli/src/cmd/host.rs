@@ -1,0 +1,179 @@
+//! `ironmap host`: how files of mounted file systems are served, and why.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use ironmap::FileOptions;
+use ironmap::device::door::DoorKind;
+use ironmap::fs::host::{HostFs, Refusal};
+use ironmap::host::{DeviceReport, HostReport};
+use serde::Serialize;
+
+use crate::failure::{Failure, Report};
+use crate::output::{Encoding, JsonArray, Served, stdout};
+use crate::show::one_line;
+use crate::source::HostSource;
+
+/// Shows how files of mounted file systems are read: around the kernel, or through it and why
+///
+/// A file is read around the kernel (raw) while a lease keeps writers out; the device beneath its file system is then read
+/// directly. What speaks against that is named. A file that the kernel serves is no failure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap host /srv/index/*
+  ironmap host --json /srv/index/* | jq '.[] | select(.served_by == \"kernel\") | .refusal.reason'")]
+pub(crate) struct Args {
+    /// For XFS with reflink: nobody dedupes these files meanwhile
+    #[arg(long)]
+    assume_no_dedupe: bool,
+    /// Write a JSON array, one object a file
+    #[arg(long)]
+    json: bool,
+    /// Files of mounted file systems
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct HostRecord {
+    path: String,
+    #[serde(skip_serializing_if = "Encoding::is_utf8")]
+    encoding: Encoding,
+    #[serde(flatten)]
+    served: Served,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_system: Option<&'static str>,
+    size: u64,
+    block_size: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extents: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<DeviceRecord>,
+    lease: LeaseRecord,
+}
+
+#[derive(Serialize)]
+struct DeviceRecord {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    door: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    base: u64,
+    choice: String,
+}
+
+#[derive(Serialize)]
+struct LeaseRecord {
+    state: &'static str,
+    breaks: u64,
+}
+
+pub(crate) fn run(args: &Args, failures: &mut Report) -> Result<(), Failure> {
+    let source = HostSource::open()?;
+    let options = FileOptions { assume_no_dedupe: args.assume_no_dedupe, ..FileOptions::default() };
+    let mut array = args.json.then(JsonArray::new);
+    for path in &args.files {
+        let report = match source.file(path, options) {
+            Ok((_, report)) => report,
+            Err(failure) => {
+                failures.error(&failure);
+                continue;
+            }
+        };
+        let record = HostRecord::new(&report);
+        match &mut array {
+            Some(array) => array.push(&record)?,
+            None => print(&record, &report)?,
+        }
+    }
+    array.map_or(Ok(()), JsonArray::end)
+}
+
+impl HostRecord {
+    fn new(report: &HostReport) -> Self {
+        let path = report.path.as_os_str().as_bytes();
+        let encoding = Encoding::of([path]);
+        Self {
+            path: encoding.text(path),
+            encoding,
+            served: Served::of(report),
+            file_system: report.fs.map(|fs| match fs {
+                HostFs::Ext => "ext4",
+                HostFs::Xfs => "xfs",
+            }),
+            size: report.size,
+            block_size: report.block_size,
+            extents: report.extents,
+            shared: report.is_raw().then_some(report.shared),
+            device: report.device.as_ref().map(DeviceRecord::new),
+            lease: LeaseRecord { state: lease(report), breaks: report.breaks },
+        }
+    }
+}
+
+impl DeviceRecord {
+    fn new(device: &DeviceReport) -> Self {
+        let door = device.door.as_ref();
+        Self {
+            door: door.map(|(path, _)| path.display().to_string()),
+            kind: door.map(|(_, kind)| match kind {
+                DoorKind::NvmeChar => "nvme_char",
+                DoorKind::WholeDisk => "whole_disk",
+                DoorKind::FileSystem => "file_system",
+            }),
+            base: device.base,
+            choice: device.choice.clone(),
+        }
+    }
+}
+
+/// Whether the lease stands, or what became of it.
+fn lease(report: &HostReport) -> &'static str {
+    match &report.refusal {
+        None => "stands",
+        Some(Refusal::Broken) => "broken",
+        Some(refusal) if refusal.is_temporary() => "waits",
+        Some(_) => "none",
+    }
+}
+
+fn print(record: &HostRecord, report: &HostReport) -> std::io::Result<()> {
+    let mut out = stdout();
+    let mut line = |label: &str, text: &str| writeln!(out, "{label:>13}: {}", one_line(text));
+    line("File", &report.path.to_string_lossy())?;
+    line("Served by", &record.served.to_string())?;
+    let blocks = format!("blocks of {} bytes", record.block_size);
+    line(
+        "File system",
+        &match report.fs {
+            Some(HostFs::Ext) => format!("ext2, ext3 or ext4, {blocks}"),
+            Some(HostFs::Xfs) => format!("XFS, {blocks}"),
+            None => format!("another, {blocks}"),
+        },
+    )?;
+    line("Size", &record.size.to_string())?;
+    if let Some(extents) = record.extents {
+        let shared = if report.shared { ", some shared with other files" } else { "" };
+        line("Extents", &format!("{extents}{shared}"))?;
+    }
+    // A device that cannot be read is the reason already.
+    if let Some(DeviceRecord { base, choice, .. }) = &record.device
+        && !matches!(report.refusal, Some(Refusal::Device(_)))
+    {
+        line("Device", choice)?;
+        if *base > 0 {
+            line("Begins at", &base.to_string())?;
+        }
+    }
+    let breaks = match record.lease.breaks {
+        0 => String::new(),
+        1 => ", broken once".to_owned(),
+        breaks => format!(", broken {breaks} times"),
+    };
+    line("Lease", &format!("{}{breaks}", record.lease.state))?;
+    out.flush()
+}
