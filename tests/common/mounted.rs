@@ -7,10 +7,37 @@ use tempfile::TempDir;
 use super::command::{failure, output, run};
 use super::image::{scratch, scratch_in, words};
 
-/// A mounted file system on a loop device.
-pub(crate) struct Mounted {
+/// Where a partition begins.
+const START: u64 = 1 << 20;
+
+/// A loop device over a file.
+struct Disk {
+    node: String,
+    /// What the file system is made on: all of it, or its partition.
     device: String,
     dir: TempDir,
+}
+
+impl Disk {
+    fn new(dir: TempDir, sector: u32, size: u64) -> Self {
+        let image = dir.path().join("image");
+        std::fs::File::create(&image).and_then(|file| file.set_len(size)).unwrap();
+        let sector = format!("--sector-size={sector}");
+        let args = ["--partscan", "--find", "--show", &sector, image.to_str().unwrap()];
+        let node = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
+        Self { device: node.clone(), node, dir }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.node]);
+    }
+}
+
+/// A mounted file system on a loop device.
+pub(crate) struct Mounted {
+    disk: Disk,
     mount: PathBuf,
 }
 
@@ -32,32 +59,31 @@ impl Mounted {
         mib: u64,
         options: &str,
     ) -> Result<Self, String> {
-        Self::make(scratch(), sector, mkfs, mib, options)
+        Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// The same over a file in memory, so that nothing is waited for where much is synced.
-    pub(crate) fn in_memory(mkfs: &str, mib: u64, options: &str) -> Self {
-        let dir = scratch_in(Path::new("/dev/shm"));
-        Self::make(dir, 512, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    /// The same on a partition, in the midst of a disk. The kernel is told of it: it need not know any partition table.
+    pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
+        let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
+        let (start, sectors) = (START / 512, (mib << 20) / 512);
+        run("addpart", &[&disk.node, "1", &start.to_string(), &sectors.to_string()]);
+        disk.device = format!("{}p1", disk.node);
+        Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    fn make(
-        dir: TempDir,
-        sector: u32,
-        mkfs: &str,
-        mib: u64,
-        options: &str,
-    ) -> Result<Self, String> {
-        let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
-        std::fs::File::create(&image).and_then(|file| file.set_len(mib << 20)).unwrap();
+    /// The same over a file below this directory: in memory, so that nothing is waited for, or on another mount.
+    pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
+        let disk = Disk::new(scratch_in(dir), 512, mib << 20);
+        Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    fn make(disk: Disk, mkfs: &str, options: &str) -> Result<Self, String> {
+        let mount = disk.dir.path().join("mnt");
         std::fs::create_dir(&mount).unwrap();
-        let sector = format!("--sector-size={sector}");
-        let args = ["--find", "--show", &sector, image.to_str().unwrap()];
-        let device = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
-        let mounted = Self { device, dir, mount };
+        let mounted = Self { disk, mount };
         let mut command = words(mkfs);
         let program = command.remove(0);
-        command.extend(["-q", &mounted.device]);
+        command.extend(["-q", mounted.device()]);
         run(program, &command);
         mounted.try_mount(options)?;
         Ok(mounted)
@@ -79,7 +105,7 @@ impl Mounted {
     }
 
     fn try_mount(&self, options: &str) -> Result<(), String> {
-        let args = ["-o", options, &self.device, self.mount.to_str().unwrap()];
+        let args = ["-o", options, self.device(), self.mount.to_str().unwrap()];
         let result = output("mount", &args);
         if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
     }
@@ -87,23 +113,23 @@ impl Mounted {
     /// Unmounts it, lets something be done to the device, and mounts it again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
         run("umount", &[&self.mount]);
-        between(&self.device);
+        between(self.device());
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
     /// Lets every user come to the files by their paths.
     pub(crate) fn let_everyone_in(&self) {
-        run("chmod", &["755".as_ref(), self.dir.path().as_os_str()]);
+        run("chmod", &["755".as_ref(), self.disk.dir.path().as_os_str()]);
     }
 
     /// The block device.
     pub(crate) fn device(&self) -> &str {
-        &self.device
+        &self.disk.device
     }
 
     /// The file beneath the block device.
     pub(crate) fn image(&self) -> PathBuf {
-        self.dir.path().join("image")
+        self.disk.dir.path().join("image")
     }
 
     /// Where it is mounted.
@@ -132,6 +158,5 @@ impl Drop for Mounted {
                 break;
             }
         }
-        output("losetup", &["--detach", &self.device]);
     }
 }
