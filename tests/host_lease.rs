@@ -2,6 +2,8 @@
 //! a lease is broken, files closed before their requests come back, a thousand leases broken at once.
 
 mod common;
+#[path = "common/sys.rs"]
+mod sys;
 
 use std::ffi::OsStr;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -17,7 +19,6 @@ use common::mounted::Mounted;
 use common::process::{self, Process, pause, until};
 use common::ranges::bytes;
 use common::skip::Need;
-use common::sys::Shared;
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::host::{Host, HostOptions};
@@ -25,6 +26,7 @@ use ironmap::units::FilePos;
 use ironmap::{Engine, File, FileOptions, Queue, QueueOptions};
 use rustix::fs::OFlags;
 use rustix::process::{Resource, Rlimit, Signal};
+use sys::Shared;
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;

@@ -103,12 +103,35 @@ fn xfs_of_all_block_sizes() {
     }
 }
 
+/// A file system that does not begin where the disk does, which is what is read.
+#[test]
+fn a_partition() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("addpart")]);
+    for (mkfs, mib) in [("mke2fs -t ext4 -b 4096", 64), ("mkfs.xfs -m reflink=0", 320)] {
+        check(&Mounted::on_partition(mkfs, mib, "noatime"), mkfs);
+    }
+}
+
 #[test]
 fn devices_with_blocks_of_4096_bytes() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
     for (mkfs, mib) in [("mke2fs -t ext4 -b 4096", 64), ("mkfs.xfs -m reflink=0", 320)] {
         check(&Mounted::on_sectors(4096, mkfs, mib, "noatime"), mkfs);
     }
+}
+
+/// A file system in a file of another: what is in it is read raw, but that file itself has the loop device for a writer.
+#[test]
+fn a_file_system_in_a_host_file() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let outer = Mounted::ext4();
+    let inner = Mounted::within(outer.dir(), "mke2fs -t ext4 -b 4096", 64, "noatime");
+    check(&inner, "inner");
+    let (host, mut queue) = host(Engine::Auto);
+    let file = Both::open(&host, &inner.image());
+    assert_eq!(file.served(), "writers");
+    run("sync", &["-f".as_ref(), inner.dir().as_os_str()]);
+    file.check(&mut queue, &std::fs::read(inner.image()).unwrap(), SEED, ROUNDS);
 }
 
 /// What was written a moment ago has no place yet; to open the file is to have it written back.

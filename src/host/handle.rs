@@ -72,7 +72,7 @@ impl HostHandle {
     pub(crate) fn size(&self) -> u64 {
         match self.open.file.status().map {
             Some(map) => map.size(),
-            None => rustix::fs::fstat(self.open.file.file()).map_or(0, |stat| stat.st_size as u64),
+            None => self.open.size(),
         }
     }
 
@@ -275,7 +275,7 @@ impl HostHandle {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else {
             return Err(Rejected::boxed(Error::invalid("no queue of a host"), memory));
         };
-        let size = rustix::fs::fstat(self.open.file.file()).map_or(0, |stat| stat.st_size as u64);
+        let size = self.open.size();
         let inside = pos.0.checked_add(memory.len() as u64).is_some_and(|end| end <= size);
         if let (Some(descriptor), Memory::Flat(buffer)) = (self.open.descriptor(), &memory)
             && inside

@@ -54,6 +54,11 @@ impl MapFile for Straight {
 }
 
 impl OpenFile {
+    /// The file's size, as the kernel has it now; 0 where it does not say.
+    pub(super) fn size(&self) -> u64 {
+        rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
+    }
+
     /// Reads through the kernel: around its page cache what a direct read can take, through it the rest.
     #[cold]
     #[inline(never)]
@@ -70,7 +75,13 @@ impl OpenFile {
         let descriptor = self.descriptor();
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
-        if let (Some(descriptor), None, true) = (descriptor, aligned, strict) {
+        let refusing = descriptor.filter(|_| strict && aligned.is_none());
+        // To the kernel, positions from 2^63 on are an error, and the last is wherever its descriptor stands.
+        let far = pos.0.saturating_add(len as u64) > i64::MAX as u64;
+        if (far || refusing.is_some()) && (len == 0 || pos.0 >= self.size()) {
+            return Ok(0);
+        }
+        if let Some(descriptor) = refusing {
             return Err(descriptor.geometry.misaligned(pos, len));
         }
         let mut rw_flags = ReadWriteFlags::empty();

@@ -202,6 +202,8 @@ impl Lanes {
             }
             None => {
                 self.requests.push(Some(request));
+                // All of them may become free at once, and a completion is no place to allocate.
+                self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
         }

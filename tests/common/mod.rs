@@ -19,7 +19,6 @@ pub(crate) mod ranges;
 pub(crate) mod reads;
 pub(crate) mod rng;
 pub(crate) mod skip;
-pub(crate) mod sys;
 pub(crate) mod tree;
 pub(crate) mod view;
 pub(crate) mod ways;

@@ -7,6 +7,156 @@ use tempfile::TempDir;
 use super::command::{failure, output, run};
 use super::image::{scratch, scratch_in, words};
 
+/// Where a partition begins.
+const START: u64 = 1 << 20;
+
+/// A loop device over a file.
+struct Disk {
+    node: String,
+    /// What the file system is made on: all of it, or its partition.
+    device: String,
+    dir: TempDir,
+}
+
+impl Disk {
+    fn new(dir: TempDir, sector: u32, size: u64) -> Self {
+        let image = dir.path().join("image");
+        std::fs::File::create(&image).and_then(|file| file.set_len(size)).unwrap();
+        let sector = format!("--sector-size={sector}");
+        let args = ["--partscan", "--find", "--show", &sector, image.to_str().unwrap()];
+        let node = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
+        Self { device: node.clone(), node, dir }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.node]);
+    }
+}
+
 /// A mounted file system on a loop device.
 pub(crate) struct Mounted {
-    device: String,
+    disk: Disk,
+    mount: PathBuf,
+}
+
+impl Mounted {
+    /// Makes a file system of this many MiB with a command (`mke2fs -t ext4`), and mounts it with these options.
+    pub(crate) fn new(mkfs: &str, mib: u64, options: &str) -> Self {
+        Self::on_sectors(512, mkfs, mib, options)
+    }
+
+    /// The same on a device with logical blocks of this many bytes.
+    pub(crate) fn on_sectors(sector: u32, mkfs: &str, mib: u64, options: &str) -> Self {
+        Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// The same where the kernel may refuse it; what mount(8) says then.
+    pub(crate) fn try_new(
+        sector: u32,
+        mkfs: &str,
+        mib: u64,
+        options: &str,
+    ) -> Result<Self, String> {
+        Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
+    }
+
+    /// The same on a partition, in the midst of a disk. The kernel is told of it: it need not know any partition table.
+    pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
+        let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
+        let (start, sectors) = (START / 512, (mib << 20) / 512);
+        run("addpart", &[&disk.node, "1", &start.to_string(), &sectors.to_string()]);
+        disk.device = format!("{}p1", disk.node);
+        Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// The same over a file below this directory: in memory, so that nothing is waited for, or on another mount.
+    pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
+        let disk = Disk::new(scratch_in(dir), 512, mib << 20);
+        Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    fn make(disk: Disk, mkfs: &str, options: &str) -> Result<Self, String> {
+        let mount = disk.dir.path().join("mnt");
+        std::fs::create_dir(&mount).unwrap();
+        let mounted = Self { disk, mount };
+        let mut command = words(mkfs);
+        let program = command.remove(0);
+        command.extend(["-q", mounted.device()]);
+        run(program, &command);
+        mounted.try_mount(options)?;
+        Ok(mounted)
+    }
+
+    /// ext4 with its defaults.
+    pub(crate) fn ext4() -> Self {
+        Self::new("mke2fs -t ext4 -b 4096", 256, "noatime")
+    }
+
+    /// XFS whose files cannot share extents.
+    pub(crate) fn xfs() -> Self {
+        Self::new("mkfs.xfs -m reflink=0", 320, "noatime")
+    }
+
+    /// XFS with its defaults.
+    pub(crate) fn xfs_with_reflink() -> Self {
+        Self::new("mkfs.xfs -m reflink=1", 320, "noatime")
+    }
+
+    fn try_mount(&self, options: &str) -> Result<(), String> {
+        let args = ["-o", options, self.device(), self.mount.to_str().unwrap()];
+        let result = output("mount", &args);
+        if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
+    }
+
+    /// Unmounts it, lets something be done to the device, and mounts it again.
+    pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
+        run("umount", &[&self.mount]);
+        between(self.device());
+        self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+
+    /// Lets every user come to the files by their paths.
+    pub(crate) fn let_everyone_in(&self) {
+        run("chmod", &["755".as_ref(), self.disk.dir.path().as_os_str()]);
+    }
+
+    /// The block device.
+    pub(crate) fn device(&self) -> &str {
+        &self.disk.device
+    }
+
+    /// The file beneath the block device.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.disk.dir.path().join("image")
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.mount
+    }
+
+    /// The path of a file.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.mount.join(name)
+    }
+
+    /// A file with this content.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A program that used io_uring lets its files go a moment after its end.
+        for _ in 0..500 {
+            if output("umount", &[&self.mount]).status.success() {
+                break;
+            }
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! What has no safe wrapper: a file mapped as atomic words, and `truncate(2)`.
 // The one place of the tests with unsafe code.
 #![allow(unsafe_code)]
+// Each test program uses its own part.
+#![allow(dead_code)]
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use super::common::sys::Shared;
+use super::sys::Shared;
 
 /// Changes are recorded in cells of this many bytes, as many as a file can have.
 pub(crate) const CELL: u64 = 4096;

@@ -15,6 +15,8 @@ mod ledger;
 mod mutator;
 mod others;
 mod reader;
+#[path = "../common/sys.rs"]
+mod sys;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;

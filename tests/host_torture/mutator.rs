@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::Setting;
 use super::common::process::pause;
 use super::common::rng::Rng;
-use super::common::sys::{Shared, truncate};
 use super::ledger::{self, CELL, Change, FOREIGN, LARGEST, Ledger, content, word};
+use super::sys::{Shared, truncate};
 
 /// How many files each of these processes has.
 pub(crate) const FILES: usize = 10;
