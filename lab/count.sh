@@ -29,6 +29,13 @@ ways "$char4" io_uring io_uring_poll
 ways "$block1:/data" psync io_uring
 ways "$char1:/data" io_uring
 
+# Mounted, through the file system and around it; the raw block device then pays for the file system's cached metadata.
+mount -t ext4 "$block1" /mnt
+ways "$block1" psync io_uring
+ways kernel:/mnt/data psync io_uring
+ways host:/mnt/data psync io_uring
+umount /mnt
+
 null_blk nullb0 1
 # What was never written is read at less cost.
 cat /tmp/data >/dev/nullb0

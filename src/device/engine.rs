@@ -86,11 +86,12 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
     let psync = || AnyQueue::Psync(Immediate::new(PsyncFiles::new(None), options.slots()));
     let uring = |poll| {
         let how = UringOptions { poll, ..UringOptions::default() };
-        // A door may lead to a namespace.
+        let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            UringQueue::new(how, options).map(AnyQueue::Nvme)
+            // A door may lead to one. Before Linux 5.19 there are no wide entries.
+            UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
-            UringQueue::new(how, options).map(AnyQueue::Uring)
+            narrow()
         }
     };
     match engine {

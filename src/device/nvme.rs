@@ -12,10 +12,9 @@ use rustix::fs::{Mode, OFlags, major, makedev, minor, stat};
 
 use super::Limits;
 use crate::error::{Context, Errno, Error, Result};
-use crate::sys::nvme::{NamespaceId, identify, namespace_number};
+use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// The unit of a controller's largest transfer, where it has the smallest pages that there are: what it says is then at least
-/// what it means.
+/// A page of memory, and the least that a controller's largest transfer is counted in: no `ioctl` tells its own unit.
 const PAGE: u32 = 4096;
 
 /// An open character device, and what its namespace is like.
@@ -27,6 +26,8 @@ pub(super) struct Namespace {
     block: PathBuf,
     /// In bytes.
     max_transfer: u32,
+    /// How many ranges of memory one command can have.
+    segments: u32,
     volatile_cache: bool,
 }
 
@@ -54,6 +55,7 @@ impl Namespace {
             id: NamespaceId { number, shift: format.shift },
             block,
             max_transfer: max_transfer(&of_controller).min(by_segments),
+            segments,
             volatile_cache: of_controller[525] & 1 != 0,
         })
     }
@@ -69,6 +71,15 @@ impl Namespace {
 
     pub(super) fn id(&self) -> NamespaceId {
         self.id
+    }
+
+    /// Whether one command can carry so many bytes between `at` and so many buffers. The block layer, which splits what is too much,
+    /// is not there to do so.
+    #[inline]
+    pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
+        // Each buffer may begin and end within a page.
+        let ranges = || len / PAGE as usize + 2 * buffers;
+        carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }
 
     /// The limits of its commands, from those of its block device.

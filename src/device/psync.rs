@@ -105,7 +105,7 @@ impl Transfer for OneFile<'_> {
         }
         let (fd, at) = (self.0.fd(), self.0.absolute(at));
         if let Some(namespace) = self.0.namespace()
-            && nvme::carries(namespace.id(), at, buf.len())
+            && namespace.carries(at, buf.len(), 1)
         {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }

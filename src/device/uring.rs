@@ -15,7 +15,7 @@ use super::{
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
-use crate::sys::{Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width, nvme};
+use crate::sys::{Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
 
 /// How a ring is driven.
@@ -137,8 +137,8 @@ impl<W: Width> UringQueue<W> {
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {
-            bio.op != BioOp::Flush
-                && !nvme::carries(namespace.id(), file.absolute(bio.at), bio.memory.len())
+            let (at, memory) = (file.absolute(bio.at), &bio.memory);
+            bio.op != BioOp::Flush && !namespace.carries(at, memory.len(), memory.buffers().len())
                 || bio.op == BioOp::Write && !file.is_writable()
         })
     }
@@ -183,7 +183,14 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             Ok((file, way)) => (file, *way),
             Err(errno) => return parts.iter_mut().for_each(|part| part.result = Err(errno)),
         };
-        if way.at_once || parts.len() == 1 {
+        let is_command = |namespace: &Namespace, part: &LentPart<'_>| {
+            namespace.carries(file.absolute(part.at), part.len(), part.bufs.len())
+        };
+        let commands = !W::COMMANDS
+            || file
+                .namespace()
+                .is_none_or(|namespace| parts.iter().all(|part| is_command(namespace, part)));
+        if way.at_once || !commands || parts.len() == 1 {
             for part in parts {
                 part.result = OneFile(file).read_vectored(&mut part.bufs, part.at, flags);
             }

@@ -190,6 +190,41 @@ fn a_namespace_opened_for_reading_is_not_written() {
     assert_eq!(result, Err(Errno::EBADF));
 }
 
+/// More ranges of memory than a command can have are read all the same.
+#[test]
+fn many_small_buffers_are_no_error() {
+    let mut expected = vec![0; 600 * 512];
+    let kernel = std::fs::File::open(given("LAB_BLOCK1")).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&kernel, &mut expected, 512).unwrap();
+    let device = device(&given("LAB_CHAR1"), Engine::IoUring, false);
+    let mut queue = queue(&*device);
+    for count in [2, 60, 120, 200] {
+        let mut buffers: Vec<_> = (0..count).map(|_| Buffer::aligned(512).unwrap()).collect();
+        let expected = &expected[..count * 512];
+        let mut read_halves = |buffers: &mut [Buffer]| {
+            let halves = buffers.chunks_mut(count / 2);
+            let mut parts: Vec<_> = (0..)
+                .zip(halves)
+                .map(|(half, buffers)| {
+                    let bufs = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+                    LentPart::new(bufs, DevOffset(512 + half * (count as u64 / 2) * 512))
+                })
+                .collect();
+            queue.read_parts_now(Dev::OWN, &mut parts, BioFlags::empty());
+            assert!(parts.iter().all(|part| part.result == Ok(count / 2 * 512)), "{count}");
+        };
+        read_halves(&mut buffers);
+        let together = |buffers: &[Buffer]| {
+            buffers.iter().flat_map(|buffer| buffer.to_vec()).collect::<Vec<u8>>()
+        };
+        assert!(together(&buffers) == expected, "{count} buffers in two parts");
+        let memory = Memory::Vectored((0..count).map(|_| Buffer::aligned(512).unwrap()).collect());
+        let (memory, result) = run(&mut queue, BioOp::Read, Dev::OWN, 512, memory);
+        assert_eq!(result, Ok(count * 512), "{count} buffers");
+        assert!(together(memory.buffers()) == expected, "{count} buffers");
+    }
+}
+
 /// A partition of a namespace: its bytes are where they are beneath the block device.
 #[test]
 fn a_part_of_a_namespace_begins_at_its_offset() {

@@ -1,6 +1,6 @@
 //! `reads ENGINE TARGET DEPTH BUFFERS COUNT`: random reads of 4 KiB, those between the markers counted by lab/marker.c.
 //!
-//! TARGET is a device, or VOLUME:/FILE. DEPTH 0 is the synchronous call. BUFFERS are fixed (registered with the ring) or plain.
+//! TARGET is a device, VOLUME:/FILE, or a file of a mounted file system, host:/FILE and kernel:/FILE. DEPTH 0 is the synchronous call. BUFFERS are fixed (registered with the ring) or plain.
 //! Each line that it prints, "reads ... COUNT", belongs to the next window of the counts.
 
 mod marker;
@@ -11,6 +11,7 @@ use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{AnyQueue, BlockFile, DeviceQueue, OpenMode, open_engine};
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::Follow;
+use ironmap::host::{Host, HostOptions};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Engine, Error, File, FileOptions, OpenOptions, Queue, QueueOptions, Result, Volume};
 
@@ -28,16 +29,27 @@ enum Target {
 
 impl Target {
     fn open(text: &str, engine: Engine, options: &QueueOptions) -> Result<Self> {
-        let Some((volume, path)) = text.split_once(":/") else {
-            let mode = OpenMode { exclusive: false, ..OpenMode::default() };
-            let opened = open_engine(BlockFile::open(text.as_ref(), &mode)?, engine)?;
-            return Ok(Self::Device(opened.device.queue(options)?));
+        let strict = FileOptions { strict: true, ..FileOptions::default() };
+        let (volume, path) = match text.split_once(":/") {
+            None => return Self::device(text, engine, options),
+            Some(("kernel", path)) => return Self::device(&format!("/{path}"), engine, options),
+            Some(("host", path)) => {
+                let host = Host::new(&HostOptions { engine })?;
+                let file = host.open(format!("/{path}"), strict)?;
+                return Ok(Self::File(file, host.queue(options)?));
+            }
+            Some(of_volume) => of_volume,
         };
         let volume = Volume::open(&volume.parse()?, &OpenOptions { engine })?;
         let inode = volume.fs().resolve(format!("/{path}").as_bytes(), Follow::All)?;
-        let file =
-            volume.open_inode(inode, FileOptions { strict: true, ..FileOptions::default() })?;
+        let file = volume.open_inode(inode, strict)?;
         Ok(Self::File(file, volume.queue(options)?))
+    }
+
+    fn device(path: &str, engine: Engine, options: &QueueOptions) -> Result<Self> {
+        let mode = OpenMode { exclusive: false, ..OpenMode::default() };
+        let opened = open_engine(BlockFile::open(path.as_ref(), &mode)?, engine)?;
+        Ok(Self::Device(opened.device.queue(options)?))
     }
 
     fn buffers(&mut self, count: usize, fixed: bool) -> Result<Vec<Buffer>> {
