@@ -14,7 +14,7 @@ use crate::bio::Dev;
 use crate::device::{AnyQueue, BlockFile, DeviceQueue, Engine};
 use crate::dio::{Completion, DioFlags, Geometry, State, Target};
 use crate::error::{Errno, ErrorKind};
-use crate::fs::host::HostMap;
+use crate::fs::host::{HostMap, Tenure};
 use crate::units::{FilePos, InodeNo};
 
 /// The host files of one queue.
@@ -24,7 +24,7 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Rc<Lane>>>,
     /// Where the devices are attached, by their indexes.
     devices: Vec<Option<Dev>>,
-    requests: Vec<Option<Request>>,
+    requests: Vec<Request>,
     free: Vec<u32>,
     /// The proof of the leases was young after everything was carried out that the device's queue has seen.
     young: bool,
@@ -32,7 +32,9 @@ pub(crate) struct Lanes {
 
 /// The way of one tenure of one file.
 pub(super) struct Lane {
-    tenure: u64,
+    /// The number of the tenure, and where it is seen to be over.
+    number: u64,
+    tenure: Arc<Tenure>,
     map: Arc<HostMap>,
     dev: Dev,
     geometry: Geometry,
@@ -55,6 +57,8 @@ enum Way {
     Kernel(Arc<OpenFile>, Dev),
     /// It was read at once.
     Done,
+    /// No request stands in this place.
+    Vacant,
 }
 
 impl Lane {
@@ -97,9 +101,9 @@ impl Lanes {
 
     /// The way of a tenure of a file, if this queue has seen it.
     #[inline(always)]
-    pub(super) fn get(&self, index: u32, tenure: u64) -> Option<&Rc<Lane>> {
+    pub(super) fn get(&self, index: u32, number: u64) -> Option<&Rc<Lane>> {
         match self.lanes.get(index as usize) {
-            Some(Some(lane)) if lane.tenure == tenure => Some(lane),
+            Some(Some(lane)) if lane.number == number => Some(lane),
             _ => None,
         }
     }
@@ -110,14 +114,15 @@ impl Lanes {
         device: &mut AnyQueue,
         state: &mut State,
         file: &OpenFile,
-        tenure: u64,
+        number: u64,
     ) -> Result<(), Errno> {
-        let (Some(map), Some(beneath)) = (file.file.map_of(tenure), &file.device) else {
+        let (Some(map), Some(beneath)) = (file.file.map_of(number), &file.device) else {
             return Err(Errno::EAGAIN);
         };
         let (dev, geometry) = self.attach(device, state, file, beneath)?;
         let lane = Lane {
-            tenure,
+            number,
+            tenure: Arc::clone(file.file.tenure()),
             map,
             dev,
             geometry,
@@ -197,11 +202,11 @@ impl Lanes {
     fn insert(&mut self, request: Request) -> u64 {
         match self.free.pop() {
             Some(index) => {
-                self.requests[index as usize] = Some(request);
+                self.requests[index as usize] = request;
                 u64::from(index)
             }
             None => {
-                self.requests.push(Some(request));
+                self.requests.push(request);
                 // All of them may become free at once, and a completion is no place to allocate.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
@@ -210,50 +215,73 @@ impl Lanes {
     }
 
     #[inline]
-    fn remove(&mut self, index: u64) -> Option<Request> {
-        let request = self.requests.get_mut(index as usize)?.take()?;
+    fn remove(&mut self, index: u64) -> Option<Way> {
+        let request = self.requests.get_mut(index as usize)?;
         self.free.push(index as u32);
-        Some(request)
+        Some(std::mem::replace(&mut request.way, Way::Vacant))
     }
 
     /// Takes a request back that was not started.
     #[cold]
     pub(super) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
-        match self.remove(index).map(|request| request.way) {
+        match self.remove(index) {
             Some(Way::Raw(lane)) => drop(lane.leave()),
             Some(Way::Kernel(_, dev)) => device.detach(dev),
-            Some(Way::Done) | None => {}
+            Some(Way::Done | Way::Vacant) | None => {}
         }
     }
 
     /// Ends a request: what was read is believed, or read again through the kernel.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn settle(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,
         completion: &mut Completion,
     ) {
-        let Some(Request { token, pos, way }) = self.remove(completion.token) else { return };
-        completion.token = token;
         if device.take_fresh() || !self.young {
             self.young = self.shared.keeping.keeper().proof().is_young();
         }
-        let again = match way {
-            Way::Raw(lane) => {
-                let stands = |file: &Arc<OpenFile>| file.file.tenure().stands(lane.tenure);
-                let believed = self.young
-                    && completion.result.is_ok()
-                    && lane.file.borrow().as_ref().is_some_and(stands);
-                let file = if believed { None } else { lane.file.borrow().clone() };
+        let index = completion.token as usize;
+        let Some(Request { token, pos, way }) = self.requests.get_mut(index) else { return };
+        completion.token = *token;
+        // What most requests are: one of several, and to be believed.
+        if let Way::Raw(lane) = way
+            && completion.result.is_ok()
+            && self.young
+            && lane.tenure.stands(lane.number)
+            && lane.in_flight.get() > 1
+        {
+            lane.in_flight.set(lane.in_flight.get() - 1);
+            *way = Way::Vacant;
+            self.free.push(index as u32);
+            return;
+        }
+        let pos = *pos;
+        self.settle_rest(device, state, completion, index as u64, pos);
+    }
+
+    #[inline(never)]
+    fn settle_rest(
+        &mut self,
+        device: &mut AnyQueue,
+        state: &mut State,
+        completion: &mut Completion,
+        index: u64,
+        pos: FilePos,
+    ) {
+        let again = match self.remove(index) {
+            Some(Way::Raw(lane)) => {
+                let stands = self.young && lane.tenure.stands(lane.number);
+                let file = lane.file.borrow().clone();
                 drop(lane.leave());
-                file
+                file.filter(|_| !stands || completion.result.is_err())
             }
-            Way::Kernel(file, dev) => {
+            Some(Way::Kernel(file, dev)) => {
                 device.detach(dev);
                 completion.result.is_err().then_some(file)
             }
-            Way::Done => None,
+            Some(Way::Done | Way::Vacant) | None => None,
         };
         if let Some(file) = again {
             read_again(&file, state, completion, pos);

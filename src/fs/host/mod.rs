@@ -64,7 +64,7 @@ pub struct HostFile {
     /// Its place among all files of its keeper.
     index: u32,
     keeper: Arc<Keeper>,
-    tenure: Tenure,
+    tenure: Arc<Tenure>,
     status: Mutex<Status>,
     /// There is a lease, of a tenure or of an attempt to begin one.
     holds: AtomicBool,
@@ -132,7 +132,7 @@ impl HostFile {
             beneath: beneath.and_then(|beneath| block.map(|_| beneath).ok_or(Refusal::Unaligned)),
             index: keeper.reserve_index(),
             keeper: Arc::clone(keeper),
-            tenure: Tenure::new(keeper.unique()),
+            tenure: Arc::new(Tenure::new(keeper.unique())),
             status: Mutex::new(Status {
                 map: None,
                 refusal: None,
@@ -198,7 +198,7 @@ impl HostFile {
     /// The tenure of its lease.
     #[must_use]
     #[inline(always)]
-    pub fn tenure(&self) -> &Tenure {
+    pub fn tenure(&self) -> &Arc<Tenure> {
         &self.tenure
     }
 
