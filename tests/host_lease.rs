@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::command::run;
+use common::command::{output, run};
 use common::image::scratch_in;
 use common::mounted::Mounted;
 use common::process::{self, Process, pause, until};
 use common::ranges::bytes;
-use common::skip::Need;
+use common::skip::{Need, note_part};
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
 use ironmap::{Engine, File, FileOptions, Queue, QueueOptions};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, Signal};
-use sys::Shared;
+use sys::{Shared, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
@@ -330,6 +330,74 @@ fn a_file_is_closed_with_requests_in_flight() {
         drop(file);
         drop(queue);
         assert_eq!(leases_on(&full.path), 0, "the queue waited for its requests");
+    }
+}
+
+/// Linux breaks no lease for an open for reading that truncates.
+#[test]
+fn a_truncation_that_breaks_no_lease_is_met() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    let full = Full::new();
+    let (host, mut queue) = host(Engine::Psync);
+    let files = [open(&host, &full.path), open(&host, &full.path)];
+    let truncate = || {
+        let flags = OFlags::RDONLY | OFlags::TRUNC;
+        rustix::fs::open(&full.path, flags, Mode::empty()).unwrap();
+    };
+    truncate();
+    full.fill("others");
+    let mut memory = vec![0; LEN];
+    for file in &files {
+        assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 0);
+        assert_eq!(file.host().unwrap().breaks, 1);
+    }
+    // It is watched again when it was taken again.
+    std::fs::remove_file(full.mounted.path("room")).unwrap();
+    std::fs::write(&full.path, content(LEN, 2)).unwrap();
+    until("all are raw again", || {
+        files.iter().all(|file| {
+            assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), LEN);
+            file.host().unwrap().is_raw()
+        })
+    });
+    truncate();
+    full.fill("more");
+    for file in &files {
+        assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 0);
+    }
+}
+
+/// Nor for a truncation of the file of an overlay above it.
+#[test]
+fn a_truncation_through_an_overlay_is_met() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    let mounted = Mounted::ext4();
+    let dirs = ["lower", "upper", "work", "merged"].map(|name| mounted.path(name));
+    dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    let path = mounted.write("upper/file", &content(LEN, 1));
+    let [lower, upper, work, merged] = dirs.each_ref().map(|dir| dir.to_str().unwrap());
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let overlay = output("mount", &["-t", "overlay", "-o", &options, "overlay", merged]);
+    if !overlay.status.success() {
+        let said = String::from_utf8_lossy(&overlay.stderr);
+        return note_part("host_lease", "a truncation through an overlay", &said);
+    }
+    let _overlay = Unmount(merged);
+    let (host, mut queue) = host(Engine::Psync);
+    let file = open(&host, &path);
+    truncate(&Path::new(merged).join("file"), 8).unwrap();
+    until("the kernel serves it", || !file.host().unwrap().is_raw());
+    let mut memory = vec![0; LEN];
+    assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 8);
+}
+
+struct Unmount<'a>(&'a str);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        output("umount", &[self.0]);
     }
 }
 

@@ -45,14 +45,26 @@ impl Watcher {
     /// EAGAIN where someone has the file open for writing, EACCES where it is another user's and `CAP_LEASE` is missing, EINVAL
     /// where the file system has no leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.tell(file)?;
+        // SAFETY: the descriptor is open, and the command takes an integer.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
+    }
+
+    /// Tells this thread, as of a broken lease, when there is something to read from a descriptor that can say so.
+    pub(crate) fn input(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.tell(file)?;
+        let flags = rustix::fs::fcntl_getfl(file)?;
+        Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::ASYNC)?)
+    }
+
+    /// The signals of a descriptor go to this thread.
+    fn tell(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let fd = file.as_raw_fd();
         let owner = OwnerEx { kind: F_OWNER_TID, pid: self.tid };
         // SAFETY: the descriptor is open, and the command takes an integer.
         check(unsafe { libc::fcntl(fd, F_SETSIG, signal()) })?;
         // SAFETY: the descriptor is open; the command reads the structure, which lives until it returns.
-        check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) })?;
-        // SAFETY: the descriptor is open, and the command takes an integer.
-        check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
+        check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) }).map(drop)
     }
 
     /// Ends a wait of the thread.
@@ -67,8 +79,8 @@ impl Watcher {
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The lease on this descriptor is being broken, or was.
-    Broken(RawFd),
+    /// The lease on this descriptor is being broken, or was; or there is something to read from it.
+    Told(RawFd),
     /// [`Watcher::wake`] was called.
     Woken,
     /// The time is over.
@@ -132,7 +144,7 @@ impl Watch {
         // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines
         // begins with three integers and a padding before the union.
         let fd = unsafe { (*(&raw const info).cast::<Poll>()).fd };
-        Waited::Broken(fd)
+        Waited::Told(fd)
     }
 }
 
@@ -172,7 +184,7 @@ mod tests {
             let mut seen = Vec::new();
             loop {
                 match watch.wait(Some(Duration::from_secs(20))) {
-                    Waited::Broken(fd) => {
+                    Waited::Told(fd) => {
                         assert!(!stands(lent.as_fd()), "it is being broken");
                         seen.push(fd);
                         release(lent.as_fd());

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mp
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::truncation::Truncations;
 use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
@@ -19,6 +20,7 @@ const AFTER_BREAK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Keeper {
     proof: Proof,
+    truncations: Truncations,
     /// Set once by the thread that watches, before anyone else has the keeper.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
@@ -109,10 +111,12 @@ impl Keeper {
     /// Starts the thread that watches.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads.
+    /// `Io` where there can be no more threads, or inotify instances.
     pub fn start() -> Result<Keeping> {
+        let truncations = Truncations::new().map_err(|errno| Error::io(errno, "inotify"))?;
         let keeper = Arc::new(Self {
             proof: Proof::new(),
+            truncations,
             watcher: OnceLock::new(),
             files: Mutex::default(),
             plans: Mutex::default(),
@@ -125,11 +129,13 @@ impl Keeper {
         let watching = spawn("ironmap-lease", move || {
             let watch = Watch::new();
             let _ = own.watcher.set(watch.watcher());
-            let _ = ready.send(());
+            let _ = ready.send(watch.watcher().input(own.truncations.fd()));
             own.watch(&watch);
         })?;
-        let _ = watches.recv();
-        Ok(Keeping { keeper, watching: Some(watching) })
+        let told = watches.recv();
+        let keeping = Keeping { keeper, watching: Some(watching) };
+        told.unwrap_or(Err(Errno::EAGAIN)).map_err(|errno| Error::io(errno, "inotify"))?;
+        Ok(keeping)
     }
 
     /// When the leases were last known to stand.
@@ -186,7 +192,8 @@ impl Keeper {
         while !self.ended.load(Ordering::SeqCst) {
             let left = due.map(|due: Instant| due.saturating_duration_since(Instant::now()));
             match watch.wait(left) {
-                Waited::Broken(fd) => {
+                Waited::Told(fd) if self.truncations.is(fd) => self.answer_truncations(),
+                Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).and_then(Weak::upgrade);
                     file.iter().for_each(answer);
                     // Where many are broken at once, the kernel may have had no room for all signals.
@@ -198,14 +205,35 @@ impl Keeper {
         }
     }
 
+    fn all(&self) -> Vec<Arc<HostFile>> {
+        self.files().open.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Ends the tenures of files that were truncated though their leases stand.
+    fn answer_truncations(&self) {
+        let changed = self.truncations.take();
+        if changed.is_none() {
+            return;
+        }
+        for file in self.all().iter().filter(|file| file.is_changed(&changed)) {
+            file.break_lease();
+        }
+    }
+
     /// Looks at all leases; those that are being broken, but whose signal got lost, are answered. Gives the time at which the next
     /// proof is due, unless there are no files.
     fn prove(&self) -> Option<Instant> {
         let begun = Proof::begin();
-        let files: Vec<_> = self.files().open.values().filter_map(Weak::upgrade).collect();
+        self.answer_truncations();
+        let files = self.all();
         files.iter().for_each(answer);
         let interval = self.proof.renew(begun);
         (!files.is_empty()).then(|| Instant::now() + interval)
+    }
+
+    /// When a file is truncated without a break of its lease.
+    pub(super) fn truncations(&self) -> &Truncations {
+        &self.truncations
     }
 
     /// Plans to take a lease again.

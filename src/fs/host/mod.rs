@@ -15,7 +15,11 @@
 //! not have changed the number yet when it runs again. So the keeper of the leases proves them at intervals much shorter than that
 //! time, and a reader believes what it read only while the last [proof](Proof) is young.
 //!
-//! Sources: `fcntl(2)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
+//! Linux breaks no read lease for an open for reading with `O_TRUNC`, nor for a truncation that comes from an overlay above the file.
+//! Of these an inotify watch tells, afterwards: a reader can get what the file held until a moment ago, as long as the thread that
+//! answers has not run.
+//!
+//! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 
 mod checks;
 mod keeper;
@@ -23,11 +27,12 @@ mod map;
 mod proof;
 mod refusal;
 mod tenure;
+mod truncation;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +47,7 @@ pub use self::refusal::Refusal;
 pub use self::tenure::Tenure;
 
 use self::checks::Facts;
+use self::truncation::{Changed, Truncations};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::lease;
 use crate::units::{BlockSize, InodeNo};
@@ -68,6 +74,8 @@ pub struct HostFile {
     status: Mutex<Status>,
     /// There is a lease, of a tenure or of an attempt to begin one.
     holds: AtomicBool,
+    /// What tells of its truncation.
+    watch: AtomicI32,
     /// It was read through the kernel since a lease was last tried for.
     wanted: AtomicBool,
     /// No attempt to take the lease is planned: the next read through the kernel plans one.
@@ -141,6 +149,7 @@ impl HostFile {
                 backoff: BACKOFF.0,
             }),
             holds: AtomicBool::new(false),
+            watch: AtomicI32::new(Truncations::NONE),
             wanted: AtomicBool::new(false),
             dormant: AtomicBool::new(false),
             file,
@@ -267,6 +276,9 @@ impl HostFile {
         let beneath = self.beneath.as_ref().map_err(Clone::clone)?;
         self.keeper.take_lease(self.file.as_fd())?;
         self.holds.store(true, Ordering::SeqCst);
+        let truncations = self.keeper.truncations();
+        let failed = |errno| Refusal::Failed("inotify", errno);
+        truncations.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
         // A break that came before this line was not answered.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
@@ -277,6 +289,11 @@ impl HostFile {
         checks::refuse(self.file.as_fd(), &facts, self.assume_no_dedupe)?;
         checks::sync(&self.file)?;
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, beneath)
+    }
+
+    /// Whether it was truncated though its lease stands, or is tried for.
+    fn is_changed(&self, changed: &Changed) -> bool {
+        self.holds.load(Ordering::SeqCst) && changed.has(self.watch.load(Ordering::SeqCst))
     }
 
     fn let_go(&self) {
@@ -339,5 +356,6 @@ impl Drop for HostFile {
         self.keeper.forget(self.file.as_raw_fd(), self.index);
         // A process that was forked meanwhile may have the file open still, and the lease would stand as long as it does.
         self.let_go();
+        self.keeper.truncations().forget(*self.watch.get_mut());
     }
 }
