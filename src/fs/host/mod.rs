@@ -241,7 +241,11 @@ impl HostFile {
 
     /// Tries to take the lease, and plans the next attempt where a writer is in the way.
     fn take(self: &Arc<Self>) {
-        let before = self.tenure.current();
+        let before = {
+            // Who ended the last tenure holds the status until its lease is let go; later, this attempt's lease would go instead.
+            let _status = self.lock();
+            self.tenure.current()
+        };
         if Tenure::is_raw(before) {
             return;
         }
@@ -317,14 +321,13 @@ impl HostFile {
     }
 
     fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
+        let mut status = self.lock();
         self.tenure.end(self.keeper.unique());
         // The writer that waits shall find the status, and the size, as they are with him; but not wait for memory to be freed.
-        let map = {
-            let mut status = self.lock();
-            update(&mut status);
-            status.map.take()
-        };
+        update(&mut status);
+        let map = status.map.take();
         self.let_go();
+        drop(status);
         drop(map);
     }
 
