@@ -179,6 +179,11 @@ fn what_the_kernel_serves_is_named_and_read() {
     assert!(cat.status.success() && cat.stdout == pattern(100_000, 9));
     let note = format!("ironmap: note: {}: read through the kernel: {reason}\n", path.display());
     assert_eq!(text(&cat.stderr), note);
+
+    let args = ["--bs", "4k", "--rounds", "1", "--runtime", "0.01"];
+    let bench = succeed(Command::new(IRONMAP).args(["bench", &target(&path)]).args(args));
+    let note = format!("note: host simple=1: served by the kernel: {reason}\n");
+    assert_eq!(text(&bench.stdout).matches(&note).count(), 1, "{}", text(&bench.stdout));
 }
 
 #[test]

@@ -157,8 +157,8 @@ fn an_interrupted_bench_leaves_nothing_in_memory() {
 
 #[test]
 fn an_interrupted_bench_leaves_no_device_and_no_mount() {
-    require!([Need::Root, Need::Tool("mke2fs")]);
-    for fixture in ["zram", "loop"] {
+    require!([Need::Root, Need::Tool("mke2fs"), Need::Tool("addpart")]);
+    for fixture in ["zram", "loop", "partition"] {
         interrupt(fixture, |pid| !left_by(pid).is_empty());
         interrupt(fixture, measures);
     }

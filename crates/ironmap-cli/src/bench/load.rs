@@ -271,6 +271,9 @@ fn measured(jobs: &[Vec<Tally>], source: &Source, index: usize) -> Measured {
             None => counters.push((name.to_owned(), count)),
         }
     }
+    let mut notices = source.notices.clone();
+    let served = counters.iter().find(|(name, _)| name == "kernel_served");
+    notices.extend(served.map(|(_, count)| format!("the kernel served {count} reads")));
     Measured {
         ns: 1.0 / median(own.iter().copied()),
         ns_best: 1.0 / own.iter().copied().fold(f64::MIN_POSITIVE, f64::max),
@@ -282,7 +285,7 @@ fn measured(jobs: &[Vec<Tally>], source: &Source, index: usize) -> Measured {
         p99: quantile(0.99),
         p99_9: quantile(0.999),
         engine: source.engine.to_string(),
-        notices: source.notices.clone(),
+        notices,
         counters,
     }
 }
