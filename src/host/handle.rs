@@ -215,8 +215,7 @@ impl HostHandle {
         self.read_kernel(queue, bufs, pos, flags)
     }
 
-    /// Never inlined, so that a volume's requests stay as short as they are.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn submit_read(
         &self,
         queue: &mut Queue,
