@@ -7,6 +7,7 @@ use std::fs::OpenOptions as OsOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::command::{output, run};
 use common::image::scratch;
@@ -14,7 +15,9 @@ use common::mounted::Mounted;
 use common::rng::Rng;
 use common::skip::{Need, note_part};
 use common::ways::Both;
+use ironmap::fs::host::Refusal;
 use ironmap::host::{Host, HostOptions};
+use ironmap::units::FilePos;
 use ironmap::{FileOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0x4ef_05a1;
@@ -195,7 +198,16 @@ fn xfs_with_reflink() {
 
     run("chattr", &["+i".as_ref(), path.as_os_str()]);
     assert_served(&path, "raw");
+    // The flag can be taken away from an open file.
+    let (host, mut queue) = self::host();
+    let file = host.open(&path, FileOptions::default()).unwrap();
+    assert!(file.host().unwrap().is_raw());
     run("chattr", &["-i".as_ref(), path.as_os_str()]);
+    let (mut bytes, start) = (vec![0; 4096], Instant::now());
+    while file.host().unwrap().refusal != Some(Refusal::Dedupe) {
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", file.host());
+        file.read_at(&mut queue, &mut bytes, FilePos(0)).unwrap();
+    }
     assert_served(&path, "dedupe");
 }
 

@@ -111,20 +111,20 @@ impl Watch {
     }
 
     /// Waits for the next break.
-    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Waited {
+    pub(crate) fn wait(&self, timeout: Duration) -> Waited {
         let mut set = std::mem::MaybeUninit::uninit();
         // SAFETY: makes the set that it is given an empty one.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // SAFETY: the set was initialised; the number is a signal's.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal()) };
-        let timespec = timeout.map(|timeout| libc::timespec {
+        let timeout = libc::timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
-        });
-        let timeout = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        };
         let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: the set is initialised, the others are null or live until the call returns.
-        let taken = unsafe { libc::sigtimedwait(set.as_ptr(), info.as_mut_ptr(), timeout) };
+        // SAFETY: the set is initialised, the others live until the call returns.
+        let taken =
+            unsafe { libc::sigtimedwait(set.as_ptr(), info.as_mut_ptr(), &raw const timeout) };
         if taken < 0 {
             return Waited::TimedOut;
         }
@@ -183,7 +183,7 @@ mod tests {
             send.send(watch.watcher()).unwrap();
             let mut seen = Vec::new();
             loop {
-                match watch.wait(Some(Duration::from_secs(20))) {
+                match watch.wait(Duration::from_secs(20)) {
                     Waited::Told(fd) => {
                         assert!(!stands(lent.as_fd()), "it is being broken");
                         seen.push(fd);

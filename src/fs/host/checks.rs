@@ -123,6 +123,13 @@ fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusa
     }
 }
 
+/// The size of a block device in bytes, as it is now.
+pub(super) fn device_size(major: u32, minor: u32) -> Option<u64> {
+    let size = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
+    // In units of 512 bytes, whatever the device's own are.
+    size.trim().parse::<u64>().ok()?.checked_mul(512)
+}
+
 /// The name of the driver that has a device mounted, from `/proc/self/mountinfo`.
 fn mounted_as(major: u32, minor: u32) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -8,19 +8,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mp
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::truncation::Truncations;
+use super::changes::Changes;
 use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
 
 /// How long after a break all leases are looked at.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
+/// How long there is nothing to do without files, should a wake-up get lost for want of room for its signal.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// What the threads that keep leases share with the files. One stands for all host files of a [`Host`](crate::Host).
 #[derive(Debug)]
 pub struct Keeper {
     proof: Proof,
-    truncations: Truncations,
+    changes: Changes,
     /// Set once by the thread that watches, before anyone else has the keeper.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
@@ -113,10 +115,10 @@ impl Keeper {
     /// # Errors
     /// `Io` where there can be no more threads, or inotify instances.
     pub fn start() -> Result<Keeping> {
-        let truncations = Truncations::new().map_err(|errno| Error::io(errno, "inotify"))?;
+        let changes = Changes::new().map_err(|errno| Error::io(errno, "inotify"))?;
         let keeper = Arc::new(Self {
             proof: Proof::new(),
-            truncations,
+            changes,
             watcher: OnceLock::new(),
             files: Mutex::default(),
             plans: Mutex::default(),
@@ -129,7 +131,7 @@ impl Keeper {
         let watching = spawn("ironmap-lease", move || {
             let watch = Watch::new();
             let _ = own.watcher.set(watch.watcher());
-            let _ = ready.send(watch.watcher().input(own.truncations.fd()));
+            let _ = ready.send(watch.watcher().input(own.changes.fd()));
             own.watch(&watch);
         })?;
         let told = watches.recv();
@@ -188,17 +190,15 @@ impl Keeper {
 
     /// Answers breaks until the end. Nothing in it waits for anything but the next break: as long as it does, writers wait.
     fn watch(&self, watch: &Watch) {
-        let mut due = None;
+        let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
-            let left = due.map(|due: Instant| due.saturating_duration_since(Instant::now()));
-            match watch.wait(left) {
-                Waited::Told(fd) if self.truncations.is(fd) => self.answer_truncations(),
+            match watch.wait(due.saturating_duration_since(Instant::now())) {
+                Waited::Told(fd) if self.changes.is(fd) => self.answer_changes(),
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).and_then(Weak::upgrade);
                     file.iter().for_each(answer);
                     // Where many are broken at once, the kernel may have had no room for all signals.
-                    let soon = Instant::now() + AFTER_BREAK;
-                    due = Some(due.map_or(soon, |due| due.min(soon)));
+                    due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
             }
@@ -209,9 +209,9 @@ impl Keeper {
         self.files().open.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends the tenures of files that were truncated though their leases stand.
-    fn answer_truncations(&self) {
-        let changed = self.truncations.take();
+    /// Ends the tenures of files that were changed though their leases stand.
+    fn answer_changes(&self) {
+        let changed = self.changes.take();
         if changed.is_none() {
             return;
         }
@@ -221,19 +221,20 @@ impl Keeper {
     }
 
     /// Looks at all leases; those that are being broken, but whose signal got lost, are answered. Gives the time at which the next
-    /// proof is due, unless there are no files.
-    fn prove(&self) -> Option<Instant> {
+    /// proof is due.
+    fn prove(&self) -> Instant {
         let begun = Proof::begin();
-        self.answer_truncations();
+        self.answer_changes();
         let files = self.all();
         files.iter().for_each(answer);
+        files.iter().for_each(|file| file.check_flag());
         let interval = self.proof.renew(begun);
-        (!files.is_empty()).then(|| Instant::now() + interval)
+        Instant::now() + if files.is_empty() { IDLE } else { interval }
     }
 
-    /// When a file is truncated without a break of its lease.
-    pub(super) fn truncations(&self) -> &Truncations {
-        &self.truncations
+    /// What tells of changes that break no lease.
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     /// Plans to take a lease again.

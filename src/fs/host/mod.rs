@@ -21,13 +21,13 @@
 //!
 //! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 
+mod changes;
 mod checks;
 mod keeper;
 mod map;
 mod proof;
 mod refusal;
 mod tenure;
-mod truncation;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -46,8 +46,8 @@ pub use self::proof::Proof;
 pub use self::refusal::Refusal;
 pub use self::tenure::Tenure;
 
+use self::changes::{Changed, Changes};
 use self::checks::Facts;
-use self::truncation::{Changed, Truncations};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::lease;
 use crate::units::{BlockSize, InodeNo};
@@ -74,7 +74,7 @@ pub struct HostFile {
     status: Mutex<Status>,
     /// There is a lease, of a tenure or of an attempt to begin one.
     holds: AtomicBool,
-    /// What tells of its truncation.
+    /// What tells of changes that break no lease.
     watch: AtomicI32,
     /// It was read through the kernel since a lease was last tried for.
     wanted: AtomicBool,
@@ -149,7 +149,7 @@ impl HostFile {
                 backoff: BACKOFF.0,
             }),
             holds: AtomicBool::new(false),
-            watch: AtomicI32::new(Truncations::NONE),
+            watch: AtomicI32::new(Changes::NONE),
             wanted: AtomicBool::new(false),
             dormant: AtomicBool::new(false),
             file,
@@ -280,9 +280,9 @@ impl HostFile {
         let beneath = self.beneath.as_ref().map_err(Clone::clone)?;
         self.keeper.take_lease(self.file.as_fd())?;
         self.holds.store(true, Ordering::SeqCst);
-        let truncations = self.keeper.truncations();
+        let changes = self.keeper.changes();
         let failed = |errno| Refusal::Failed("inotify", errno);
-        truncations.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
+        changes.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
         // A break that came before this line was not answered.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
@@ -292,7 +292,23 @@ impl HostFile {
             Facts::of(self.file.as_fd()).map_err(|errno| Refusal::Failed("statx", errno.into()))?;
         checks::refuse(self.file.as_fd(), &facts, self.assume_no_dedupe)?;
         checks::sync(&self.file)?;
-        HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, beneath)
+        // The file system may have grown since.
+        let (major, minor) = self.device();
+        let size = checks::device_size(major, minor).unwrap_or(0).max(beneath.size);
+        let beneath = Beneath { size, ..*beneath };
+        HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
+    }
+
+    /// Serves the file through the kernel if it was read raw because it is immutable, and is so no more: nothing tells of this.
+    fn check_flag(&self) {
+        let relies = self.facts.fs() == Ok(HostFs::Xfs) && !self.assume_no_dedupe;
+        if relies && self.holds.load(Ordering::SeqCst) {
+            let facts = Facts::of(self.file.as_fd());
+            let checked = facts.map(|facts| checks::refuse(self.file.as_fd(), &facts, false));
+            if let Ok(Err(refusal)) = checked {
+                self.refuse(refusal);
+            }
+        }
     }
 
     /// Whether it was truncated though its lease stands, or is tried for.
@@ -359,6 +375,6 @@ impl Drop for HostFile {
         self.keeper.forget(self.file.as_raw_fd(), self.index);
         // A process that was forked meanwhile may have the file open still, and the lease would stand as long as it does.
         self.let_go();
-        self.keeper.truncations().forget(*self.watch.get_mut());
+        self.keeper.changes().forget(*self.watch.get_mut());
     }
 }

@@ -1,4 +1,4 @@
-//! The one change that no lease holds up: an open for *reading* with `O_TRUNC`, and a truncate through an overlay above the file. Linux
+//! The change that no lease holds up: an open for *reading* with `O_TRUNC`, and a truncate through an overlay above the file. Linux
 //! breaks a read lease only for an open for writing and for `truncate(2)` of the file itself.
 //!
 //! Each file that is read raw is watched by inotify. The watching thread is told as of a lease, only afterwards: who truncates does
@@ -17,13 +17,13 @@ use crate::error::Errno;
 
 /// What inotify watches. A watch is one for all handles of an inode, and ends with its first event.
 #[derive(Debug)]
-pub(super) struct Truncations {
+pub(super) struct Changes {
     inotify: OwnedFd,
     /// How many files there are to each watch.
     watches: Mutex<HashMap<i32, u32>>,
 }
 
-/// The files whose content or size was changed.
+/// The files that were changed.
 pub(super) enum Changed {
     All,
     Watched(HashSet<i32>),
@@ -42,7 +42,7 @@ impl Changed {
     }
 }
 
-impl Truncations {
+impl Changes {
     /// No file's watch.
     pub(super) const NONE: i32 = -1;
 
