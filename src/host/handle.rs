@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
 
 use super::kernel::{Descriptor, Straight};
-use super::{Beneaths, HostReport, Lanes, Shared};
+use super::{HostDevice, HostReport, Lanes, Shared};
 use crate::bio::Memory;
 use crate::device::with_queue;
 use crate::dio::{self, Completion, DioFlags, Rejected, Target, UNTOLD};
@@ -23,7 +23,7 @@ pub(crate) struct HostHandle {
 /// A host file and the ways to its data.
 pub(super) struct OpenFile {
     pub(super) file: Arc<HostFile>,
-    pub(super) device: Option<Arc<Beneaths>>,
+    pub(super) device: Option<Arc<HostDevice>>,
     /// For direct reads by the kernel, once there was one; `None` where they are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
     shared: Arc<Shared>,
@@ -57,7 +57,7 @@ enum Attempt {
 impl HostHandle {
     pub(super) fn new(
         file: Arc<HostFile>,
-        device: Option<Arc<Beneaths>>,
+        device: Option<Arc<HostDevice>>,
         shared: Arc<Shared>,
         strict: bool,
     ) -> Self {

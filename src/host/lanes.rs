@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::handle::OpenFile;
-use super::{Beneaths, Shared};
+use super::{HostDevice, Shared};
 use crate::bio::Dev;
 use crate::device::{AnyQueue, BlockFile, DeviceQueue, Engine};
 use crate::dio::{Completion, DioFlags, Geometry, State, Target};
@@ -144,7 +144,7 @@ impl Lanes {
         device: &mut AnyQueue,
         state: &mut State,
         file: &OpenFile,
-        beneath: &Beneaths,
+        beneath: &HostDevice,
     ) -> Result<(Dev, Geometry), Errno> {
         let opened = beneath.door.as_ref().map_err(|_| Errno::ENODEV)?;
         let limits = &opened.beneath.limits;

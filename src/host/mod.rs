@@ -44,23 +44,23 @@ pub(crate) struct Shared {
     engine: Engine,
     /// Reads go here whatever device is beneath the files.
     own: Option<Arc<dyn Device>>,
-    devices: Mutex<Vec<Arc<Beneaths>>>,
+    devices: Mutex<Vec<Arc<HostDevice>>>,
     events: Arc<Events>,
     owner: Owner,
 }
 
 /// A device with a mounted file system, and the door to it.
-pub(crate) struct Beneaths {
+pub(crate) struct HostDevice {
     /// Its place among the host's devices.
     index: u32,
     doors: Vec<Door>,
     /// The doors that were tried, and why the one was chosen, in one line.
     choice: String,
-    door: Result<Opened, Refusal>,
+    door: Result<OpenDoor, Refusal>,
 }
 
 /// The door that is used.
-pub(crate) struct Opened {
+pub(crate) struct OpenDoor {
     file: Arc<BlockFile>,
     door: Door,
     beneath: Beneath,
@@ -137,7 +137,7 @@ impl Host {
 
 impl Shared {
     /// The device of a number, with its door open if it can be opened at all.
-    fn device(&self, major: u32, minor: u32) -> Result<Arc<Beneaths>, Refusal> {
+    fn device(&self, major: u32, minor: u32) -> Result<Arc<HostDevice>, Refusal> {
         let doors =
             door::doors((major, minor)).map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,7 @@ impl Shared {
         Ok(device)
     }
 
-    fn open_door(&self, index: u32, doors: Vec<Door>) -> Beneaths {
+    fn open_door(&self, index: u32, doors: Vec<Door>) -> HostDevice {
         let mut choice = door::choose(doors.clone(), Door::open);
         let text = choice.to_string();
         let door = match choice.chosen.take() {
@@ -158,10 +158,10 @@ impl Shared {
                 let door = choice.candidates.swap_remove(chosen.index).door;
                 let limits = self.own.as_ref().map_or(*chosen.device.limits(), |own| *own.limits());
                 let beneath = Beneath { size: door.size, limits };
-                Ok(Opened { file: Arc::new(chosen.device), door, beneath })
+                Ok(OpenDoor { file: Arc::new(chosen.device), door, beneath })
             }
             None => Err(Refusal::Device(text.clone())),
         };
-        Beneaths { index, doors, choice: text, door }
+        HostDevice { index, doors, choice: text, door }
     }
 }

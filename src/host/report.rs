@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Beneaths;
+use super::HostDevice;
 use crate::device::door::DoorKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
@@ -41,7 +41,7 @@ pub struct DeviceReport {
 }
 
 impl HostReport {
-    pub(super) fn of(file: &HostFile, device: Option<&Beneaths>, size: u64) -> Self {
+    pub(super) fn of(file: &HostFile, device: Option<&HostDevice>, size: u64) -> Self {
         let status = file.status();
         let device = device.map(|device| DeviceReport {
             door: device.door.as_ref().ok().map(|open| (open.door.path.clone(), open.door.kind)),

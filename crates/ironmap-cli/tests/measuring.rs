@@ -51,6 +51,23 @@ fn the_simple_path_costs_at_most_120_instructions() {
     }
 }
 
+/// What a host file costs more: the lane, the tenure, and for queued reads the booking. Counted so that it cannot grow unseen.
+#[test]
+fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
+    let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
+    require!(needs);
+    for (depth, limit) in [("1", 160.0), ("32", 300.0)] {
+        let args = ["--fixture", "loop", "--engine", "null", "--instructions", "--iodepth", depth];
+        let rows = bench(&args);
+        let count = |target: &str| {
+            let row = rows.iter().find(|row| row["target"].as_str().unwrap().starts_with(target));
+            row.unwrap()["instructions_per_io"].as_f64().unwrap()
+        };
+        let above = count("host:") - count("raw:");
+        assert!(above <= limit, "{above} instructions at depth {depth}");
+    }
+}
+
 /// A request of fio takes as long as one of ours and what fio itself adds. Noise may spoil a try, hardly all of them.
 #[test]
 fn raw_and_kernel_agree_with_fio() {
