@@ -1,4 +1,4 @@
-//! A system whose settings forbid leases. Alone in its program: the setting is everybody's.
+//! A system whose settings forbid what host files need. Alone in its program: the settings are everybody's.
 
 mod common;
 
@@ -10,27 +10,28 @@ use ironmap::QueueOptions;
 use ironmap::host::{Host, HostOptions};
 
 const SEED: u64 = 0x1ea_5e0f;
-const SETTING: &str = "/proc/sys/fs/leases-enable";
+const LEASES: &str = "/proc/sys/fs/leases-enable";
+const INOTIFY: &str = "/proc/sys/fs/inotify/max_user_instances";
 
-/// The setting is off; on drop it is what it was.
-struct Off(String);
+/// A setting is off; on drop it is what it was.
+struct Off(&'static str, String);
 
 impl Off {
-    fn new() -> Self {
-        let was = std::fs::read_to_string(SETTING).unwrap();
-        std::fs::write(SETTING, "0").unwrap();
-        Self(was)
+    fn new(setting: &'static str) -> Self {
+        let was = std::fs::read_to_string(setting).unwrap();
+        std::fs::write(setting, "0").unwrap();
+        Self(setting, was)
     }
 }
 
 impl Drop for Off {
     fn drop(&mut self) {
-        let _ = std::fs::write(SETTING, &self.0);
+        let _ = std::fs::write(self.0, &self.1);
     }
 }
 
 #[test]
-fn without_leases_the_kernel_serves_all() {
+fn without_leases_or_inotify_the_kernel_serves_all() {
     require!([Need::Root, Need::Tool("losetup")]);
     let mounted = Mounted::ext4();
     let content = Rng::new(SEED).bytes(300_001);
@@ -38,7 +39,7 @@ fn without_leases_the_kernel_serves_all() {
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();
     let before = Both::open(&host, &path);
-    let off = Off::new();
+    let off = Off::new(LEASES);
     let both = Both::open(&host, &path);
     drop(off);
     assert_eq!((before.served(), both.served()), ("raw", "no_leases"));
@@ -48,4 +49,13 @@ fn without_leases_the_kernel_serves_all() {
     assert_eq!(both.served(), "no_leases");
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
     assert_eq!(Both::open(&host, &path).served(), "raw");
+
+    // Nothing would tell of the changes that break no lease.
+    let off = Off::new(INOTIFY);
+    let host = Host::new(&HostOptions::default()).unwrap();
+    let mut queue = host.queue(&QueueOptions::default()).unwrap();
+    let both = Both::open(&host, &path);
+    drop(off);
+    assert_eq!(both.served(), "failed");
+    both.check(&mut queue, &content, SEED, 50);
 }

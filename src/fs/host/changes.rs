@@ -18,7 +18,8 @@ use crate::error::Errno;
 /// What inotify watches. A watch is one for all handles of an inode, and ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    inotify: OwnedFd,
+    /// Users may have few of these. Without one no file is read raw, and each says so.
+    inotify: Result<OwnedFd, Errno>,
     /// How many files there are to each watch.
     watches: Mutex<HashMap<i32, u32>>,
 }
@@ -46,13 +47,13 @@ impl Changes {
     /// No file's watch.
     pub(super) const NONE: i32 = -1;
 
-    pub(super) fn new() -> Result<Self, Errno> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        Ok(Self { inotify, watches: Mutex::default() })
+    pub(super) fn new() -> Self {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        Self { inotify: inotify.map_err(Errno::from), watches: Mutex::default() }
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.inotify.as_ref().map(AsFd::as_fd).map_err(|errno| *errno)
     }
 
     /// Watches a file from now on. `own` is its watch.
@@ -60,7 +61,7 @@ impl Changes {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut watches = self.lock();
         let flags = WatchFlags::MODIFY | WatchFlags::ONESHOT;
-        let watch = inotify::add_watch(&self.inotify, path, flags)?;
+        let watch = inotify::add_watch(self.fd()?, path, flags)?;
         // Before the lock is free: who takes an event of this watch must find whose it is.
         let before = own.swap(watch, Ordering::SeqCst);
         if watch != before {
@@ -80,7 +81,7 @@ impl Changes {
         if *files == 0 {
             watches.remove(&watch);
             // It fails where there was an event.
-            let _ = inotify::remove_watch(&self.inotify, watch);
+            let _ = self.fd().map(|inotify| inotify::remove_watch(inotify, watch));
         }
     }
 
@@ -88,8 +89,9 @@ impl Changes {
     pub(super) fn take(&self) -> Changed {
         let _watches = self.lock();
         let mut memory = [MaybeUninit::uninit(); 4096];
-        let mut reader = Reader::new(&self.inotify, &mut memory);
         let mut watches = HashSet::new();
+        let Ok(inotify) = self.fd() else { return Changed::Watched(watches) };
+        let mut reader = Reader::new(inotify, &mut memory);
         // Without an event it fails.
         while let Ok(event) = reader.next() {
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
@@ -103,7 +105,7 @@ impl Changes {
     }
 
     pub(super) fn is(&self, fd: RawFd) -> bool {
-        self.inotify.as_raw_fd() == fd
+        self.fd().is_ok_and(|inotify| inotify.as_raw_fd() == fd)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<i32, u32>> {

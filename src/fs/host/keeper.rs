@@ -113,12 +113,11 @@ impl Keeper {
     /// Starts the thread that watches.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads, or inotify instances.
+    /// `Io` where there can be no more threads.
     pub fn start() -> Result<Keeping> {
-        let changes = Changes::new().map_err(|errno| Error::io(errno, "inotify"))?;
         let keeper = Arc::new(Self {
             proof: Proof::new(),
-            changes,
+            changes: Changes::new(),
             watcher: OnceLock::new(),
             files: Mutex::default(),
             plans: Mutex::default(),
@@ -131,7 +130,8 @@ impl Keeper {
         let watching = spawn("ironmap-lease", move || {
             let watch = Watch::new();
             let _ = own.watcher.set(watch.watcher());
-            let _ = ready.send(watch.watcher().input(own.changes.fd()));
+            let told = own.changes.fd().map_or(Ok(()), |changes| watch.watcher().input(changes));
+            let _ = ready.send(told);
             own.watch(&watch);
         })?;
         let told = watches.recv();
