@@ -19,7 +19,7 @@ use common::mounted::Mounted;
 use common::process::{self, Process, pause, until};
 use common::ranges::bytes;
 use common::skip::{Need, note_part};
-use ironmap::bio::Buffer;
+use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
 use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
@@ -30,6 +30,8 @@ use sys::{Shared, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
+/// The length of the hole behind it, up to the file's end.
+const HOLE: usize = 4096;
 /// The version of what is in the files that get another's blocks.
 const FOREIGN: u64 = 0xf0;
 
@@ -82,6 +84,7 @@ impl Full {
     fn new() -> Self {
         let mounted = Mounted::new("mke2fs -t ext4 -b 4096", 32, "noatime");
         let path = mounted.write("file", &content(LEN, 1));
+        OsOptions::new().write(true).open(&path).unwrap().set_len((LEN + HOLE) as u64).unwrap();
         mounted.write("room", &content(2 * LEN, FOREIGN));
         let full = Self { mounted, path };
         full.fill("rest");
@@ -106,14 +109,14 @@ impl Full {
     }
 
     /// Hands the file's blocks to another file: whoever reads them now, reads what never was in the file. Then the file has another
-    /// content, elsewhere.
+    /// content, elsewhere, and no hole.
     fn rewrite(&self) {
         let writer = OsOptions::new().write(true).open(&self.path).unwrap();
         writer.set_len(0).unwrap();
         self.fill("others");
         std::fs::remove_file(self.mounted.path("room")).unwrap();
         self.sync();
-        writer.write_all_at(&content(LEN, 2), 0).unwrap();
+        writer.write_all_at(&content(LEN + HOLE, 2), 0).unwrap();
     }
 }
 
@@ -212,7 +215,25 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
             memory[ENDED].store(1, SeqCst);
         }
         assert!(fits, "at {pos}: {:?}, not {lowest} or more", versions(&block[..count], pos));
+        block = judge_hole(memory, file, &mut queue, block);
     }
+}
+
+/// A queued read of what is a hole in the first version: nothing is asked of the device for it.
+fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffer) -> Buffer {
+    let lowest = memory[LOWEST].load(SeqCst);
+    file.submit_read(queue, block, FilePos(LEN as u64), NONE, 0).map_err(|r| r.error).unwrap();
+    queue.wait(1).unwrap();
+    let done = queue.pop().unwrap();
+    assert_eq!(done.result.unwrap(), HOLE);
+    let Memory::Flat(block) = done.memory else { panic!("it was one buffer") };
+    let zeros = block.iter().all(|byte| *byte == 0);
+    let fits = versions(&block, LEN as u64) == Some((2, 2)) || zeros && lowest < 2;
+    if !fits {
+        memory[ENDED].store(1, SeqCst);
+    }
+    assert!(fits, "the hole of version 1, not {lowest} or more: {zeros}");
+    block
 }
 
 /// A process that was stopped for so long that the kernel took its lease away believes nothing that it reads after that, though

@@ -150,6 +150,8 @@ pub(crate) struct State {
     stats: Stats,
     requests: Requests,
     finished: VecDeque<Completion>,
+    /// A completion was popped since [`Self::take_fresh`] was asked that the device's queue knows nothing of.
+    fresh: bool,
     /// Requests submitted and not yet popped.
     outstanding: usize,
     /// The caller has waited for what it pops.
@@ -170,6 +172,7 @@ impl State {
             stats: Stats::default(),
             requests: Requests::default(),
             finished: VecDeque::with_capacity(depth),
+            fresh: false,
             outstanding: 0,
             waited: false,
             owed: 0,
@@ -199,6 +202,12 @@ impl State {
     pub(crate) fn finish(&mut self, completion: Completion) {
         self.outstanding += 1;
         self.finished.push_back(completion);
+    }
+
+    /// As of the device's queue, for what completes without it: reads of holes, and those behind the end.
+    #[inline(always)]
+    pub(crate) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -325,6 +334,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
         let Some(done) = queue.pop() else {
             if let Some(completion) = state.finished.pop_front() {
                 state.outstanding -= 1;
+                state.fresh = true;
                 return Some(completion);
             }
             if state.owed == 0 || !wait_for_owed(queue, state) {

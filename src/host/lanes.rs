@@ -239,7 +239,7 @@ impl Lanes {
         state: &mut State,
         completion: &mut Completion,
     ) {
-        if device.take_fresh() || !self.young {
+        if device.take_fresh() || state.take_fresh() || !self.young {
             self.young = self.shared.keeping.keeper().proof().is_young();
         }
         let index = completion.token as usize;
