@@ -39,9 +39,10 @@ impl Tenure {
 
     /// Begins a tenure, unless something has happened since `before` was current. `unique` is an even number.
     pub(super) fn begin(&self, before: u64, unique: u64) -> bool {
-        let begun =
-            self.0.compare_exchange(before, unique | 1, Ordering::SeqCst, Ordering::Relaxed);
-        !Self::is_raw(before) && begun.is_ok()
+        let begin = || {
+            self.0.compare_exchange(before, unique | 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        !Self::is_raw(before) && begin()
     }
 
     /// Ends the tenure, or an attempt to begin one. The lease may be let go only after this.
@@ -67,6 +68,7 @@ mod tests {
         let raw = tenure.current();
         assert!(Tenure::is_raw(raw) && tenure.stands(raw));
         assert!(!tenure.begin(raw, 8), "it has begun");
+        assert!(tenure.stands(raw), "and goes on");
         tenure.end(10);
         assert!(!tenure.stands(raw) && !Tenure::is_raw(tenure.current()));
     }
