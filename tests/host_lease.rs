@@ -26,7 +26,7 @@ use ironmap::units::FilePos;
 use ironmap::{Engine, File, FileOptions, Queue, QueueOptions};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, Signal};
-use sys::{Shared, truncate};
+use sys::{Shared, ends_well_forked, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
@@ -352,6 +352,24 @@ fn a_file_is_closed_with_requests_in_flight() {
         drop(queue);
         assert_eq!(leases_on(&full.path), 0, "the queue waited for its requests");
     }
+}
+
+/// A forked process shares the open files, their leases and what watches them. That it closes its own takes nothing from the parent.
+#[test]
+fn a_forked_process_closes_what_is_open() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let _alone = alone();
+    let full = Full::new();
+    let host = Host::new(&HostOptions { engine: Engine::Psync }).unwrap();
+    let mut opened = Some((open(&host, &full.path), host));
+    assert!(ends_well_forked(|| drop(opened.take())));
+    let (file, host) = opened.unwrap();
+    let mut queue = host.queue(&QueueOptions::default()).unwrap();
+    assert_eq!((leases_on(&full.path), file.host().unwrap().breaks), (1, 0));
+    let flags = OFlags::RDONLY | OFlags::TRUNC;
+    rustix::fs::open(&full.path, flags, Mode::empty()).unwrap();
+    until("it is met", || file.host().unwrap().breaks == 1);
+    assert_eq!(file.read_at(&mut queue, &mut [0; 512], FilePos(0)).unwrap(), 0);
 }
 
 /// Linux breaks no lease for an open for reading that truncates.

@@ -79,3 +79,21 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+/// Runs something in a forked process, and says whether that came to a good end within twenty seconds.
+pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
+    // SAFETY: the child has this thread only. It may allocate, since the C library keeps its own locks in order, and what else
+    // the others had locked is the business of what is tested. A panic ends it, and so does the alarm.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: takes an integer; the signal's action is the default.
+        unsafe { libc::alarm(20) };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    let mut status = -1;
+    // SAFETY: the status lives until the call returns.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    child > 0 && waited == child && status == 0
+}

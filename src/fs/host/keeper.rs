@@ -30,6 +30,8 @@ pub struct Keeper {
     planned: Condvar,
     ended: AtomicBool,
     next: AtomicU64,
+    /// Whose threads keep the leases.
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +94,10 @@ impl Keeping {
 
 impl Drop for Keeping {
     fn drop(&mut self) {
+        if self.keeper.is_foreign() {
+            // There are no such threads to wait for.
+            return;
+        }
         self.keeper.ended.store(true, Ordering::SeqCst);
         if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
             watcher.wake();
@@ -124,6 +130,7 @@ impl Keeper {
             planned: Condvar::new(),
             ended: AtomicBool::new(false),
             next: AtomicU64::new(2),
+            process: std::process::id(),
         });
         let (ready, watches) = mpsc::channel();
         let own = Arc::clone(&keeper);
@@ -138,6 +145,12 @@ impl Keeper {
         let keeping = Keeping { keeper, watching: Some(watching) };
         told.unwrap_or(Err(Errno::EAGAIN)).map_err(|errno| Error::io(errno, "inotify"))?;
         Ok(keeping)
+    }
+
+    /// Whether this process was forked from the one that has the leases. It shares them, and what watches the files, but has none of
+    /// the threads, and whatever lock one of them had then is never free again.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// When the leases were last known to stand.

@@ -372,6 +372,9 @@ const PAGE: BlockSize = match BlockSize::from_shift(12) {
 
 impl Drop for HostFile {
     fn drop(&mut self) {
+        if self.keeper.is_foreign() {
+            return;
+        }
         self.keeper.forget(self.file.as_raw_fd(), self.index);
         // A process that was forked meanwhile may have the file open still, and the lease would stand as long as it does.
         self.let_go();
