@@ -32,7 +32,9 @@ pub struct HostOptions {
 /// Reads files of mounted ext4 and XFS file systems around the kernel, each while a lease stands that keeps writers out; through the
 /// kernel otherwise. Cheap to clone; shared by threads.
 ///
-/// One stands for any number of files: it opens each device once, and has one thread that answers when leases are broken.
+/// One stands for any number of files: it opens each device once, and has one thread that answers when leases are broken. A device
+/// stays open until the host is gone with its files and queues. That keeps no file system from being unmounted, but a device from
+/// being taken down (`losetup -d`, `dmsetup remove`).
 #[derive(Clone)]
 pub struct Host {
     shared: Arc<Shared>,
@@ -70,7 +72,8 @@ impl Host {
     /// Starts the thread that keeps the leases.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads; `InvalidInput` for the engine dax.
+    /// `Io` where there can be no more threads or inotify instances, or no io_uring though it was asked for; `InvalidInput` for the
+    /// engine dax.
     pub fn new(options: &HostOptions) -> Result<Self> {
         Self::start(options.engine, None)
     }

@@ -73,7 +73,7 @@ impl RingFile {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// The file as an NVMe character device, in a wide ring: requests to it must [fit](nvme::fits).
+    /// The file as an NVMe character device, in a wide ring: what a command cannot [carry](nvme::carries) is refused.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
