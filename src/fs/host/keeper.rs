@@ -177,11 +177,13 @@ impl Keeper {
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
+        // Before the next one, whose lease this would prove else, can be registered.
+        let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
         if first {
             // The thread has slept without proving anything, since there was nothing to prove.
-            self.proof.renew(Proof::begin());
+            self.proof.renew(begun);
             self.watcher.get().inspect(|watcher| watcher.wake());
         }
     }
