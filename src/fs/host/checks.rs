@@ -44,8 +44,16 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn of(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
-        let statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        Ok(Self { statx, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
+        Ok(Self { statx: statx(file)?, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
+    }
+
+    /// The same of the file as it is now.
+    pub(super) fn now(self, file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        Ok(Self { statx: statx(file)?, ..self })
+    }
+
+    pub(super) fn is_immutable(&self) -> bool {
+        self.statx.stx_attributes.contains(StatxAttributes::IMMUTABLE)
     }
 
     /// The file system, if it is one of those that can be read.
@@ -59,6 +67,10 @@ impl Facts {
             }
         }
     }
+}
+
+fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
+    rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
 }
 
 /// The first reason not to read a file around the kernel, whoever has it open.
@@ -88,7 +100,7 @@ pub(super) fn refuse(
             if is_realtime(file).map_err(failed)? {
                 return Err(Refusal::Realtime);
             }
-            let safe = has(StatxAttributes::IMMUTABLE) || assume_no_dedupe;
+            let safe = facts.is_immutable() || assume_no_dedupe;
             // A kernel that does not say whether there is reflink may have it.
             if !safe && has_reflink(file).unwrap_or(true) {
                 return Err(Refusal::Dedupe);

@@ -239,7 +239,8 @@ impl HostFile {
         }
     }
 
-    /// Tries to take the lease, and plans the next attempt where a writer is in the way.
+    /// Tries to take the lease, and plans the next attempt where a writer is in the way. No two attempts meet: who opens the file makes
+    /// the first, before anyone can want another, and one thread makes the others.
     fn take(self: &Arc<Self>) {
         let before = {
             // Who ended the last tenure holds the status until its lease is let go; later, this attempt's lease would go instead.
@@ -301,13 +302,16 @@ impl HostFile {
 
     /// Serves the file through the kernel if it was read raw because it is immutable, and is so no more: nothing tells of this.
     fn check_flag(&self) {
-        let relies = self.facts.fs() == Ok(HostFs::Xfs) && !self.assume_no_dedupe;
-        if relies && self.holds.load(Ordering::SeqCst) {
-            let facts = Facts::of(self.file.as_fd());
-            let checked = facts.map(|facts| checks::refuse(self.file.as_fd(), &facts, false));
-            if let Ok(Err(refusal)) = checked {
-                self.refuse(refusal);
-            }
+        let xfs = self.facts.fs() == Ok(HostFs::Xfs);
+        let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
+        // Nothing else is asked of a file that is what it was: other questions can wait for locks of XFS.
+        if relies
+            && self.holds.load(Ordering::SeqCst)
+            && let Ok(now) = self.facts.now(self.file.as_fd())
+            && !now.is_immutable()
+            && let Err(refusal) = checks::refuse(self.file.as_fd(), &now, false)
+        {
+            self.refuse(refusal);
         }
     }
 
