@@ -483,6 +483,19 @@ fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     break_a_thousand();
 }
 
+/// Nor waits a host at its end for a thread that cannot be told of it.
+#[test]
+fn a_host_ends_without_room_for_signals() {
+    let _alone = alone();
+    let (host, queue) = host(Engine::Psync);
+    let thread = format!("/proc/self/task/{}/stat", thread_named("ironmap-lease"));
+    until("it waits", || std::fs::read_to_string(&thread).unwrap().contains(") S "));
+    let _limit = Limit::set(Resource::Sigpending, Some(0));
+    let begin = Instant::now();
+    drop((queue, host));
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
 fn break_a_thousand() {
     const FILES: usize = 1000;
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;

@@ -67,12 +67,12 @@ impl Watcher {
         check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) }).map(drop)
     }
 
-    /// Ends a wait of the thread.
-    pub(crate) fn wake(self) {
+    /// Ends a wait of the thread. False where there is no room for one more signal.
+    pub(crate) fn wake(self) -> bool {
         // SAFETY: tgkill takes integers. The thread blocks the signal and takes it by `Watch::wait`; where it has ended, the call
         // fails, or meets a thread of this process that got its number and blocks or ignores nothing of ours: so the owner of
         // the thread wakes it only before it joins it.
-        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) };
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) == 0 }
     }
 }
 
@@ -198,14 +198,14 @@ mod tests {
         match watcher.lease(file.as_fd()) {
             Ok(()) => {}
             // The directory for temporary files may lie where there are no leases.
-            Err(Errno::EINVAL) => return watcher.wake(),
+            Err(Errno::EINVAL) => return assert!(watcher.wake()),
             Err(errno) => panic!("{errno}"),
         }
         assert!(stands(file.as_fd()));
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(watcher.lease(file.as_fd()), Err(Errno::EAGAIN), "beside a writer");
         drop(writer);
-        watcher.wake();
+        assert!(watcher.wake());
         assert_eq!(watching.join().unwrap(), [file.as_raw_fd()]);
     }
 }

@@ -100,8 +100,10 @@ impl Drop for Keeping {
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
         if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
-            watcher.wake();
-            let _ = thread.join();
+            // Else it ends by itself, and there is nothing left for it to do.
+            if watcher.wake() {
+                let _ = thread.join();
+            }
         }
         let thread = {
             let mut plans = self.keeper.plans();
@@ -184,7 +186,7 @@ impl Keeper {
         if first {
             // The thread has slept without proving anything, since there was nothing to prove.
             self.proof.renew(begun);
-            self.watcher.get().inspect(|watcher| watcher.wake());
+            self.watcher.get().map(|watcher| watcher.wake());
         }
     }
 
