@@ -72,7 +72,7 @@ impl Host {
     /// Starts the thread that keeps the leases.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads or inotify instances, or no io_uring though it was asked for; `InvalidInput` for the
+    /// `Io` where there can be no more threads, or no io_uring though it was asked for; `InvalidInput` for the
     /// engine dax.
     pub fn new(options: &HostOptions) -> Result<Self> {
         Self::start(options.engine, None)
