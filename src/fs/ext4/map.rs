@@ -9,7 +9,7 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 /// A map whose leaves (of an extent tree or of indirect blocks) number at most this many is read whole at the first use and
 /// kept: 64 MiB of metadata with blocks of 4 KiB. A larger one is looked up leaf by leaf through the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept either: 96 MiB.
+/// A map with more extents than this is not kept either: 96 MiB, and 80 MiB for the index.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl Inode {

@@ -9,7 +9,7 @@ use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, MapFile};
 use crate::sys::{FiemapExtent, FiemapFlags, fiemap};
 use crate::units::{BlockSize, FileBlock, FilePos, FsBlock};
 
-/// A map with more extents than this is not kept: 96 MiB.
+/// A map with more extents than this is not kept: 96 MiB, and 80 MiB for the index.
 const MOST_EXTENTS: usize = 4 << 20;
 
 /// Where a host file's data lies on its device. It is true while the lease stands under which it was made.
