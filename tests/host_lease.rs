@@ -18,6 +18,7 @@ use common::image::scratch_in;
 use common::mounted::Mounted;
 use common::process::{self, Process, pause, until};
 use common::ranges::bytes;
+use common::setting::Setting;
 use common::skip::{Need, note_part};
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
@@ -120,24 +121,8 @@ impl Full {
     }
 }
 
-/// The time after which the kernel takes leases away, changed until the drop.
-struct BreakTime(String);
-
-impl BreakTime {
-    const PATH: &str = "/proc/sys/fs/lease-break-time";
-
-    fn set(seconds: u32) -> Self {
-        let before = std::fs::read_to_string(Self::PATH).unwrap();
-        std::fs::write(Self::PATH, seconds.to_string()).unwrap();
-        Self(before)
-    }
-}
-
-impl Drop for BreakTime {
-    fn drop(&mut self) {
-        let _ = std::fs::write(Self::PATH, &self.0);
-    }
-}
+/// After so many seconds the kernel takes a broken lease away.
+const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
 /// What the process that is stopped and the test share.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
@@ -242,7 +227,7 @@ fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffe
 fn a_stopped_process_believes_nothing() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
     let _alone = alone();
-    let _time = BreakTime::set(1);
+    let _time = Setting::change(BREAK_TIME, "1");
     for _ in 0..2 {
         let full = Full::new();
         let scratch = scratch_in(Path::new("/dev/shm"));

@@ -4,6 +4,7 @@ mod common;
 
 use common::mounted::Mounted;
 use common::rng::Rng;
+use common::setting::Setting;
 use common::skip::Need;
 use common::ways::Both;
 use ironmap::QueueOptions;
@@ -12,23 +13,6 @@ use ironmap::host::{Host, HostOptions};
 const SEED: u64 = 0x1ea_5e0f;
 const LEASES: &str = "/proc/sys/fs/leases-enable";
 const INOTIFY: &str = "/proc/sys/fs/inotify/max_user_instances";
-
-/// A setting is off; on drop it is what it was.
-struct Off(&'static str, String);
-
-impl Off {
-    fn new(setting: &'static str) -> Self {
-        let was = std::fs::read_to_string(setting).unwrap();
-        std::fs::write(setting, "0").unwrap();
-        Self(setting, was)
-    }
-}
-
-impl Drop for Off {
-    fn drop(&mut self) {
-        let _ = std::fs::write(self.0, &self.1);
-    }
-}
 
 #[test]
 fn without_leases_or_inotify_the_kernel_serves_all() {
@@ -39,7 +23,7 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();
     let before = Both::open(&host, &path);
-    let off = Off::new(LEASES);
+    let off = Setting::change(LEASES, "0");
     let both = Both::open(&host, &path);
     drop(off);
     assert_eq!((before.served(), both.served()), ("raw", "no_leases"));
@@ -51,7 +35,7 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     assert_eq!(Both::open(&host, &path).served(), "raw");
 
     // Nothing would tell of the changes that break no lease.
-    let off = Off::new(INOTIFY);
+    let off = Setting::change(INOTIFY, "0");
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();
     let both = Both::open(&host, &path);

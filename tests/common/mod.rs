@@ -18,6 +18,7 @@ pub(crate) mod process;
 pub(crate) mod ranges;
 pub(crate) mod reads;
 pub(crate) mod rng;
+pub(crate) mod setting;
 pub(crate) mod skip;
 pub(crate) mod tree;
 pub(crate) mod view;

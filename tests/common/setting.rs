@@ -1,0 +1,29 @@
+//! Settings of the whole system, changed by a test and put back after it, also when it is killed.
+
+use tempfile::TempDir;
+
+use super::image::scratch;
+
+/// A setting below `/proc/sys` that differs until the drop. Only a program that runs by itself may change one.
+pub(crate) struct Setting {
+    path: &'static str,
+    before: String,
+    /// Holds what `./x clean-up` needs where the drop never comes.
+    _record: TempDir,
+}
+
+impl Setting {
+    pub(crate) fn change(path: &'static str, value: &str) -> Self {
+        let before = std::fs::read_to_string(path).unwrap().trim().to_owned();
+        let record = scratch();
+        std::fs::write(record.path().join("setting"), format!("{path} {before}\n")).unwrap();
+        std::fs::write(path, value).unwrap();
+        Self { path, before, _record: record }
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.path, &self.before);
+    }
+}
