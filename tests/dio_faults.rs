@@ -2,85 +2,24 @@
 
 mod common;
 
-use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use common::fixture::{FRAGMENTED, Fixture, HOLES, SOLID, TAIL, UNWRITTEN, open};
-use common::ranges::{Room, bytes, fault, part, pieces, shape, split};
+use common::ranges::{bytes, fault, part, pieces};
 use common::rng::Rng;
-use ironmap::bio::{Buffer, Memory};
+use common::ways::{WAYS, Way, read};
+use ironmap::bio::Buffer;
 use ironmap::device::{Faults, Sim};
 use ironmap::dio::DioFlags;
 use ironmap::events::{Direction, ErrorEvent};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
-use ironmap::{Errno, Error, ErrorKind, File, Queue, QueueOptions, Volume};
+use ironmap::{Errno, ErrorKind, Queue, QueueOptions, Volume};
 
 const SEED: u64 = 0xfa_0175;
 const NONE: DioFlags = DioFlags::empty();
 /// Blocks read together: many extents of the fragmented file.
 const LEN: usize = 100 * 4096;
-
-/// How a read is asked for.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    Flat,
-    Vectored,
-    Owned,
-    OwnedVectored,
-}
-
-const WAYS: [Way; 4] = [Way::Flat, Way::Vectored, Way::Owned, Way::OwnedVectored];
-
-/// One read: its result and the memory after it. Owned memory must come back whole, with one completion.
-fn read(
-    way: Way,
-    queue: &mut Queue,
-    file: &File,
-    (pos, offset, len): (u64, usize, usize),
-    cuts: &[usize],
-) -> (Result<usize, Error>, Vec<u8>) {
-    let mut room = Room::new(offset + len);
-    let pos = FilePos(pos);
-    let memory = match way {
-        Way::Flat => {
-            let result = file.read_at(queue, room.at(offset, len), pos);
-            return (result, room.at(offset, len).to_vec());
-        }
-        Way::Vectored => {
-            let mut rest = room.at(offset, len);
-            let mut slices = Vec::new();
-            for cut in cuts {
-                let (head, tail) = rest.split_at_mut(*cut);
-                slices.push(IoSliceMut::new(head));
-                rest = tail;
-            }
-            let result = file.read_vectored_at(queue, &mut slices, pos, NONE);
-            return (result, room.at(offset, len).to_vec());
-        }
-        Way::Owned => Memory::Flat(room.into_buffer(offset, len)),
-        Way::OwnedVectored => Memory::Vectored(split(room.into_buffer(offset, len), cuts)),
-    };
-    let before = shape(&memory);
-    let (result, memory) = match file.submit_read(queue, memory, pos, NONE, 4) {
-        Err(rejected) => (Err(rejected.error), rejected.memory),
-        Ok(()) => {
-            let mut done = None;
-            while queue.outstanding() > 0 {
-                queue.wait(1).expect("wait");
-                while let Some(completion) = queue.pop() {
-                    assert!(done.replace(completion).is_none(), "one request, one completion");
-                }
-            }
-            let done = done.expect("a completion");
-            assert_eq!(done.token, 4);
-            (done.result, done.memory)
-        }
-    };
-    assert_eq!(shape(&memory), before, "{way:?}: the memory came back changed");
-    assert!(queue.pop().is_none());
-    (result, bytes(&memory))
-}
 
 fn setup(fixture: &Fixture, depth: u32) -> (Arc<Sim>, Volume, Queue) {
     let (sim, volume) = fixture.sim(Faults::default());
@@ -117,7 +56,7 @@ fn an_error_in_any_part_is_the_requests_error() {
                 for latency in [0, 5] {
                     sim.set_faults(Faults { latency, ..faults.clone() });
                     let cuts = [4096, 8192, LEN - 12288];
-                    let (result, _) = read(way, &mut queue, &file, (0, 0, LEN), &cuts);
+                    let (result, _) = read(way, &mut queue, &file, (0, 0, LEN), &cuts, NONE);
                     let shown = format!("{name}, parts {parts:?}, {way:?}, latency {latency}");
                     let error = result.expect_err(&shown);
                     assert_eq!(error.kind(), ErrorKind::Io(errno), "{shown}");
@@ -134,7 +73,7 @@ fn an_error_in_any_part_is_the_requests_error() {
         }
         // Once the sectors are good again, so is the file.
         sim.set_faults(Faults::default());
-        let (result, memory) = read(Way::Owned, &mut queue, &file, (0, 0, LEN), &[]);
+        let (result, memory) = read(Way::Owned, &mut queue, &file, (0, 0, LEN), &[], NONE);
         assert_eq!(result.unwrap(), LEN);
         assert_eq!(memory, part(fixture.content(name), 0, LEN));
     }
@@ -159,7 +98,7 @@ fn a_small_read_reports_its_error_once() {
         for ((pos, offset, len), (from, count)) in requests {
             for way in WAYS {
                 sim.set_faults(bad_sectors([at.0 / 512], Errno::EIO));
-                let (result, _) = read(way, &mut queue, &file, (pos, offset, len), &[len]);
+                let (result, _) = read(way, &mut queue, &file, (pos, offset, len), &[len], NONE);
                 let shown = format!("{way:?}, strict {strict}: {len} bytes at {pos}");
                 assert_eq!(result.expect_err(&shown).kind(), ErrorKind::Io(Errno::EIO), "{shown}");
                 let (events, _) = volume.events().take();
@@ -170,7 +109,7 @@ fn a_small_read_reports_its_error_once() {
             }
         }
         let (sim_len, pos) = (512, 0);
-        let (result, memory) = read(Way::Flat, &mut queue, &file, (pos, 0, sim_len), &[]);
+        let (result, memory) = read(Way::Flat, &mut queue, &file, (pos, 0, sim_len), &[], NONE);
         assert_eq!(result.unwrap(), sim_len, "a bad sector beside the request does no harm");
         assert_eq!(memory, part(fixture.content(TAIL), 0, sim_len));
     }
@@ -201,7 +140,7 @@ fn short_transfers_are_continued() {
                 _ => (pos / 512 * 512, 0, len / 512 * 512),
             };
             let cuts = pieces(&mut rng, len, 512);
-            let (result, memory) = read(way, &mut queue, &file, (pos, offset, len), &cuts);
+            let (result, memory) = read(way, &mut queue, &file, (pos, offset, len), &cuts, NONE);
             let expected = part(content, pos, len);
             let fault = fault(&memory, result.expect("a read"), expected, 512);
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
@@ -230,7 +169,7 @@ fn a_device_may_die_at_any_request() {
             for way in WAYS {
                 sim.set_faults(Faults { fail_after: Some(limit), latency: 2, ..Faults::default() });
                 let cuts = [512, LEN - 1024, 512];
-                let (result, memory) = read(way, &mut queue, file, (0, 0, LEN), &cuts);
+                let (result, memory) = read(way, &mut queue, file, (0, 0, LEN), &cuts, NONE);
                 match result {
                     Ok(count) => {
                         complete += 1;
@@ -258,11 +197,11 @@ fn metadata_that_cannot_be_read_is_an_io_error() {
         for way in WAYS {
             let file = open(&volume, name, true);
             sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
-            let (result, _) = read(way, &mut queue, &file, (0, 0, LEN), &[LEN]);
+            let (result, _) = read(way, &mut queue, &file, (0, 0, LEN), &[LEN], NONE);
             assert_eq!(result.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{name}, {way:?}");
             assert_eq!(queue.outstanding(), 0);
             sim.set_faults(Faults::default());
-            let (result, memory) = read(way, &mut queue, &file, (0, 0, LEN), &[LEN]);
+            let (result, memory) = read(way, &mut queue, &file, (0, 0, LEN), &[LEN], NONE);
             assert_eq!(result.unwrap(), LEN, "{name}, {way:?}");
             assert_eq!(memory, part(fixture.content(name), 0, LEN), "{name}, {way:?}");
         }
@@ -313,7 +252,7 @@ fn a_device_that_stays_busy_is_given_up() {
         let busy = Faults { fail_after: Some(0), errno: Some(Errno::EAGAIN), ..Faults::default() };
         sim.set_faults(busy);
         for way in WAYS {
-            let (result, _) = read(way, &mut queue, &file, (0, 0, len), &[len]);
+            let (result, _) = read(way, &mut queue, &file, (0, 0, len), &[len], NONE);
             let kind = result.expect_err("it is busy").kind();
             assert_eq!(kind, ErrorKind::Io(Errno::EIO), "{name}, {way:?}");
             let (events, _) = volume.events().take();

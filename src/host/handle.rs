@@ -9,7 +9,7 @@ use crate::bio::Memory;
 use crate::device::with_queue;
 use crate::dio::{self, Completion, DioFlags, Rejected, Target, UNTOLD};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::host::{HostFile, HostMap, Refusal, Tenure};
+use crate::fs::host::{HostFile, HostMap, Keeper, Refusal, Tenure};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
@@ -26,7 +26,18 @@ pub(super) struct OpenFile {
     pub(super) device: Option<Arc<HostDevice>>,
     /// For direct reads by the kernel, once there was one; `None` where they are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
+    /// Behind the file, since fields are dropped in their order.
+    _closing: Closing,
     shared: Arc<Shared>,
+}
+
+/// Waits, when the file is dropped, for the threads that may have it at that moment: then it is closed.
+struct Closing(Arc<Keeper>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
 }
 
 impl OpenFile {
@@ -62,7 +73,9 @@ impl HostHandle {
         strict: bool,
     ) -> Self {
         let descriptor = OnceLock::new();
-        Self { open: Arc::new(OpenFile { file, device, descriptor, shared }), strict }
+        let closing = Closing(Arc::clone(shared.keeping.keeper()));
+        let open = OpenFile { file, device, descriptor, _closing: closing, shared };
+        Self { open: Arc::new(open), strict }
     }
 
     pub(crate) fn inode(&self) -> InodeNo {

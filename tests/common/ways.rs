@@ -1,4 +1,4 @@
-//! All the ways to read a host file, and what each must give: the bytes that the kernel's own read gives.
+//! All the ways to read a file; and of a host file what each must give: the bytes that the kernel's own read gives.
 
 use std::io::IoSliceMut;
 use std::path::Path;

@@ -28,6 +28,10 @@ pub struct Keeper {
     files: Mutex<Files>,
     plans: Mutex<Plans>,
     planned: Condvar,
+    /// Had by the thread that watches while it has a file.
+    watching: Mutex<()>,
+    /// Had by the thread that takes leases again while it has a file.
+    taking: Mutex<()>,
     ended: AtomicBool,
     next: AtomicU64,
     /// Whose threads keep the leases.
@@ -130,6 +134,8 @@ impl Keeper {
             files: Mutex::default(),
             plans: Mutex::default(),
             planned: Condvar::new(),
+            watching: Mutex::default(),
+            taking: Mutex::default(),
             ended: AtomicBool::new(false),
             next: AtomicU64::new(2),
             process: std::process::id(),
@@ -212,8 +218,8 @@ impl Keeper {
             match watch.wait(due.saturating_duration_since(Instant::now())) {
                 Waited::Told(fd) if self.changes.is(fd) => self.answer_changes(),
                 Waited::Told(fd) => {
-                    let file = self.files().open.get(&fd).and_then(Weak::upgrade);
-                    file.iter().for_each(answer);
+                    let file = self.files().open.get(&fd).cloned();
+                    self.look_at(file, answer);
                     // Where many are broken at once, the kernel may have had no room for all signals.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
@@ -222,8 +228,27 @@ impl Keeper {
         }
     }
 
-    fn all(&self) -> Vec<Arc<HostFile>> {
-        self.files().open.values().filter_map(Weak::upgrade).collect()
+    fn all(&self) -> Vec<Weak<HostFile>> {
+        self.files().open.values().cloned().collect()
+    }
+
+    fn look_at(
+        &self,
+        files: impl IntoIterator<Item = Weak<HostFile>>,
+        look: impl Fn(&Arc<HostFile>),
+    ) {
+        for file in files {
+            let _watching = lock(&self.watching);
+            file.upgrade().iter().for_each(&look);
+        }
+    }
+
+    /// Waits until no thread has a file that its user has let go: it is closed then, and its file system can be unmounted.
+    pub fn let_go(&self) {
+        if !self.is_foreign() {
+            drop(lock(&self.watching));
+            drop(lock(&self.taking));
+        }
     }
 
     /// Ends the tenures of files that were changed though their leases stand.
@@ -232,9 +257,11 @@ impl Keeper {
         if changed.is_none() {
             return;
         }
-        for file in self.all().iter().filter(|file| file.is_changed(&changed)) {
-            file.break_lease();
-        }
+        self.look_at(self.all(), |file| {
+            if file.is_changed(&changed) {
+                file.break_lease();
+            }
+        });
     }
 
     /// Looks at all leases; those that are being broken, but whose signal got lost, are answered. Gives the time at which the next
@@ -243,10 +270,13 @@ impl Keeper {
         let begun = Proof::begin();
         self.answer_changes();
         let files = self.all();
-        files.iter().for_each(answer);
-        files.iter().for_each(|file| file.check_flag());
+        let idle = files.is_empty();
+        self.look_at(files, |file| {
+            answer(file);
+            file.check_flag();
+        });
         let interval = self.proof.renew(begun);
-        Instant::now() + if files.is_empty() { IDLE } else { interval }
+        Instant::now() + if idle { IDLE } else { interval }
     }
 
     /// What tells of changes that break no lease.
@@ -277,10 +307,11 @@ impl Keeper {
             let now = Instant::now();
             plans = match plans.due.peek() {
                 Some(Reverse(plan)) if plan.due <= now => {
-                    let file = plans.due.pop().and_then(|Reverse(plan)| plan.file.upgrade());
+                    let plan = plans.due.pop();
                     drop(plans);
-                    if let Some(file) = file {
-                        file.retake();
+                    if let Some(Reverse(plan)) = plan {
+                        let _taking = lock(&self.taking);
+                        plan.file.upgrade().iter().for_each(HostFile::retake);
                     }
                     self.plans()
                 }
@@ -295,12 +326,16 @@ impl Keeper {
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.files)
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.plans)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lets the lease of a file go whose tenure is over for the kernel.
