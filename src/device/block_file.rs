@@ -1,12 +1,13 @@
 //! A block device or an image file, opened and measured: what the devices of this layer have in common.
 
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
-use rustix::io::Errno as OsErrno;
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::Limits;
 use super::nvme::Namespace;
@@ -18,6 +19,8 @@ use crate::units::DevOffset;
 const PAGE: u32 = 4096;
 /// The largest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
+/// `IOV_MAX`: Linux refuses a request of more buffers.
+const MAX_SEGMENTS: usize = 1024;
 /// Where the pieces of a misaligned read are gathered.
 const BOUNCE: usize = 256 << 10;
 
@@ -49,6 +52,7 @@ pub struct BlockFile {
     base: u64,
     size: u64,
     writable: bool,
+    is_device: bool,
     limits: Limits,
     notice: Option<String>,
     namespace: Option<Namespace>,
@@ -123,6 +127,7 @@ impl BlockFile {
             base,
             size,
             writable: mode.write,
+            is_device,
             limits,
             notice,
             namespace: None,
@@ -182,7 +187,7 @@ impl BlockFile {
         &self,
         bufs: &mut [std::io::IoSliceMut<'_>],
         at: u64,
-        flags: rustix::io::ReadWriteFlags,
+        flags: ReadWriteFlags,
     ) -> rustix::io::Result<usize> {
         rustix::io::preadv2(&self.file, bufs, at, flags)
     }
@@ -229,12 +234,70 @@ impl BlockFile {
         Ok(())
     }
 
+    /// Writes all of `bufs` from `at` on, which are aligned as the limits ask for.
+    pub(super) fn write_all_at(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+    ) -> Result<()> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if at.0.checked_add(len as u64).is_none_or(|end| end > self.size) {
+            let size = self.size;
+            return Err(Error::invalid(format!(
+                "write of {len} bytes at {at} behind the device's end at {size}"
+            )));
+        }
+        let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+        let mut pos = self.absolute(at);
+        for bufs in bufs.chunks(MAX_SEGMENTS) {
+            let mut slices = bufs.to_vec();
+            let mut left = &mut slices[..];
+            while !left.is_empty() {
+                match rustix::io::pwritev2(&self.file, left, pos, flags) {
+                    Ok(0) => return Err(self.failed("write", Errno::EIO, pos)),
+                    Ok(count) => {
+                        IoSlice::advance_slices(&mut left, count);
+                        pos += count as u64;
+                    }
+                    Err(OsErrno::INTR) => {}
+                    Err(errno) => return Err(self.failed("write", errno.into(), pos)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub(super) fn flush(&self) -> Result<()> {
+        loop {
+            match rustix::fs::fdatasync(&self.file) {
+                Err(OsErrno::INTR) => {}
+                result => return result.map_err(|errno| self.failed("flush", errno.into(), 0)),
+            }
+        }
+    }
+
+    /// Gives the space of a range back: of a device, or of an image's file system.
+    pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        let pos = self.absolute(at);
+        let result = if self.is_device {
+            crate::sys::discard(self.fd(), pos, len)
+        } else {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, how, pos, len).map_err(Errno::from)
+        };
+        result.map_err(|errno| self.failed("discard", errno, pos))
+    }
+
+    fn failed(&self, what: &str, errno: Errno, at: u64) -> Error {
+        Error::io(errno, format!("{}: {what} at {at}", self.path.display()))
+    }
+
     /// Reads at least the first `least` bytes of `buf`, and the others as far as the file goes.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
-        let fail = |errno: Errno, at: u64| {
-            Error::io(errno, format!("{}: read at {at}", self.path.display()))
-        };
+        let fail = |errno, at| self.failed("read", errno, at);
         let mut done = 0;
         while done < least {
             let at = at + done as u64;
@@ -387,7 +450,7 @@ fn taken(file: &File) -> u32 {
 fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
     let mut slices = [std::io::IoSliceMut::new(&mut probe)];
-    let result = rustix::io::preadv2(file, &mut slices, 0, rustix::io::ReadWriteFlags::NOWAIT);
+    let result = rustix::io::preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT);
     !matches!(result, Err(OsErrno::OPNOTSUPP))
 }
 

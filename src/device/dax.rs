@@ -61,6 +61,21 @@ impl Device for Dax {
         self.mapped.read(buf, at).map_err(|errno| Error::io(errno, format!("read at {at}")))
     }
 
+    fn is_writable(&self) -> bool {
+        self.mapped.mapping.is_writable()
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let flags = if fua { BioFlags::DSYNC } else { BioFlags::empty() };
+        let mut transfer = DaxTransfer { mapped: Arc::clone(&self.mapped) };
+        let written = transfer.write(bufs, at, flags);
+        written.map(drop).map_err(|errno| Error::io(errno, format!("write at {at}")))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.mapped.mapping.flush().map_err(|errno| Error::io(errno, "flush"))
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         Ok(AnyQueue::Dax(Immediate::new(
             DaxTransfer { mapped: Arc::clone(&self.mapped) },

@@ -17,7 +17,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::bio::{Bio, BioFlags, Buffer, Dev, Done};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
@@ -73,6 +73,30 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
+
+    /// Whether it was opened for writing.
+    fn is_writable(&self) -> bool;
+
+    /// Writes all of `bufs`, one after the other, from `at` on, waiting as long as it takes. Position, lengths and memory are as
+    /// [`limits`](Self::limits) ask for. Durable when the call returns with `fua`, otherwise after the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part may have been written.
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()>;
+
+    /// Makes what was written before durable.
+    ///
+    /// # Errors
+    /// `Io` with the device's errno: anything written since the last flush may be lost.
+    fn flush(&self) -> Result<()>;
+
+    /// Tells the device that a range holds nothing any more; what is read there afterwards is undefined.
+    ///
+    /// # Errors
+    /// `Io`: EOPNOTSUPP where the device has no use for it.
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
+    }
 
     /// A queue for the calling thread, with slots of its own.
     ///

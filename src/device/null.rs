@@ -63,6 +63,21 @@ impl Device for Null {
         }
     }
 
+    fn is_writable(&self) -> bool {
+        self.metadata.as_ref().is_some_and(|device| device.is_writable())
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        match &self.metadata {
+            Some(device) => device.write_all_at(bufs, at, fua),
+            None => Ok(()),
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.metadata.as_ref().map_or(Ok(()), |device| device.flush())
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots())))
     }

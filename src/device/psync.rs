@@ -39,6 +39,22 @@ impl Device for Psync {
         self.file.read_exact_at(buf, at)
     }
 
+    fn is_writable(&self) -> bool {
+        self.file.is_writable()
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        self.file.write_all_at(bufs, at, fua)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.file.discard(at, len)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let files = PsyncFiles::new(Some(Arc::clone(&self.file)));
         Ok(AnyQueue::Psync(Immediate::new(files, options.slots())))

@@ -126,6 +126,27 @@ impl Device for Sim {
         self.below.read_exact_at(buf, at)
     }
 
+    fn is_writable(&self) -> bool {
+        self.below.is_writable()
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        self.state
+            .judge(Dev::OWN, at, len)
+            .map_err(|errno| Error::io(errno, format!("write at {at}")))?;
+        self.below.write_all_at(bufs, at, fua)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.state.judge(Dev::OWN, DevOffset(0), 0).map_err(|errno| Error::io(errno, "flush"))?;
+        self.below.flush()
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.below.discard(at, len)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let below = self.below.queue(options)?;
         Ok(AnyQueue::Sim(SimQueue {

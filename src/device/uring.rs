@@ -58,6 +58,22 @@ impl Device for Uring {
         self.file.read_exact_at(buf, at)
     }
 
+    fn is_writable(&self) -> bool {
+        self.file.is_writable()
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        self.file.write_all_at(bufs, at, fua)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.file.discard(at, len)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         Ok(match self.file.namespace() {
             Some(_) => AnyQueue::Nvme(self.ring_queue(options)?),

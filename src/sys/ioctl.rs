@@ -12,6 +12,7 @@ use crate::error::Errno;
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
 const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
+const BLKDISCARD: libc::c_ulong = 0x1277;
 const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
 
@@ -151,6 +152,14 @@ pub(crate) fn fiemap(
         start = next;
     }
     Ok(found)
+}
+
+/// Tells a block device that a range of bytes holds nothing any more. EOPNOTSUPP where it has no use for it.
+pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
+    let mut range = [at, len];
+    // SAFETY: BLKDISCARD reads two integers of 64 bits.
+    unsafe { ioctl(device, BLKDISCARD, &mut range) }?;
+    Ok(())
 }
 
 /// Whether an XFS file's data lies on the realtime device.

@@ -43,6 +43,10 @@ impl Mapping {
         Ok(Self { base, len, writers: writable.then(RwLock::default) })
     }
 
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writers.is_some()
+    }
+
     /// Copies from `at` into `buf`. EINVAL where the range is not mapped.
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8], at: usize) -> Result<(), Errno> {

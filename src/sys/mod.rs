@@ -18,7 +18,7 @@ pub use cachestat::PageCache;
 #[allow(unreachable_pub, reason = "`AnyQueue` names them")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
-pub(crate) use ioctl::{FiemapExtent, FiemapFlags, fiemap, has_reflink, is_realtime};
+pub(crate) use ioctl::{FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_realtime};
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;
 pub(crate) use ring::{Ring, RingOptions, Transfer};
