@@ -1,6 +1,9 @@
 //! ext4's checksums: CRC32C without the final inversion ("raw"), and CRC16 for descriptors without metadata_csum.
 //!
 //! Source: "Checksums" in Linux's ext4 documentation; pinned by tests against images made by mke2fs.
+//!
+//! What each structure's sum covers stands once, in the structure's own module: `…_checksum` computes it, reading verifies by it,
+//! and `seal_…` stores it. To seal is the last step of every change. A seal does nothing where the volume has no checksums.
 
 use crate::units::InodeNo;
 

@@ -421,6 +421,25 @@ fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<(
     {
         return Err(place.corrupt("the block has no checksum"));
     }
-    let (stored, computed) = (tail.det_checksum.get(), crc32c_raw(seed, entries));
+    let (stored, computed) = (tail.det_checksum.get(), entries_checksum(seed, entries));
     if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }
+}
+
+/// The checksum of a block of entries, over all that is before the tail.
+fn entries_checksum(seed: u32, entries: &[u8]) -> u32 {
+    crc32c_raw(seed, entries)
+}
+
+/// Writes the tail of a block of entries, whose last bytes no entry has; the seed is the directory's.
+pub(crate) fn seal_dir_block(seed: Option<u32>, block: &mut [u8]) {
+    let Some(seed) = seed else { return };
+    let (entries, tail) = block.split_at_mut(block.len() - TAIL);
+    let Ok(tail) = RawDirTail::mut_from_bytes(tail) else { return };
+    *tail = RawDirTail {
+        det_reserved_zero1: 0.into(),
+        det_rec_len: (TAIL as u16).into(),
+        det_reserved_zero2: 0,
+        det_reserved_ft: TAIL_FILE_TYPE,
+        det_checksum: entries_checksum(seed, entries).into(),
+    };
 }

@@ -159,26 +159,38 @@ impl Inode {
         Ok(())
     }
 
-    /// The checksum stands behind `eh_max` entries and covers all that is before it.
     fn verify_extent_block(&self, bytes: &[u8], place: Place) -> Result<()> {
-        let Some(seed) = self.fs.superblock.seed else { return Ok(()) };
-        let Ok((header, _)) = RawExtentHeader::ref_from_prefix(bytes) else {
-            return Err(place.corrupt("it is cut short"));
+        let Some(seed) = self.fs.superblock.inode_seed(self.number, self.generation) else {
+            return Ok(());
         };
-        let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;
-        let tail = bytes.get(at..).and_then(|rest| RawExtentTail::ref_from_prefix(rest).ok());
-        let Some((tail, _)) = tail else {
-            let max = header.eh_max.get();
+        let Some((at, computed)) = extent_checksum(seed, bytes) else {
             return Err(place
                 .field("eh_max")
-                .corrupt(format!("{max} entries leave no room for the checksum")));
+                .corrupt("the entries leave no room for the checksum"));
         };
-        let computed = crc32c_raw(seed.of_inode(self.number, self.generation), &bytes[..at]);
+        let (tail, _) = RawExtentTail::ref_from_prefix(&bytes[at..])
+            .map_err(|_| place.corrupt("it is cut short"))?;
         let stored = tail.et_checksum.get();
         if stored == computed {
             Ok(())
         } else {
             Err(place.field("et_checksum").bad_checksum(stored, computed))
         }
+    }
+}
+
+/// Where the checksum of a node's block stands, behind `eh_max` entries, and what it is: it covers all before it. `None` where
+/// there is no room for it.
+fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
+    let (header, _) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
+    let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;
+    bytes.get(at..at + size_of::<RawExtentTail>())?;
+    Some((at, crc32c_raw(seed, &bytes[..at])))
+}
+
+/// Stores the checksum of a block of an extent tree, a node below the root; the seed is the inode's.
+pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
+    if let Some((at, sum)) = seed.and_then(|seed| extent_checksum(seed, bytes)) {
+        bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
     }
 }

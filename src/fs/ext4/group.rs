@@ -6,6 +6,7 @@ use super::Ext4;
 use super::checksum::{crc16, crc32c_raw};
 use super::disk::group::{CHECKSUM_OFFSET, RawGroupHigh, RawGroupLow, SMALL};
 use super::features::{Incompat, RoCompat};
+use super::superblock::Superblock;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
@@ -70,22 +71,66 @@ impl Ext4 {
     }
 
     fn verify_group(&self, group: u32, bytes: &[u8], stored: u16, place: Place) -> Result<()> {
-        let sb = &self.superblock;
+        match self.superblock.descriptor_checksum(group, bytes) {
+            Some(computed) if stored != computed => {
+                Err(place.field("bg_checksum").bad_checksum(stored, computed))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Superblock {
+    /// The checksum of a group's descriptor: a CRC32C, or without metadata_csum a CRC16. `None` where the volume has neither.
+    fn descriptor_checksum(&self, group: u32, bytes: &[u8]) -> Option<u16> {
         let number = group.to_le_bytes();
-        let computed = if let Some(seed) = sb.seed {
+        if let Some(seed) = self.seed {
             let mut sum = crc32c_raw(seed.0, &number);
             sum = crc32c_raw(sum, &bytes[..CHECKSUM_OFFSET]);
             sum = crc32c_raw(sum, &[0; 2]);
-            crc32c_raw(sum, &bytes[SMALL..]) as u16
-        } else if sb.ro_compat.contains(RoCompat::GDT_CSUM) {
-            crc16(&[&sb.uuid, &number, &bytes[..CHECKSUM_OFFSET], &bytes[SMALL..]])
+            Some(crc32c_raw(sum, &bytes[SMALL..]) as u16)
         } else {
-            return Ok(());
-        };
-        if stored == computed {
-            Ok(())
-        } else {
-            Err(place.field("bg_checksum").bad_checksum(stored, computed))
+            let parts = [&self.uuid, &number[..], &bytes[..CHECKSUM_OFFSET], &bytes[SMALL..]];
+            self.ro_compat.contains(RoCompat::GDT_CSUM).then(|| crc16(&parts))
+        }
+    }
+
+    /// Stores the checksum of a group's descriptor, which has the size that the superblock says.
+    pub(crate) fn seal_descriptor(&self, group: u32, descriptor: &mut [u8]) {
+        if let Some(sum) = self.descriptor_checksum(group, descriptor) {
+            descriptor[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// The checksum of a group's block bitmap, over the bits of its clusters.
+    pub(crate) fn block_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
+        let clusters = self.blocks_per_group / self.cluster_blocks;
+        self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..clusters as usize / 8]))
+    }
+
+    /// The checksum of a group's inode bitmap, over the bits of its inodes.
+    pub(crate) fn inode_bitmap_checksum(&self, bitmap: &[u8]) -> Option<u32> {
+        self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..self.inodes_per_group as usize / 8]))
+    }
+
+    /// Stores the checksum of the block bitmap in the descriptor, which is to be sealed afterwards. A descriptor of 32 bytes keeps
+    /// the lower half only.
+    pub(crate) fn seal_block_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
+        let Some(sum) = self.block_bitmap_checksum(bitmap) else { return };
+        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(descriptor) else { return };
+        low.bg_block_bitmap_csum_lo.set(sum as u16);
+        if let Ok((high, _)) = RawGroupHigh::mut_from_prefix(rest) {
+            high.bg_block_bitmap_csum_hi.set((sum >> 16) as u16);
+        }
+    }
+
+    /// The same for the inode bitmap.
+    pub(crate) fn seal_inode_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
+        let Some(sum) = self.inode_bitmap_checksum(bitmap) else { return };
+        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(descriptor) else { return };
+        low.bg_inode_bitmap_csum_lo.set(sum as u16);
+        if let Ok((high, _)) = RawGroupHigh::mut_from_prefix(rest) {
+            high.bg_inode_bitmap_csum_hi.set((sum >> 16) as u16);
         }
     }
 }

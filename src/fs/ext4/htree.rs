@@ -82,7 +82,7 @@ impl Inode {
         Ok(NameHash { version, unsigned: sb.hash_unsigned, seed: sb.hash_seed })
     }
 
-    /// Verifies a node's checksum: over the entries in use, then over the tail with the checksum as 0.
+    /// Verifies a node's checksum.
     pub(super) fn verify_dx_block(
         &self,
         block: FileBlock,
@@ -98,9 +98,7 @@ impl Inode {
             return Err(place.field("dt_checksum").corrupt("there is no room for it"));
         };
         let seed = seed.of_inode(self.number, self.generation);
-        let mut computed = crc32c_raw(seed, &bytes[..offset + count * ENTRY]);
-        computed = crc32c_raw(computed, &tail.dt_reserved.to_bytes());
-        computed = crc32c_raw(computed, &[0; 4]);
+        let computed = dx_checksum(seed, &bytes[..offset + count * ENTRY], tail);
         let stored = tail.dt_checksum.get();
         if stored == computed {
             Ok(())
@@ -173,5 +171,27 @@ impl Search<'_> {
             Some(area) => Ok(area),
             None => Err(place.corrupt(format!("points to block {block}, a hole"))),
         }
+    }
+}
+
+/// The checksum of a node: over all up to the last entry in use, then over the tail with the checksum as 0.
+fn dx_checksum(seed: u32, used: &[u8], tail: &RawDxTail) -> u32 {
+    let sum = crc32c_raw(crc32c_raw(seed, used), &tail.dt_reserved.to_bytes());
+    crc32c_raw(sum, &[0; 4])
+}
+
+/// Stores the checksum of a node, whose `limit` and `count` are set; the seed is the directory's.
+pub(crate) fn seal_dx_block(seed: Option<u32>, block: FileBlock, bytes: &mut [u8]) {
+    let Some(seed) = seed else { return };
+    let offset = if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET };
+    let Ok((header, _)) = RawDxCount::read_from_prefix(&bytes[offset..]) else { return };
+    let Some((nodes, tail)) =
+        bytes.split_at_mut_checked(offset + usize::from(header.limit.get()) * ENTRY)
+    else {
+        return;
+    };
+    let used = offset + usize::from(header.count.get()) * ENTRY;
+    if let (Some(used), Ok((tail, _))) = (nodes.get(..used), RawDxTail::mut_from_prefix(tail)) {
+        tail.dt_checksum.set(dx_checksum(seed, used, tail));
     }
 }

@@ -13,6 +13,7 @@ use super::disk::inode::{
 };
 
 use super::features::{Incompat, RoCompat};
+use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, Stat, Timestamp};
 use crate::iomap::ExtentMap;
@@ -150,14 +151,9 @@ impl Inode {
             extra_bytes[..present].copy_from_slice(&rest[..present]);
         }
         let extra: &RawInodeExtra = zerocopy::transmute_ref!(&extra_bytes);
-        Self::verify(
-            seed.map(|seed| seed.of_inode(number, generation)),
-            raw,
-            extra,
-            extra_size,
-            bytes,
-            place,
-        )?;
+        if let Some(seed) = seed {
+            verify_inode(seed.of_inode(number, generation), raw, extra, bytes, place)?;
+        }
 
         let mode = u32::from(raw.i_mode.get());
         let Some(file_type) = FileType::from_mode(mode) else {
@@ -240,38 +236,6 @@ impl Inode {
         })
     }
 
-    fn verify(
-        seed: Option<u32>,
-        raw: &RawInode,
-        extra: &RawInodeExtra,
-        extra_size: usize,
-        bytes: &[u8],
-        place: Place,
-    ) -> Result<()> {
-        let Some(seed) = seed else { return Ok(()) };
-        let mut sum = crc32c_raw(seed, &bytes[..CHECKSUM_LO_OFFSET]);
-        sum = crc32c_raw(sum, &[0; 2]);
-        sum = crc32c_raw(sum, &bytes[CHECKSUM_LO_OFFSET + 2..GOOD_OLD_SIZE]);
-        let mut stored = u32::from(raw.i_checksum_lo.get());
-        let mut mask = 0xFFFF;
-        if bytes.len() > GOOD_OLD_SIZE {
-            if extra_size >= 4 {
-                sum = crc32c_raw(sum, &bytes[GOOD_OLD_SIZE..CHECKSUM_HI_OFFSET]);
-                sum = crc32c_raw(sum, &[0; 2]);
-                sum = crc32c_raw(sum, &bytes[CHECKSUM_HI_OFFSET + 2..]);
-                stored |= u32::from(extra.i_checksum_hi.get()) << 16;
-                mask = !0;
-            } else {
-                sum = crc32c_raw(sum, &bytes[GOOD_OLD_SIZE..]);
-            }
-        }
-        if stored == sum & mask {
-            Ok(())
-        } else {
-            Err(place.field("i_checksum").bad_checksum(stored, sum & mask))
-        }
-    }
-
     /// Its number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
@@ -307,6 +271,51 @@ impl Inode {
     #[must_use]
     pub fn flags(&self) -> InodeFlags {
         self.flags
+    }
+}
+
+/// The checksum of an inode, without the two fields that hold it; and whether the upper half has a place in the inode.
+fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
+    let (old, extra) = bytes.split_at(GOOD_OLD_SIZE);
+    let mut sum = crc32c_raw(seed, &old[..CHECKSUM_LO_OFFSET]);
+    sum = crc32c_raw(sum, &[0; 2]);
+    sum = crc32c_raw(sum, &old[CHECKSUM_LO_OFFSET + 2..]);
+    let extra_size = extra.first_chunk().map_or(0, |size| u16::from_le_bytes(*size));
+    if extra_size < 4 {
+        return (crc32c_raw(sum, extra) & 0xFFFF, false);
+    }
+    let at = CHECKSUM_HI_OFFSET - GOOD_OLD_SIZE;
+    sum = crc32c_raw(sum, &extra[..at]);
+    sum = crc32c_raw(sum, &[0; 2]);
+    (crc32c_raw(sum, &extra[at + 2..]), true)
+}
+
+fn verify_inode(
+    seed: u32,
+    raw: &RawInode,
+    extra: &RawInodeExtra,
+    bytes: &[u8],
+    place: Place,
+) -> Result<()> {
+    let (computed, wide) = inode_checksum(seed, bytes);
+    let high = if wide { u32::from(extra.i_checksum_hi.get()) << 16 } else { 0 };
+    let stored = u32::from(raw.i_checksum_lo.get()) | high;
+    if stored == computed {
+        Ok(())
+    } else {
+        Err(place.field("i_checksum").bad_checksum(stored, computed))
+    }
+}
+
+/// Stores the checksum of an inode; `bytes` are all of it, as long as the superblock says.
+pub(crate) fn seal_inode(sb: &Superblock, number: InodeNo, bytes: &mut [u8]) {
+    let Ok((raw, _)) = RawInode::ref_from_prefix(bytes) else { return };
+    let Some(seed) = sb.inode_seed(number, raw.i_generation.get()) else { return };
+    let (sum, wide) = inode_checksum(seed, bytes);
+    let sum = sum.to_le_bytes();
+    bytes[CHECKSUM_LO_OFFSET..CHECKSUM_LO_OFFSET + 2].copy_from_slice(&sum[..2]);
+    if wide {
+        bytes[CHECKSUM_HI_OFFSET..CHECKSUM_HI_OFFSET + 2].copy_from_slice(&sum[2..]);
     }
 }
 

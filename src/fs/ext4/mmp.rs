@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::checksum::crc32c_raw;
+use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::mmp::{CHECKSUM_OFFSET, MAGIC, RawMmp, SEQ_CLEAN, SEQ_FSCK};
 use super::superblock::Superblock;
 use crate::device::Device;
@@ -79,13 +79,25 @@ fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> 
         return Err(place.field("mmp_magic").corrupt(format!("{magic:#x} instead of {MAGIC:#x}")));
     }
     if let Some(seed) = sb.seed {
-        let computed = crc32c_raw(seed.0, &buffer[..CHECKSUM_OFFSET]);
+        let computed = mmp_checksum(seed, &buffer);
         let stored = raw.mmp_checksum.get();
         if stored != computed {
             return Err(place.field("mmp_checksum").bad_checksum(stored, computed));
         }
     }
     Ok(raw)
+}
+
+/// The checksum of the block, over all before it.
+fn mmp_checksum(seed: MetadataSeed, block: &[u8]) -> u32 {
+    crc32c_raw(seed.0, &block[..CHECKSUM_OFFSET])
+}
+
+/// Stores the checksum of the block.
+pub(crate) fn seal_mmp(seed: Option<MetadataSeed>, raw: &mut RawMmp) {
+    if let Some(seed) = seed {
+        raw.mmp_checksum.set(mmp_checksum(seed, raw.as_bytes()));
+    }
 }
 
 #[cfg(test)]

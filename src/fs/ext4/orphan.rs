@@ -83,7 +83,7 @@ impl Inode {
         }
         if let Some(seed) = self.fs.superblock.seed {
             let seed = seed.of_inode(self.number, self.generation);
-            let computed = crc32c_raw(crc32c_raw(seed, &block.0.to_le_bytes()), entries);
+            let computed = orphan_checksum(seed, block, entries);
             let stored = tail.ob_checksum.get();
             if stored != computed {
                 return Err(place.field("ob_checksum").bad_checksum(stored, computed));
@@ -91,5 +91,20 @@ impl Inode {
         }
         let (entries, _) = entries.as_chunks::<4>();
         Ok(entries.iter().filter(|entry| **entry != [0; 4]).count() as u64)
+    }
+}
+
+/// The checksum of a block of the orphan file: over the block's number and the entries.
+fn orphan_checksum(seed: u32, block: FsBlock, entries: &[u8]) -> u32 {
+    crc32c_raw(crc32c_raw(seed, &block.0.to_le_bytes()), entries)
+}
+
+/// Writes the tail of a block of the orphan file that stands at `block`; the seed is the orphan file's.
+pub(crate) fn seal_orphan_block(seed: Option<u32>, block: FsBlock, bytes: &mut [u8]) {
+    let (entries, tail) = bytes.split_at_mut(bytes.len() - size_of::<RawOrphanTail>());
+    let Ok(tail) = RawOrphanTail::mut_from_bytes(tail) else { return };
+    tail.ob_magic.set(MAGIC);
+    if let Some(seed) = seed {
+        tail.ob_checksum.set(orphan_checksum(seed, block, entries));
     }
 }

@@ -1,6 +1,6 @@
 //! The superblock, checked: geometry and features that the rest may rely on.
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::group;
@@ -254,7 +254,7 @@ impl Superblock {
             let number = raw.s_checksum_type;
             return Err(Error::unsupported(format!("metadata checksums of type {number}")));
         }
-        let computed = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
+        let computed = superblock_checksum(bytes);
         let stored = raw.s_checksum.get();
         if stored != computed {
             return Err(PLACE.field("s_checksum").bad_checksum(stored, computed));
@@ -265,6 +265,11 @@ impl Superblock {
             crc32c_raw(!0, &raw.s_uuid)
         };
         Ok(Some(MetadataSeed(seed)))
+    }
+
+    /// The seed of what belongs to one inode; `None` where the volume has no checksums.
+    pub(crate) fn inode_seed(&self, inode: InodeNo, generation: u32) -> Option<u32> {
+        self.seed.map(|seed| seed.of_inode(inode, generation))
     }
 
     /// Whether this block lies within the file system.
@@ -298,6 +303,19 @@ impl Superblock {
         FsBlock(
             u64::from(self.first_data_block) + u64::from(group) * u64::from(self.blocks_per_group),
         )
+    }
+}
+
+/// The checksum of a superblock, over all of it but the sum itself.
+fn superblock_checksum(bytes: &[u8]) -> u32 {
+    crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET])
+}
+
+/// Stores the checksum of a superblock.
+pub(crate) fn seal_superblock(raw: &mut RawSuperblock) {
+    let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
+    if features.contains(RoCompat::METADATA_CSUM) {
+        raw.s_checksum.set(superblock_checksum(raw.as_bytes()));
     }
 }
 

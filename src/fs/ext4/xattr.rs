@@ -4,7 +4,7 @@ use zerocopy::FromBytes;
 
 use super::acl;
 use super::blocks::Block;
-use super::checksum::crc32c_raw;
+use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
@@ -208,10 +208,7 @@ impl Inode {
             return Err(place.field("h_blocks").corrupt(format!("{blocks} instead of 1")));
         }
         if let Some(seed) = self.fs.superblock.seed {
-            let mut computed = crc32c_raw(seed.0, &number.0.to_le_bytes());
-            computed = crc32c_raw(computed, &block[..CHECKSUM_OFFSET]);
-            computed = crc32c_raw(computed, &[0; 4]);
-            computed = crc32c_raw(computed, &block[CHECKSUM_OFFSET + 4..]);
+            let computed = xattr_checksum(seed, number, &block);
             let stored = header.h_checksum.get();
             if stored != computed {
                 return Err(place.field("h_checksum").bad_checksum(stored, computed));
@@ -331,5 +328,21 @@ fn verify_hash(
         Ok(())
     } else {
         Err(place.field("e_hash").bad_checksum(entry.hash, computed))
+    }
+}
+
+/// The checksum of an attribute block: over its number and all of it, the sum itself as 0.
+fn xattr_checksum(seed: MetadataSeed, number: FsBlock, block: &[u8]) -> u32 {
+    let mut sum = crc32c_raw(seed.0, &number.0.to_le_bytes());
+    sum = crc32c_raw(sum, &block[..CHECKSUM_OFFSET]);
+    sum = crc32c_raw(sum, &[0; 4]);
+    crc32c_raw(sum, &block[CHECKSUM_OFFSET + 4..])
+}
+
+/// Stores the checksum of an attribute block.
+pub(crate) fn seal_xattr_block(seed: Option<MetadataSeed>, number: FsBlock, block: &mut [u8]) {
+    if let Some(seed) = seed {
+        let sum = xattr_checksum(seed, number, block);
+        block[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4].copy_from_slice(&sum.to_le_bytes());
     }
 }

@@ -1,12 +1,12 @@
 //! Directory blocks, linear and hashed, after "Directory Entries" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
 /// An entry without its name, which follows. An entry whose inode is 0 is unused space.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDirEntry {
     pub(crate) inode: U32,
@@ -18,7 +18,7 @@ pub(crate) struct RawDirEntry {
 layout!(RawDirEntry: 8 { rec_len @ 4, name_len @ 6, file_type @ 7 });
 
 /// The checksum at the end of a block of entries, disguised as an unused entry.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDirTail {
     pub(crate) det_reserved_zero1: U32,
@@ -41,7 +41,7 @@ pub(crate) const DX_ROOT_COUNT_OFFSET: usize = 0x20;
 pub(crate) const DX_NODE_COUNT_OFFSET: usize = 0x08;
 
 /// What the root of a hashed directory says of the tree.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxRootInfo {
     pub(crate) reserved_zero: U32,
@@ -54,7 +54,7 @@ pub(crate) struct RawDxRootInfo {
 layout!(RawDxRootInfo: 8 { hash_version @ 4, info_length @ 5, indirect_levels @ 6, unused_flags @ 7 });
 
 /// How full a node is. It stands where the first entry's hash would, which is always 0.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxCount {
     pub(crate) limit: U16,
@@ -64,7 +64,7 @@ pub(crate) struct RawDxCount {
 layout!(RawDxCount: 4 { limit @ 0, count @ 2 });
 
 /// From this hash on, names are in or below this block of the directory.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxEntry {
     pub(crate) hash: U32,
@@ -77,7 +77,7 @@ layout!(RawDxEntry: 8 { hash @ 0, block @ 4 });
 pub(crate) const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
 /// A node's checksum, behind `limit` entries.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxTail {
     pub(crate) dt_reserved: U32,

@@ -1,7 +1,7 @@
 //! The extent tree's nodes, after "Extent Tree" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -12,7 +12,7 @@ pub(crate) const MAX_DEPTH: u16 = 5;
 /// `ee_len` above this means an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
 pub(crate) const INIT_MAX_LEN: u16 = 32768;
 
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentHeader {
     pub(crate) eh_magic: U16,
@@ -34,7 +34,7 @@ pub(crate) fn empty_root() -> Vec<u8> {
 }
 
 /// An entry of an inner node: where the node of the next level down is.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentIndex {
     pub(crate) ei_block: U32,
@@ -46,7 +46,7 @@ pub(crate) struct RawExtentIndex {
 layout!(RawExtentIndex: 12 { ei_leaf_lo @ 4, ei_leaf_hi @ 8 });
 
 /// An entry of a leaf: an extent.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtent {
     pub(crate) ee_block: U32,
@@ -58,7 +58,7 @@ pub(crate) struct RawExtent {
 layout!(RawExtent: 12 { ee_len @ 4, ee_start_hi @ 6, ee_start_lo @ 8 });
 
 /// The checksum at the end of a node's block: after `eh_max` entries.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentTail {
     pub(crate) et_checksum: U32,

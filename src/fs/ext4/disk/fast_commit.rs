@@ -2,7 +2,7 @@
 //! documentation; the layout is that of images left by Linux.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::extent::RawExtent;
 use super::layout;
@@ -19,7 +19,7 @@ pub(crate) const TAIL: u16 = 8;
 pub(crate) const HEAD: u16 = 9;
 
 /// The start of a record: what it is, and how many bytes of value follow.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTagLength {
     pub(crate) fc_tag: U16,
@@ -29,7 +29,7 @@ pub(crate) struct RawTagLength {
 layout!(RawTagLength: 4 { fc_len @ 2 });
 
 /// Opens the area: the transaction that these fast commits belong to.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHead {
     pub(crate) fc_features: U32,
@@ -39,7 +39,7 @@ pub(crate) struct RawHead {
 layout!(RawHead: 8 { fc_tid @ 4 });
 
 /// Closes a fast commit: the sum of all that came since the one before, up to `fc_crc`.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTail {
     pub(crate) fc_tid: U32,
@@ -49,7 +49,7 @@ pub(crate) struct RawTail {
 layout!(RawTail: 8 { fc_crc @ 4 });
 
 /// An extent that a file has from now on.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAddRange {
     pub(crate) fc_ino: U32,
@@ -59,7 +59,7 @@ pub(crate) struct RawAddRange {
 layout!(RawAddRange: 16 { fc_ex @ 4 });
 
 /// Blocks of a file that are a hole from now on.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDelRange {
     pub(crate) fc_ino: U32,
@@ -70,7 +70,7 @@ pub(crate) struct RawDelRange {
 layout!(RawDelRange: 12 { fc_lblk @ 4, fc_len @ 8 });
 
 /// A name in a directory, which follows to the end of the record.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDentry {
     pub(crate) fc_parent_ino: U32,

@@ -1,7 +1,7 @@
 //! The group descriptor, 32 or 64 bytes, after "Block Group Descriptors" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -11,7 +11,7 @@ pub(crate) const SMALL: usize = 32;
 pub(crate) const CHECKSUM_OFFSET: usize = 0x1E;
 
 /// The first half, present in every file system.
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawGroupLow {
     pub(crate) bg_block_bitmap_lo: U32,
@@ -31,7 +31,7 @@ pub(crate) struct RawGroupLow {
 layout!(RawGroupLow: 32 { bg_free_blocks_count_lo @ 0x0C, bg_flags @ 0x12, bg_checksum @ 0x1E });
 
 /// The second half, present with the 64bit feature.
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawGroupHigh {
     pub(crate) bg_block_bitmap_hi: U32,

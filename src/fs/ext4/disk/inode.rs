@@ -1,7 +1,7 @@
 //! The inode, after "Index Nodes" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -13,7 +13,7 @@ pub(crate) const CHECKSUM_LO_OFFSET: usize = 0x7C;
 pub(crate) const CHECKSUM_HI_OFFSET: usize = 0x82;
 
 /// The first 128 bytes.
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInode {
     pub(crate) i_mode: U16,
@@ -47,7 +47,7 @@ layout!(RawInode: 128 {
 });
 
 /// The extra part from byte 128 on; `i_extra_isize` says how much of it is valid.
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeExtra {
     pub(crate) i_extra_isize: U16,

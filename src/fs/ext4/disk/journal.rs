@@ -1,7 +1,7 @@
 //! The blocks of the journal, big-endian unlike the rest of ext4, after "Journal (jbd2)" in Linux's ext4 documentation.
 
 use zerocopy::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -16,7 +16,7 @@ pub(crate) const SUPERBLOCK_V2: u32 = 4;
 pub(crate) const REVOKE: u32 = 5;
 
 /// The start of every block that the journal itself owns.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
     pub(crate) h_magic: U32,
@@ -31,7 +31,7 @@ pub(crate) const CHECKSUM_CRC32: u8 = 1;
 pub(crate) const CHECKSUM_CRC32C: u8 = 4;
 
 /// The journal's superblock, its first block. Version 1 ends before `s_feature_compat`.
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawJournalSuperblock {
     pub(crate) s_header: RawHeader,
@@ -70,7 +70,7 @@ pub(crate) const TAG_LAST: u32 = 8;
 pub(crate) const TAG_UUID_LEN: usize = 16;
 
 /// A tag of a descriptor block where the journal has CSUM_V3.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag3 {
     pub(crate) t_blocknr: U32,
@@ -82,7 +82,7 @@ pub(crate) struct RawTag3 {
 layout!(RawTag3: 16 { t_flags @ 4, t_blocknr_high @ 8, t_checksum @ 12 });
 
 /// The start of a tag elsewhere. With 64BIT the high half of the block number follows.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag {
     pub(crate) t_blocknr: U32,
@@ -98,7 +98,7 @@ pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
 }
 
 /// The start of a revoke block; block numbers of 4 bytes follow, or of 8 with 64BIT.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawRevoke {
     pub(crate) r_header: RawHeader,
@@ -112,7 +112,7 @@ layout!(RawRevoke: 16 { r_count @ 12 });
 pub(crate) const TAIL_LEN: usize = 4;
 
 /// The start of a commit block.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawCommit {
     pub(crate) h_header: RawHeader,

@@ -1,7 +1,7 @@
 //! The block of multiple mount protection, after "Multiple Mount Protection" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -14,7 +14,7 @@ pub(crate) const SEQ_FSCK: u32 = 0xE24D_4D50;
 /// Byte offset of `mmp_checksum`, which covers all before it.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x3FC;
 
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawMmp {
     pub(crate) mmp_magic: U32,

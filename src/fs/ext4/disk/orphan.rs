@@ -1,7 +1,7 @@
 //! The blocks of the orphan file, after "Orphan file" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -9,7 +9,7 @@ use super::layout;
 pub(crate) const MAGIC: u32 = 0x0B10_CA04;
 
 /// The end of a block; before it inode numbers, 0 where an entry is free.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOrphanTail {
     pub(crate) ob_magic: U32,

@@ -1,7 +1,7 @@
 //! The superblock (1024 bytes at byte 1024), after "Super Block" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -10,7 +10,7 @@ pub(crate) const MAGIC: u16 = 0xEF53;
 /// Byte offset of the primary superblock on the device.
 pub(crate) const OFFSET: u64 = 1024;
 
-#[derive(Clone, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawSuperblock {
     pub(crate) s_inodes_count: U32,

@@ -1,7 +1,7 @@
 //! Extended attributes, after "Extended Attributes" in Linux's ext4 documentation.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
@@ -11,7 +11,7 @@ pub(crate) const MAGIC: u32 = 0xEA02_0000;
 pub(crate) const CHECKSUM_OFFSET: usize = 0x10;
 
 /// The start of an attribute block.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawXattrHeader {
     pub(crate) h_magic: U32,
@@ -25,7 +25,7 @@ pub(crate) struct RawXattrHeader {
 layout!(RawXattrHeader: 32 { h_blocks @ 0x08, h_hash @ 0x0C, h_checksum @ 0x10 });
 
 /// An attribute without its name, which follows. The first four bytes of 0 end the list.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawXattrEntry {
     pub(crate) e_name_len: u8,
@@ -42,7 +42,7 @@ layout!(RawXattrEntry: 16 { e_name_index @ 1, e_value_offs @ 2, e_value_inum @ 4
 pub(crate) const ACL_VERSION: u32 = 1;
 
 /// An entry of an access control list; `e_id`, 32 bits, follows for named users and groups.
-#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAclEntry {
     pub(crate) e_tag: U16,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bitflags::bitflags;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
@@ -175,9 +175,7 @@ impl JournalSuperblock {
             let number = raw.s_checksum_type;
             return Err(Error::unsupported(format!("journal checksums of type {number}")));
         }
-        let mut computed = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
-        computed = crc32c_raw(computed, &[0; 4]);
-        computed = crc32c_raw(computed, &bytes[CHECKSUM_OFFSET + 4..]);
+        let computed = superblock_checksum(bytes);
         let stored = raw.s_checksum.get();
         if stored != computed {
             return Err(place.field("s_checksum").bad_checksum(stored, computed));
@@ -187,6 +185,21 @@ impl JournalSuperblock {
 
     pub(super) fn has(&self, feature: JournalFeatures) -> bool {
         self.features.contains(feature)
+    }
+}
+
+/// The checksum of a journal's superblock, over all of it, the sum itself as 0.
+fn superblock_checksum(bytes: &[u8]) -> u32 {
+    let mut sum = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
+    sum = crc32c_raw(sum, &[0; 4]);
+    crc32c_raw(sum, &bytes[CHECKSUM_OFFSET + 4..])
+}
+
+/// Stores the checksum of a journal's superblock, where its features say that there is one.
+pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
+    let features = JournalFeatures::from_bits_retain(u64::from(raw.s_feature_incompat.get()));
+    if features.intersects(JournalFeatures::CSUM_V2 | JournalFeatures::CSUM_V3) {
+        raw.s_checksum.set(superblock_checksum(raw.as_bytes()));
     }
 }
 
