@@ -58,7 +58,7 @@ fn reads(scratch: &Path) -> Result<()> {
     println!("| engine | extents | CPU ns a read | relative | map loaded in | memory of the map |");
     println!("|---|--:|--:|--:|--:|--:|");
     for engine in [Engine::Psync, Engine::Null] {
-        let options = ironmap::OpenOptions { engine };
+        let options = ironmap::OpenOptions { engine, ..ironmap::OpenOptions::default() };
         let volume = Volume::open(&device.path().parse()?, &options)?;
         let mut files = Vec::new();
         for extents in EXTENTS {

@@ -29,8 +29,8 @@ macro_rules! errno {
 errno! {
     EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, ENXIO = 6, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14,
     EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, EFBIG = 27, ENOSPC = 28,
-    EROFS = 30, EDOM = 33, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ELOOP = 40, ENODATA = 61, ETIME = 62, EILSEQ = 84,
-    EOVERFLOW = 75, EOPNOTSUPP = 95, ENOKEY = 126, EUCLEAN = 117,
+    EROFS = 30, EMLINK = 31, EDOM = 33, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39, ELOOP = 40, ENODATA = 61, ETIME = 62, EILSEQ = 84,
+    EOVERFLOW = 75, EOPNOTSUPP = 95, EUCLEAN = 117, EDQUOT = 122, ENOKEY = 126,
 }
 
 impl fmt::Debug for Errno {
@@ -98,6 +98,22 @@ pub enum ErrorKind {
     NoData,
     /// A stated memory or length limit was reached.
     LimitExceeded,
+    /// No blocks or no inodes are left.
+    NoSpace,
+    /// The name is taken.
+    Exists,
+    /// The directory has entries.
+    NotEmpty,
+    /// The volume was opened read-only, or an error made it so.
+    ReadOnly,
+    /// The file's flags forbid it: immutable, append-only, or of the file system itself.
+    NotPermitted,
+    /// The file has as many names as the format allows.
+    TooManyLinks,
+    /// A position behind what the format can map.
+    FileTooLarge,
+    /// A quota is used up.
+    Quota,
 }
 
 impl ErrorKind {
@@ -119,6 +135,14 @@ impl ErrorKind {
             Self::NameTooLong => Errno::ENAMETOOLONG,
             Self::NoData => Errno::ENODATA,
             Self::LimitExceeded => Errno::ENOMEM,
+            Self::NoSpace => Errno::ENOSPC,
+            Self::Exists => Errno::EEXIST,
+            Self::NotEmpty => Errno::ENOTEMPTY,
+            Self::ReadOnly => Errno::EROFS,
+            Self::NotPermitted => Errno::EPERM,
+            Self::TooManyLinks => Errno::EMLINK,
+            Self::FileTooLarge => Errno::EFBIG,
+            Self::Quota => Errno::EDQUOT,
         }
     }
 }

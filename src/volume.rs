@@ -8,7 +8,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, VolumeFile};
 use crate::fs::FileType;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{Clock, Ext4, Inode, InodeFlags};
 use crate::location::Location;
 use crate::probe::{SMALLEST, unknown_format};
 use crate::queue::{Owner, Queue};
@@ -18,9 +18,13 @@ use crate::queue::{Owner, Queue};
 pub struct OpenOptions {
     /// How requests for file data reach the device.
     pub engine: Engine,
+    /// Open for writing too. A journal that needs recovery is recovered to the device then.
+    pub write: bool,
+    /// Whose time stamps changed files get.
+    pub clock: Clock,
 }
 
-/// An ext2, ext3 or ext4 volume that nobody has mounted, opened exclusively and read-only. Cheap to clone; shared by threads.
+/// An ext2, ext3 or ext4 volume that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
 #[derive(Clone)]
 pub struct Volume {
     fs: Arc<Ext4>,
@@ -37,10 +41,13 @@ impl Volume {
     /// # Errors
     /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field.
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
-        let mode = OpenMode { window: location.window()?, ..OpenMode::default() };
+        let (window, write) = (location.window()?, options.write);
+        let mode = OpenMode { window, write, ..OpenMode::default() };
         let file = BlockFile::open(&location.path, &mode)?;
         let Opened { device, engine, notices } = open_engine(file, options.engine)?;
-        let volume = Self::on(device).context(|| location)?;
+        let volume =
+            if write { Self::writable_on(device, options.clock) } else { Self::on(device) };
+        let volume = volume.context(|| location)?;
         Ok(Self { engine, notices, ..volume })
     }
 
@@ -49,11 +56,26 @@ impl Volume {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn on(device: Arc<dyn Device>) -> Result<Self> {
+        Self::open_fs(device, Ext4::open)
+    }
+
+    /// The same for writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn writable_on(device: Arc<dyn Device>, clock: Clock) -> Result<Self> {
+        Self::open_fs(device, |device, events| Ext4::open_for_writing(device, events, clock))
+    }
+
+    fn open_fs(
+        device: Arc<dyn Device>,
+        open: impl FnOnce(Arc<dyn Device>, &Arc<Events>) -> Result<Arc<Ext4>>,
+    ) -> Result<Self> {
         if device.size() < SMALLEST {
             return Err(unknown_format(&*device));
         }
         let (events, owner) = (Arc::default(), Owner::unique());
-        let fs = Ext4::open(Arc::clone(&device), &events).map_err(|error| match error.kind() {
+        let fs = open(Arc::clone(&device), &events).map_err(|error| match error.kind() {
             ErrorKind::UnknownFormat => unknown_format(&*device),
             _ => error,
         })?;
@@ -83,6 +105,15 @@ impl Volume {
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.engine
+    }
+
+    /// Commits what was changed, writes it to its place, and ends writing: later changes are refused. Without changes there is nothing
+    /// to do. What is dropped without it is closed too, but nobody hears of an error.
+    ///
+    /// # Errors
+    /// `Io`; the volume is then as after a crash, and recovers at the next opening.
+    pub fn close(&self) -> Result<()> {
+        self.fs.close()
     }
 
     /// What did not go as asked, a line each.

@@ -88,7 +88,8 @@ impl Fixture {
             Stack::Sim => return self.sim(Faults::default()).1,
         };
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
-        let volume = Volume::open(&location, &OpenOptions { engine }).expect("open the volume");
+        let volume = Volume::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
+            .expect("open the volume");
         assert_eq!(volume.engine(), engine, "{:?}", volume.notices());
         volume
     }

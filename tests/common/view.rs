@@ -122,7 +122,7 @@ impl Subject {
     }
 
     pub(crate) fn open_with(image: &Image, engine: Engine) -> Self {
-        let options = OpenOptions { engine };
+        let options = OpenOptions { engine, ..OpenOptions::default() };
         let volume = Volume::open(&image.location(), &options).expect("open the volume");
         let queue = volume.queue(&QueueOptions::default()).expect("a queue");
         Self { volume, queue }

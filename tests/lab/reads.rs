@@ -17,7 +17,9 @@ const LARGEST: u64 = 256 << 10;
 /// Opens the volume on a device and reads its only file, whose content the job has kept.
 pub(crate) fn assert_volume_reads(device: &str, engine: Engine, seed: u64) {
     let content = std::fs::read(given("LAB_DATA")).expect("the content of the volume's file");
-    let volume = Volume::open(&device.parse().unwrap(), &OpenOptions { engine }).unwrap();
+    let volume =
+        Volume::open(&device.parse().unwrap(), &OpenOptions { engine, ..OpenOptions::default() })
+            .unwrap();
     assert_eq!((volume.engine(), volume.notices()), (engine, [].as_slice()), "{device}");
     let inode = volume.fs().resolve(b"/data", Follow::All).unwrap();
     let file = volume.open_inode(inode, FileOptions::default()).unwrap();

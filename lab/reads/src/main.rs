@@ -40,7 +40,8 @@ impl Target {
             }
             Some(of_volume) => of_volume,
         };
-        let volume = Volume::open(&volume.parse()?, &OpenOptions { engine })?;
+        let volume =
+            Volume::open(&volume.parse()?, &OpenOptions { engine, ..OpenOptions::default() })?;
         let inode = volume.fs().resolve(format!("/{path}").as_bytes(), Follow::All)?;
         let file = volume.open_inode(inode, strict)?;
         Ok(Self::File(file, volume.queue(options)?))

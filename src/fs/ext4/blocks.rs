@@ -1,20 +1,25 @@
 //! Metadata blocks: read once, kept in memory within a limit, and seen as the journal's recovery leaves them.
 
 use std::collections::BTreeMap;
+use std::io::IoSlice;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
 
+use super::dirty::{Dirty, Tid};
 use super::disk::journal;
 use crate::device::Device;
-use crate::error::{Context, ErrorKind, Place, Result};
+use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::sys::Buffer;
 use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 
 /// How much memory cached metadata blocks may take, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// How often a change is tried of a block that leaves the memory in between.
+const ATTEMPTS: u32 = 64;
 
 /// A block of metadata, shared and immutable.
 #[derive(Clone)]
@@ -23,6 +28,24 @@ pub(crate) struct Block(Arc<Buffer>);
 impl Block {
     pub(crate) fn new(buffer: Buffer) -> Self {
         Self(Arc::new(buffer))
+    }
+
+    /// Whether both are the same version.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Its bytes, for a change: a version of its own where someone else has this one.
+    pub(super) fn for_change(&mut self) -> Result<&mut [u8]> {
+        if Arc::get_mut(&mut self.0).is_none() {
+            let mut copy = Buffer::aligned(self.0.len())?;
+            copy.copy_from_slice(&self.0);
+            self.0 = Arc::new(copy);
+        }
+        match Arc::get_mut(&mut self.0) {
+            Some(buffer) => Ok(buffer),
+            None => Err(Error::invalid("a block has two owners")),
+        }
     }
 }
 
@@ -80,6 +103,7 @@ pub(crate) struct Blocks {
     count: u64,
     cache: Cache<FsBlock, Block>,
     overlay: Overlay,
+    dirty: Dirty,
     events: Arc<Events>,
 }
 
@@ -92,7 +116,8 @@ impl Blocks {
         events: Arc<Events>,
     ) -> Self {
         let cache = Cache::new(CACHE_BYTES / size.bytes());
-        Self { device, size, count, cache, overlay: Overlay::default(), events }
+        let (overlay, dirty) = (Overlay::default(), Dirty::default());
+        Self { device, size, count, cache, overlay, dirty, events }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -120,15 +145,120 @@ impl Blocks {
             let count = self.count;
             return Err(place.corrupt(format!("points to block {block} of {count}")));
         }
-        if let Some(hit) = self.cache.get(&block) {
-            return Ok(hit);
+        match self.dirty.get(block) {
+            Some(content) => Ok(content),
+            None => self.read_clean(block),
         }
-        let content = match self.overlay.get(block) {
-            None => self.read_device(block)?,
-            Some(copy) => self.read_relocated(copy)?,
-        };
-        self.cache.insert(block, content.clone());
-        Ok(content)
+    }
+
+    /// A block that no transaction holds.
+    fn read_clean(&self, block: FsBlock) -> Result<Block> {
+        // While one thread reads, another one that has a newer content replaces the placeholder: what was read late is not kept.
+        self.cache.get_or_insert_with(&block, || match self.overlay.get(block) {
+            None => self.read_device(block),
+            Some(copy) => self.read_relocated(copy),
+        })
+    }
+
+    /// The versions that are not at their place yet.
+    pub(super) fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+
+    /// Changes a block in a transaction; says whether the transaction had not changed it before. `change` gets the newest content,
+    /// and if it fails it has changed nothing.
+    pub(super) fn update<R>(
+        &self,
+        block: FsBlock,
+        tid: Tid,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<(R, bool)> {
+        for _ in 0..ATTEMPTS {
+            self.read(block, place)?;
+            let slot = self.dirty.slot(block, || self.cache.get(&block));
+            if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
+                return version.change(tid, change);
+            }
+        }
+        Err(place.corrupt(format!("block {block} does not stay in memory")))
+    }
+
+    /// The same for a block whose content on the device is of no use: `fill` gets zeros.
+    pub(super) fn create<R>(
+        &self,
+        block: FsBlock,
+        tid: Tid,
+        fill: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<(R, bool)> {
+        let mut buffer = Buffer::aligned(self.size.bytes())?;
+        let result = fill(&mut buffer);
+        let content = Block::new(buffer);
+        loop {
+            let slot = self.dirty.slot(block, || Some(content.clone()));
+            if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
+                return Ok((result, version.replace(tid, content)));
+            }
+        }
+    }
+
+    /// A content that was written past the transactions.
+    pub(super) fn keep(&self, block: FsBlock, content: Block) {
+        self.cache.insert(block, content);
+    }
+
+    /// Forgets all versions of a block that was freed.
+    pub(super) fn forget(&self, block: FsBlock) {
+        self.dirty.forget(block);
+        self.cache.remove(&block);
+    }
+
+    /// A version has been written to its place. If it is still the newest, it is no longer dirty.
+    pub(super) fn written(&self, block: FsBlock, version: &Block) {
+        self.dirty.settle(block, version, |content| self.cache.insert(block, content));
+    }
+
+    /// Writes versions to their places, neighbours together.
+    pub(super) fn write_home(&self, versions: &[(FsBlock, Block)]) -> Result<()> {
+        let mut rest = versions;
+        while let Some((first, _)) = rest.first() {
+            let adjoins =
+                |(at, (block, _)): (usize, &(FsBlock, Block))| block.0 == first.0 + at as u64;
+            let count = rest.iter().enumerate().take_while(|entry| adjoins(*entry)).count();
+            let (run, behind) = rest.split_at(count);
+            let bufs: Vec<_> = run.iter().map(|(_, block)| IoSlice::new(block)).collect();
+            self.write_device(*first, &bufs, false)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks where they belong on the device, one after the other.
+    pub(super) fn write_device(
+        &self,
+        first: FsBlock,
+        bufs: &[IoSlice<'_>],
+        fua: bool,
+    ) -> Result<()> {
+        let at = self.size.offset_of(first);
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let written = self.device.write_all_at(bufs, at, fua);
+        self.told(written, at.0, len).context(|| format!("metadata block {first}"))
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.told(self.device.flush(), 0, 0)
+    }
+
+    /// Tells of an error of the device.
+    fn told(&self, result: Result<()>, at: u64, len: u64) -> Result<()> {
+        if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
+            let direction = Direction::Metadata;
+            let (inode, pos) = (InodeNo(0), FilePos(at));
+            self.events.report(ErrorEvent { direction, inode, pos, len, errno });
+        }
+        result
     }
 
     /// The content of a relocated block.
@@ -152,16 +282,7 @@ impl Blocks {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let at = self.size.offset_of(block);
         let read = self.device.read_exact_at(&mut buffer, at);
-        if let Err(ErrorKind::Io(errno)) = read.as_ref().map_err(|error| error.kind()) {
-            self.events.report(ErrorEvent {
-                direction: Direction::Metadata,
-                inode: InodeNo(0),
-                pos: FilePos(at.0),
-                len: buffer.len() as u64,
-                errno,
-            });
-        }
-        read.context(|| format!("metadata block {block}"))?;
+        self.told(read, at.0, buffer.len() as u64).context(|| format!("metadata block {block}"))?;
         Ok(buffer)
     }
 }

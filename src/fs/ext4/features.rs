@@ -134,6 +134,25 @@ impl Incompat {
         .union(Self::CASEFOLD);
 }
 
+impl Incompat {
+    /// What the write side keeps right.
+    pub const WRITABLE: Self = Self::READABLE.difference(Self::MMP);
+}
+
+impl RoCompat {
+    /// What the write side keeps right. Files with fs-verity are read-only, not their volume.
+    pub const WRITABLE: Self = Self::SPARSE_SUPER
+        .union(Self::LARGE_FILE)
+        .union(Self::HUGE_FILE)
+        .union(Self::GDT_CSUM)
+        .union(Self::DIR_NLINK)
+        .union(Self::EXTRA_ISIZE)
+        .union(Self::BIGALLOC)
+        .union(Self::METADATA_CSUM)
+        .union(Self::VERITY)
+        .union(Self::ORPHAN_PRESENT);
+}
+
 macro_rules! names {
     ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
         impl $type {

@@ -1,5 +1,7 @@
 //! Group descriptors: where a group's inode table is.
 
+use std::ops::Range;
+
 use zerocopy::FromBytes;
 
 use super::Ext4;
@@ -24,7 +26,7 @@ pub(crate) struct Group {
 
 impl Ext4 {
     /// The block that holds the descriptor of a group.
-    fn descriptor_block(&self, group: u32) -> FsBlock {
+    pub(super) fn descriptor_block(&self, group: u32) -> FsBlock {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
         let index = group / per_block;
@@ -40,15 +42,20 @@ impl Ext4 {
         FsBlock(sb.group_start(first).0 + before)
     }
 
+    /// Where the descriptor of a group stands in its block.
+    pub(super) fn descriptor_range(&self, group: u32) -> Range<usize> {
+        let size = usize::from(self.superblock.descriptor_size);
+        let at = (group as usize % (self.superblock.block_size.bytes() / size)) * size;
+        at..at + size
+    }
+
     /// The descriptor of a group, its checksum verified. `group` is below the number of groups.
     pub(crate) fn group(&self, group: u32) -> Result<Group> {
         let sb = &self.superblock;
-        let size = usize::from(sb.descriptor_size);
         let block = self.descriptor_block(group);
         let place = PLACE.block(block);
         let content = self.blocks.read(block, place)?;
-        let at = (group as usize % (sb.block_size.bytes() / size)) * size;
-        let bytes = &content[at..at + size];
+        let bytes = &content[self.descriptor_range(group)];
         let Ok((low, rest)) = RawGroupLow::ref_from_prefix(bytes) else {
             return Err(place.corrupt("it is cut short"));
         };

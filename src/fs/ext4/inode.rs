@@ -13,6 +13,7 @@ use super::disk::inode::{
 };
 
 use super::features::{Incompat, RoCompat};
+use super::group::Group;
 use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, Stat, Timestamp};
@@ -92,31 +93,39 @@ impl Ext4 {
     pub(super) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let sb = &self.superblock;
         let place = PLACE.inode(number);
-        let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
-        let Some(number32) = number32 else {
-            let count = sb.inodes_count;
-            return Err(place.corrupt(format!("the number is outside 1 to {count}")));
-        };
-        let (group, index) =
-            ((number32 - 1) / sb.inodes_per_group, (number32 - 1) % sb.inodes_per_group);
-        let group = self.group(group)?;
         let size = usize::from(sb.inode_size);
+        let (group, block, at) = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
         if group.inodes_uninit {
             // The table may hold anything; a fast commit can have made the group's first inode.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), None, place);
         }
-        let byte = u64::from(index) * size as u64;
-        let block = FsBlock(group.inode_table.0 + (byte >> sb.block_size.shift()));
         let content: Block = self.blocks.read(block, place)?;
-        let at = byte as usize & (sb.block_size.bytes() - 1);
         let (bytes, place) = (&content[at..at + size], place.block(block));
         match edit {
             // Composed of two parts, each of which had a checksum of its own.
             Some(edit) => Inode::decode(self, number, &edit.inode(bytes), None, place),
             None => Inode::decode(self, number, bytes, sb.seed, place),
         }
+    }
+}
+
+impl Ext4 {
+    /// Where an inode stands: its group, the block of the table, and the byte in it.
+    pub(super) fn inode_place(&self, number: InodeNo) -> Result<(Group, FsBlock, usize)> {
+        let sb = &self.superblock;
+        let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
+        let Some(number32) = number32 else {
+            let count = sb.inodes_count;
+            let place = PLACE.inode(number);
+            return Err(place.corrupt(format!("the number is outside 1 to {count}")));
+        };
+        let index = number32 - 1;
+        let group = self.group(index / sb.inodes_per_group)?;
+        let byte = u64::from(index % sb.inodes_per_group) * u64::from(sb.inode_size);
+        let block = FsBlock(group.inode_table.0 + (byte >> sb.block_size.shift()));
+        Ok((group, block, byte as usize & (sb.block_size.bytes() - 1)))
     }
 }
 

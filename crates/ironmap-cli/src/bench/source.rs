@@ -126,7 +126,7 @@ impl Opener {
         let volume = match self.volumes.iter().find(|(open, _)| open == name) {
             Some((_, volume)) => volume.clone(),
             None => {
-                let options = OpenOptions { engine: self.engine };
+                let options = OpenOptions { engine: self.engine, ..OpenOptions::default() };
                 let volume = Volume::open(&name.parse::<Location>()?, &options)?;
                 self.volumes.push((name.to_owned(), volume.clone()));
                 volume

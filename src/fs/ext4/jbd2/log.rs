@@ -51,6 +51,11 @@ impl Log {
         Ok(Self { inode, superblock })
     }
 
+    /// The same journal with another superblock.
+    pub(super) fn with(self, superblock: JournalSuperblock) -> Self {
+        Self { superblock, ..self }
+    }
+
     /// Where a block of the journal stands on the device.
     pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
         Self::locate(&self.inode, index)

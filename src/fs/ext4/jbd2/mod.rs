@@ -7,14 +7,23 @@
 //!
 //! Memory: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
 
+mod commit;
 pub(crate) mod fast_commit;
+mod handle;
 mod log;
+mod log_writer;
 mod recover;
+mod restore;
 mod superblock;
+mod transactions;
 
 use std::sync::Arc;
 
+pub(crate) use handle::Handle;
+pub(super) use log_writer::LogWriter;
+pub(super) use restore::restore;
 pub use superblock::JournalFeatures;
+pub(super) use transactions::Transactions;
 
 use self::fast_commit::{Bounds, FastCommits};
 use self::log::Log;

@@ -1,0 +1,138 @@
+//! The versions of metadata blocks that the device does not hold at their place: changed in a transaction that has not been
+//! checkpointed.
+//!
+//! A block that a transaction changes gets a slot. Its content is replaced by a new version when someone holds the old one: a
+//! reader, or the commit of the transaction before. The slot goes when its newest version has been written to its place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use super::blocks::Block;
+use crate::error::Result;
+use crate::units::FsBlock;
+
+const SHARDS: usize = 64;
+
+/// The number of a transaction, counted from 1 at each opening.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tid(pub(crate) u64);
+
+/// All slots, by their block.
+pub(crate) struct Dirty {
+    shards: [RwLock<HashMap<FsBlock, Arc<Slot>>>; SHARDS],
+}
+
+impl Default for Dirty {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| RwLock::default()) }
+    }
+}
+
+/// The newest version of a block.
+pub(super) struct Slot(Mutex<Version>);
+
+pub(super) struct Version {
+    content: Block,
+    /// The transaction that changed it last.
+    tid: Tid,
+    /// The slot is no longer the block's: who got hold of it before has to look again.
+    gone: bool,
+}
+
+impl Slot {
+    /// Its version, unless it is gone.
+    pub(super) fn lock(&self) -> Option<MutexGuard<'_, Version>> {
+        Some(self.0.lock()).filter(|version| !version.gone)
+    }
+}
+
+impl Version {
+    /// Changes the content; says whether the transaction had not changed it before.
+    pub(super) fn change<R>(
+        &mut self,
+        tid: Tid,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<(R, bool)> {
+        let result = change(self.content.for_change()?)?;
+        Ok((result, self.joins(tid)))
+    }
+
+    /// Takes another content; says the same.
+    pub(super) fn replace(&mut self, tid: Tid, content: Block) -> bool {
+        self.content = content;
+        self.joins(tid)
+    }
+
+    fn joins(&mut self, tid: Tid) -> bool {
+        std::mem::replace(&mut self.tid, tid) != tid
+    }
+}
+
+impl Dirty {
+    fn shard(&self, block: FsBlock) -> &RwLock<HashMap<FsBlock, Arc<Slot>>> {
+        // Neighbours are changed together, by one thread more often than by several.
+        &self.shards[(block.0 / 4 % SHARDS as u64) as usize]
+    }
+
+    fn find(&self, block: FsBlock) -> Option<Arc<Slot>> {
+        self.shard(block).read().get(&block).cloned()
+    }
+
+    /// The newest version of a block.
+    pub(super) fn get(&self, block: FsBlock) -> Option<Block> {
+        let shard = self.shard(block).read();
+        shard.get(&block).map(|slot| slot.0.lock().content.clone())
+    }
+
+    /// The slot of a block, made where there is none of its clean content. `None` where that is not in memory: it is not waited for
+    /// here, and what was read before the lock was taken may have been overtaken.
+    pub(super) fn slot(
+        &self,
+        block: FsBlock,
+        clean: impl FnOnce() -> Option<Block>,
+    ) -> Option<Arc<Slot>> {
+        if let Some(slot) = self.find(block) {
+            return Some(slot);
+        }
+        let mut shard = self.shard(block).write();
+        if let Some(slot) = shard.get(&block) {
+            return Some(Arc::clone(slot));
+        }
+        let version = Version { content: clean()?, tid: Tid(0), gone: false };
+        let slot = Arc::new(Slot(Mutex::new(version)));
+        shard.insert(block, Arc::clone(&slot));
+        Some(slot)
+    }
+
+    /// The version of a block that a transaction ended with, if it changed it and did not forget it.
+    pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
+        let slot = self.find(block)?;
+        let version = slot.lock()?;
+        (version.tid == tid).then(|| version.content.clone())
+    }
+
+    pub(super) fn forget(&self, block: FsBlock) {
+        if let Some(slot) = self.shard(block).write().remove(&block) {
+            slot.0.lock().gone = true;
+        }
+    }
+
+    /// Ends the slot of a block if this is its newest version, which `keep` gets before anyone can miss it.
+    pub(super) fn settle(&self, block: FsBlock, version: &Block, keep: impl FnOnce(Block)) {
+        let mut shard = self.shard(block).write();
+        let Some(slot) = shard.get(&block).cloned() else { return };
+        let mut newest = slot.0.lock();
+        if newest.content.is(version) {
+            keep(newest.content.clone());
+            newest.gone = true;
+            shard.remove(&block);
+        }
+    }
+
+    /// How many blocks have a slot.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+}

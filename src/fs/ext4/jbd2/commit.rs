@@ -1,0 +1,95 @@
+//! Commits, checkpoints, and the end of both.
+
+use super::transactions::Work;
+use crate::error::{Error, Result};
+use crate::fs::ext4::Ext4;
+use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::writing::Writing;
+use crate::units::FsBlock;
+
+/// The versions with which a transaction ended, in the order of their blocks.
+type Frozen = Vec<(FsBlock, Block)>;
+
+/// From this much of the log on, in hundredths, who has time for it makes room.
+const CHECKPOINT_AT: u32 = 50;
+
+impl Ext4 {
+    /// Makes durable what was done before: metadata by a commit, shared with all who ask for one at the same time, and data by a flush
+    /// of the device.
+    ///
+    /// # Errors
+    /// `ReadOnly` for a volume that was opened so, or was made so by an earlier error; `Io`.
+    pub fn sync(&self) -> Result<()> {
+        let transactions = &self.writing()?.transactions;
+        transactions.check()?;
+        let newest = transactions.newest();
+        if transactions.is_committed(newest) {
+            return self.blocks.flush();
+        }
+        self.commit(newest)
+    }
+
+    /// Returns when a transaction is committed.
+    pub(crate) fn commit(&self, tid: Tid) -> Result<()> {
+        let writing = self.writing()?;
+        let freeze = |tid, work: &Work| self.freeze(tid, work);
+        writing.transactions.commit(tid, freeze, |_, work, frozen| {
+            let written = self.write_transaction(writing, &work, frozen);
+            match &written {
+                Ok(()) => writing.alloc.committed(self, &work.freed),
+                Err(error) => self.record_abort(writing, error),
+            }
+            written
+        })
+    }
+
+    fn freeze(&self, tid: Tid, work: &Work) -> Frozen {
+        let version =
+            |block: &FsBlock| Some((*block, self.blocks.dirty().of_transaction(*block, tid)?));
+        let mut frozen: Frozen = work.blocks.iter().filter_map(version).collect();
+        frozen.sort_unstable_by_key(|(block, _)| *block);
+        frozen.dedup_by_key(|(block, _)| *block);
+        frozen
+    }
+
+    fn write_transaction(&self, writing: &Writing, work: &Work, frozen: Frozen) -> Result<()> {
+        if frozen.is_empty() && work.revoked.is_empty() {
+            return self.blocks.flush();
+        }
+        match &mut *writing.log.lock() {
+            Some(log) => log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now()),
+            None => {
+                self.blocks.write_home(&frozen)?;
+                self.blocks.flush()?;
+                frozen.iter().for_each(|(block, version)| self.blocks.written(*block, version));
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes what is committed to its place where the log is getting full.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        match &mut *self.writing()?.log.lock() {
+            Some(log) if log.fill() >= CHECKPOINT_AT => log.checkpoint(&self.blocks),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing is changed any more after an operation that failed half way.
+    #[cold]
+    pub(crate) fn abort(&self, why: &Error) {
+        if let Ok(writing) = self.writing() {
+            writing.transactions.abort(why);
+            self.record_abort(writing, why);
+        }
+    }
+
+    /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
+    fn record_abort(&self, writing: &Writing, why: &Error) {
+        if let Some(log) = &mut *writing.log.lock() {
+            let _ = log.record_abort(&self.blocks, why.errno());
+        }
+        let _ = self.record_error(why);
+    }
+}

@@ -1,0 +1,162 @@
+//! An operation in the running transaction.
+
+use super::transactions::{Joined, Work};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::Timestamp;
+use crate::fs::ext4::Ext4;
+use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::locks::order;
+use crate::fs::ext4::writing::Writing;
+use crate::units::FsBlock;
+
+/// An operation: what it changes is committed together. Made by [`Ext4::transact`].
+pub(crate) struct Handle<'a> {
+    fs: &'a Ext4,
+    writing: &'a Writing,
+    tid: Tid,
+    credits: u32,
+    work: Work,
+    /// Something was changed since the transaction was joined.
+    changed: bool,
+}
+
+impl Ext4 {
+    /// Runs an operation in a transaction. It may change `credits` blocks.
+    ///
+    /// # Errors
+    /// `ReadOnly`. What `work` gives; if that is no [expected](ErrorKind::is_expected) kind and something was changed before, the volume
+    /// is read-only from then on, since nothing can take half an operation back.
+    pub(crate) fn transact<R>(
+        &self,
+        credits: u32,
+        work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let writing = self.writing()?;
+        let tid = self.join(writing, credits)?;
+        let mut handle =
+            Handle { fs: self, writing, tid, credits, work: Work::default(), changed: false };
+        let result = work(&mut handle);
+        if let Err(error) = &result
+            && handle.changed
+            && !error.kind().is_expected()
+        {
+            self.abort(error);
+        }
+        result
+    }
+
+    /// Joins the running transaction, after a commit where there is no room.
+    fn join(&self, writing: &Writing, credits: u32) -> Result<Tid> {
+        loop {
+            match writing.transactions.join(credits)? {
+                Joined::In(tid) => {
+                    order::entered();
+                    return Ok(tid);
+                }
+                Joined::Full(tid) => self.commit(tid)?,
+            }
+        }
+    }
+}
+
+impl Handle<'_> {
+    /// Changes a block of metadata, whose newest content `change` gets: it decides before it changes anything, and if it fails nothing
+    /// has been changed. One block at a time: nothing else can be changed within.
+    pub(crate) fn update<R>(
+        &mut self,
+        block: FsBlock,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let (result, joins) = self.fs.blocks.update(block, self.tid, place, change)?;
+        self.note(block, joins);
+        Ok(result)
+    }
+
+    /// A block that was just allocated for metadata: `fill` gets zeros. What the device holds there is not read.
+    pub(crate) fn create<R>(
+        &mut self,
+        block: FsBlock,
+        fill: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let (result, joins) = self.fs.blocks.create(block, self.tid, fill)?;
+        self.note(block, joins);
+        Ok(result)
+    }
+
+    fn note(&mut self, block: FsBlock, joins: bool) {
+        self.changed = true;
+        if joins {
+            self.work.blocks.push(block);
+        }
+    }
+
+    /// A block of metadata that was freed: what the journal holds of it must never be replayed.
+    pub(crate) fn forget(&mut self, block: FsBlock) {
+        self.fs.blocks.forget(block);
+        self.work.revoked.push(block);
+    }
+
+    /// Blocks that were freed, and that nobody gets before the transaction is committed.
+    pub(crate) fn release(&mut self, start: FsBlock, count: u64) {
+        self.work.freed.push((start, count));
+    }
+
+    /// Ends this part of a long operation and goes on in the next transaction, if this one is full. What was done so far must be right
+    /// by itself.
+    ///
+    /// # Errors
+    /// `ReadOnly`, and what a commit gives.
+    pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
+        self.leave();
+        self.credits = 0;
+        let joined = self.fs.join(self.writing, credits);
+        match joined {
+            Ok(tid) => {
+                (self.tid, self.credits, self.changed) = (tid, credits, false);
+                Ok(())
+            }
+            Err(error) => {
+                self.tid = Tid(0);
+                Err(error)
+            }
+        }
+    }
+
+    /// How many more blocks it may change.
+    pub(crate) fn credits_left(&self) -> u32 {
+        self.credits.saturating_sub(self.work.blocks.len() as u32)
+    }
+
+    /// The time stamp of what is changed now.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.writing.clock.now()
+    }
+
+    fn leave(&mut self) {
+        if self.tid != Tid(0) {
+            order::left();
+            self.writing.transactions.leave(self.credits, std::mem::take(&mut self.work));
+        }
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl ErrorKind {
+    /// Whether an operation that fails so has taken back what it did: these are answers, not accidents.
+    fn is_expected(self) -> bool {
+        !matches!(self, Self::Io(_) | Self::Corrupt | Self::LimitExceeded)
+    }
+}
+
+impl Error {
+    /// The error of a volume that cannot be written.
+    pub(crate) fn read_only(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::ReadOnly, why)
+    }
+}

@@ -1,0 +1,338 @@
+//! Writes the log: a transaction's descriptors, copies and revocations, the commit block, and the journal's superblock.
+//!
+//! What was committed stays in memory until a checkpoint has written it to its place; so much as the log holds, at most.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::log::Log;
+use super::superblock::{JournalFeatures, JournalSuperblock, seal_journal_superblock};
+use crate::error::{Errno, Place, Result};
+use crate::fs::Timestamp;
+use crate::fs::ext4::blocks::{Block, Blocks};
+use crate::fs::ext4::checksum::{crc32_be, crc32c_raw};
+use crate::fs::ext4::disk::journal::{
+    CHECKSUM_CRC32, COMMIT, COMMIT_CHECKSUM, DESCRIPTOR, MAGIC, REVOKE, RawCommit, RawHeader,
+    RawJournalSuperblock, RawRevoke, RawTag, RawTag3, TAG_ESCAPED, TAG_LAST, TAG_SAME_UUID,
+    TAG_UUID_LEN, TAIL_LEN, tag_len,
+};
+use crate::sys::Buffer;
+use crate::units::{BlockSize, FsBlock};
+
+const PLACE: Place = Place::new("journal");
+
+/// Blocks in the order of the log, with what they hold.
+type Content = Vec<Block>;
+
+/// The log, and the newest committed versions that are not at their places.
+pub(crate) struct LogWriter {
+    /// Where each block of the journal stands.
+    layout: Box<[FsBlock]>,
+    superblock: JournalSuperblock,
+    /// The journal's first block as it was last written.
+    raw: Block,
+    size: BlockSize,
+    uuid: [u8; 16],
+    /// Where the next transaction begins, and the oldest one that is needed: equal where the log is empty.
+    head: u32,
+    tail: u32,
+    used: u32,
+    /// The sequence numbers of both.
+    next: u32,
+    oldest: u32,
+    committed: BTreeMap<FsBlock, Block>,
+}
+
+impl LogWriter {
+    /// Takes over a journal in which nothing is to be recovered. `next` is the sequence number of the first transaction to come.
+    pub(super) fn new(log: &Log, raw: Block, size: BlockSize, next: u32) -> Result<Self> {
+        let layout: Result<Box<[_]>> = (0..log.superblock.blocks).map(|at| log.block(at)).collect();
+        let first = log.superblock.log.start;
+        let Ok((fields, _)) = RawJournalSuperblock::ref_from_prefix(&raw) else {
+            return Err(PLACE.corrupt("its superblock is cut short"));
+        };
+        Ok(Self {
+            layout: layout?,
+            uuid: fields.s_uuid,
+            superblock: log.superblock.clone(),
+            raw,
+            size,
+            head: first,
+            tail: first,
+            used: 0,
+            next,
+            oldest: next,
+            committed: BTreeMap::new(),
+        })
+    }
+
+    /// How many blocks of metadata one transaction may change: a quarter of the log, as in Linux, and room for descriptors.
+    pub(crate) fn limit(&self) -> u32 {
+        (self.len() / 4).max(1)
+    }
+
+    fn len(&self) -> u32 {
+        self.superblock.log.end - self.superblock.log.start
+    }
+
+    /// How much of the log is in use, in hundredths.
+    pub(crate) fn fill(&self) -> u32 {
+        (u64::from(self.used) * 100 / u64::from(self.len())) as u32
+    }
+
+    /// Commits a transaction: it is durable when this returns.
+    pub(crate) fn commit(
+        &mut self,
+        blocks: &Blocks,
+        versions: Vec<(FsBlock, Block)>,
+        revoked: &[FsBlock],
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut content = self.revocations(revoked)?;
+        self.copies(&versions, &mut content)?;
+        let needed = content.len() as u32 + 1;
+        if needed + self.used >= self.len() {
+            self.checkpoint(blocks)?;
+        }
+        if needed >= self.len() {
+            let (len, what) = (self.len(), "a transaction that is larger than the log");
+            return Err(PLACE.corrupt(format!("{what}: {needed} blocks of {len}")));
+        }
+        let commit = self.commit_block(&content, now)?;
+        self.write(blocks, &content)?;
+        blocks.flush()?;
+        let at = self.block(content.len() as u32);
+        blocks.write_device(at, &[IoSlice::new(&commit)], true)?;
+        self.head = self.after(self.head, needed);
+        self.used += needed;
+        self.next = self.next.wrapping_add(1);
+        for block in revoked {
+            self.committed.remove(block);
+        }
+        self.committed.extend(versions);
+        Ok(())
+    }
+
+    /// Writes what is committed to its places and empties the log.
+    pub(crate) fn checkpoint(&mut self, blocks: &Blocks) -> Result<()> {
+        if self.used == 0 {
+            return Ok(());
+        }
+        let versions: Vec<_> =
+            self.committed.iter().map(|(block, version)| (*block, version.clone())).collect();
+        blocks.write_home(&versions)?;
+        blocks.flush()?;
+        (self.tail, self.oldest, self.used) = (self.head, self.next, 0);
+        self.write_superblock(blocks, self.tail)?;
+        self.committed.clear();
+        for (block, version) in versions {
+            blocks.written(block, &version);
+        }
+        Ok(())
+    }
+
+    /// Says that nothing is to be recovered. The log is empty.
+    pub(crate) fn close(&mut self, blocks: &Blocks) -> Result<()> {
+        self.checkpoint(blocks)?;
+        self.write_superblock(blocks, 0)
+    }
+
+    /// Says that recovery begins at the tail.
+    pub(crate) fn open(&mut self, blocks: &Blocks) -> Result<()> {
+        self.write_superblock(blocks, self.tail)
+    }
+
+    /// Records why there are no more commits.
+    pub(crate) fn record_abort(&mut self, blocks: &Blocks, errno: Errno) -> Result<()> {
+        let mut raw = self.raw.clone();
+        self.edit(&mut raw, |fields| fields.s_errno.set((-errno.0) as u32))?;
+        self.raw = raw;
+        self.write_superblock(blocks, self.tail)
+    }
+
+    fn write_superblock(&mut self, blocks: &Blocks, start: u32) -> Result<()> {
+        let mut raw = self.raw.clone();
+        let sequence = self.oldest;
+        self.edit(&mut raw, |fields| {
+            fields.s_start.set(start);
+            fields.s_sequence.set(sequence);
+        })?;
+        blocks.write_device(self.layout[0], &[IoSlice::new(&raw)], true)?;
+        self.raw = raw;
+        Ok(())
+    }
+
+    fn edit(&self, raw: &mut Block, edit: impl FnOnce(&mut RawJournalSuperblock)) -> Result<()> {
+        let bytes = raw.for_change()?;
+        let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
+            return Err(PLACE.corrupt("its superblock is cut short"));
+        };
+        edit(fields);
+        seal_journal_superblock(fields);
+        Ok(())
+    }
+
+    /// Where the block stands that is `distance` behind the head.
+    fn block(&self, distance: u32) -> FsBlock {
+        self.layout[self.after(self.head, distance) as usize]
+    }
+
+    fn after(&self, index: u32, distance: u32) -> u32 {
+        let log = &self.superblock.log;
+        log.start + (index - log.start + distance) % self.len()
+    }
+
+    /// Writes blocks from the head on, those that adjoin on the device together.
+    fn write(&self, blocks: &Blocks, content: &Content) -> Result<()> {
+        let mut at = 0;
+        while at < content.len() {
+            let first = self.block(at as u32);
+            let adjoins =
+                |next: &usize| self.block(*next as u32).0 == first.0 + (*next - at) as u64;
+            let end = at + (at..content.len()).take_while(adjoins).count();
+            let bufs: Vec<_> = content[at..end].iter().map(|block| IoSlice::new(block)).collect();
+            blocks.write_device(first, &bufs, false)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn header(&self, kind: u32) -> RawHeader {
+        RawHeader { h_magic: MAGIC.into(), h_blocktype: kind.into(), h_sequence: self.next.into() }
+    }
+
+    fn has(&self, feature: JournalFeatures) -> bool {
+        self.superblock.has(feature)
+    }
+
+    /// A block of the journal's own: `fill` gets what is between the header and the checksum.
+    fn own(&self, kind: u32, fill: impl FnOnce(&mut [u8])) -> Result<Block> {
+        let mut buffer = Buffer::aligned(self.size.bytes())?;
+        let header = size_of::<RawHeader>();
+        buffer[..header].copy_from_slice(self.header(kind).as_bytes());
+        let end = buffer.len() - self.tail_len();
+        fill(&mut buffer[header..end]);
+        if let Some(seed) = self.superblock.seed {
+            let sum = crc32c_raw(crc32c_raw(seed, &buffer[..end]), &[0; TAIL_LEN]);
+            buffer[end..].copy_from_slice(&sum.to_be_bytes());
+        }
+        Ok(Block::new(buffer))
+    }
+
+    fn tail_len(&self) -> usize {
+        if self.superblock.seed.is_some() { TAIL_LEN } else { 0 }
+    }
+
+    /// The revoke blocks of a transaction.
+    fn revocations(&self, revoked: &[FsBlock]) -> Result<Content> {
+        let wide = self.has(JournalFeatures::SIXTY_FOUR_BIT);
+        let width = if wide { 8 } else { 4 };
+        let first = size_of::<RawRevoke>();
+        let room = (self.size.bytes() - self.tail_len() - first) / width;
+        let revoke_block = |revoked: &[FsBlock]| {
+            self.own(REVOKE, |body| {
+                let used = (first + revoked.len() * width) as u32;
+                let (count, numbers) = body.split_at_mut(first - size_of::<RawHeader>());
+                count.copy_from_slice(&used.to_be_bytes());
+                for (to, block) in numbers.chunks_exact_mut(width).zip(revoked) {
+                    to.copy_from_slice(&block.0.to_be_bytes()[8 - width..]);
+                }
+            })
+        };
+        revoked.chunks(room).map(revoke_block).collect()
+    }
+
+    /// The descriptors of a transaction, each followed by the copies that it names.
+    fn copies(&self, versions: &[(FsBlock, Block)], content: &mut Content) -> Result<()> {
+        let version3 = self.has(JournalFeatures::CSUM_V3);
+        let wide = self.has(JournalFeatures::SIXTY_FOUR_BIT);
+        let len = if version3 {
+            size_of::<RawTag3>()
+        } else {
+            tag_len(wide, self.has(JournalFeatures::CSUM_V2))
+        };
+        let body = self.size.bytes() - size_of::<RawHeader>() - self.tail_len();
+        for versions in versions.chunks((body - TAG_UUID_LEN) / len) {
+            let mut copies = Vec::with_capacity(versions.len());
+            let mut tags = Vec::with_capacity(body);
+            for (at, (target, version)) in versions.iter().enumerate() {
+                let mut flags = 0;
+                let mut copy = version.clone();
+                if copy[..4] == MAGIC.to_be_bytes() {
+                    flags |= TAG_ESCAPED;
+                    copy.for_change()?[..4].fill(0);
+                }
+                flags |= if at == 0 { 0 } else { TAG_SAME_UUID };
+                flags |= if at + 1 == versions.len() { TAG_LAST } else { 0 };
+                let start = tags.len();
+                if version3 {
+                    tags.extend_from_slice(self.tag3(*target, flags, &copy).as_bytes());
+                } else {
+                    tags.extend_from_slice(self.tag(*target, flags, &copy).as_bytes());
+                    if wide {
+                        tags.extend_from_slice(&((target.0 >> 32) as u32).to_be_bytes());
+                    }
+                }
+                tags.resize(start + len, 0);
+                if at == 0 {
+                    tags.extend_from_slice(&self.uuid);
+                }
+                copies.push(copy);
+            }
+            content.push(self.own(DESCRIPTOR, |body| body[..tags.len()].copy_from_slice(&tags))?);
+            content.append(&mut copies);
+        }
+        Ok(())
+    }
+
+    fn copy_checksum(&self, copy: &[u8]) -> u32 {
+        let Some(seed) = self.superblock.seed else { return 0 };
+        crc32c_raw(crc32c_raw(seed, &self.next.to_be_bytes()), copy)
+    }
+
+    fn tag3(&self, target: FsBlock, flags: u32, copy: &[u8]) -> RawTag3 {
+        RawTag3 {
+            t_blocknr: (target.0 as u32).into(),
+            t_flags: flags.into(),
+            t_blocknr_high: ((target.0 >> 32) as u32).into(),
+            t_checksum: self.copy_checksum(copy).into(),
+        }
+    }
+
+    fn tag(&self, target: FsBlock, flags: u32, copy: &[u8]) -> RawTag {
+        RawTag {
+            t_blocknr: (target.0 as u32).into(),
+            t_checksum: (self.copy_checksum(copy) as u16).into(),
+            t_flags: (flags as u16).into(),
+        }
+    }
+
+    /// The commit block of a transaction that holds these blocks.
+    fn commit_block(&self, content: &Content, now: Timestamp) -> Result<Block> {
+        let mut buffer = Buffer::aligned(self.size.bytes())?;
+        let Ok((raw, _)) = RawCommit::mut_from_prefix(&mut buffer) else {
+            return Err(PLACE.corrupt("blocks too small for a commit"));
+        };
+        raw.h_header = self.header(COMMIT);
+        raw.h_commit_sec.set(now.seconds as u64);
+        raw.h_commit_nsec.set(now.nanoseconds);
+        if self.has(JournalFeatures::CHECKSUM) {
+            let copies = content.iter().filter(|block| !self.is_revocation(block));
+            let sum = copies.fold(!0, |sum, block| crc32_be(sum, block));
+            (raw.h_chksum_type, raw.h_chksum_size) = (CHECKSUM_CRC32, 4);
+            raw.h_chksum[0].set(sum);
+        }
+        if let Some(seed) = self.superblock.seed {
+            let sum = crc32c_raw(seed, &buffer);
+            buffer[COMMIT_CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+        }
+        Ok(Block::new(buffer))
+    }
+
+    /// A copy that begins so is escaped, so this is the journal's own.
+    fn is_revocation(&self, block: &[u8]) -> bool {
+        block.starts_with(self.header(REVOKE).as_bytes())
+    }
+}

@@ -1,0 +1,96 @@
+//! Recovery that writes: what the journal holds goes to its places, and the journal is made ready for new transactions.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use super::log::Log;
+use super::superblock::{JournalFeatures, JournalSuperblock, seal_journal_superblock};
+use super::{JournalState, LogWriter, recover};
+use crate::error::{Error, Place, Result};
+use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::disk::journal::{CHECKSUM_CRC32C, RawJournalSuperblock};
+use crate::fs::ext4::{Ext4, Incompat};
+use crate::units::FsBlock;
+
+const PLACE: Place = Place::new("journal superblock");
+/// Versions that are written together.
+const BATCH: usize = 1024;
+
+/// Recovers the journal of a volume that was opened read-only, and takes it over. `None` where the volume has no journal.
+///
+/// A crash in between changes nothing: what the journal holds is valid until all of it is at its place.
+pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> {
+    match &fs.journal.state {
+        JournalState::None => return Ok(None),
+        JournalState::External => {
+            return Err(Error::read_only("the journal is on another device (journal_dev)"));
+        }
+        JournalState::Unreadable(why) => {
+            return Err(Error::read_only(format!("the journal cannot be written: {why}")));
+        }
+        JournalState::Clean => {}
+        JournalState::Recovered(recovery) if recovery.fast_commits > 0 => {
+            return Err(Error::read_only(
+                "the journal holds fast commits (fast_commit), which only Linux or e2fsck can recover to the device",
+            ));
+        }
+        JournalState::Recovered(_) => write_overlay(fs)?,
+    }
+    let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
+    let log = Log::open(fs, number)?;
+    let next = next_sequence(fs, &log)?;
+    let first = log.block(0)?;
+    let raw = with_features(fs, fs.blocks.read_device(first)?)?;
+    fs.blocks.write_device(first, &[IoSlice::new(&raw)], true)?;
+    let blocks = u64::from(log.superblock.blocks);
+    let log = log.with(JournalSuperblock::parse(&raw, first, fs.superblock.block_size, blocks)?);
+    LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
+}
+
+/// The number of the first transaction to come: that of one that was not committed must not come again.
+fn next_sequence(fs: &Ext4, log: &Log) -> Result<u32> {
+    let Some(start) = log.superblock.start else { return Ok(log.superblock.sequence) };
+    let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
+    Ok(recover::walk(log, start, device_blocks)?.next_sequence.wrapping_add(1))
+}
+
+fn write_overlay(fs: &Ext4) -> Result<()> {
+    let blocks = &fs.blocks;
+    let all = FsBlock(0)..FsBlock(u64::MAX);
+    let mut versions = Vec::with_capacity(BATCH);
+    for (block, copy) in blocks.overlay().range(all) {
+        versions.push((block, blocks.read_relocated(copy)?));
+        if versions.len() == BATCH {
+            blocks.write_home(&versions)?;
+            versions.clear();
+        }
+    }
+    blocks.write_home(&versions)?;
+    blocks.flush()
+}
+
+/// The journal's superblock of an empty log, with the features that new transactions have: Linux too sets them when it mounts.
+fn with_features(fs: &Ext4, mut raw: Block) -> Result<Block> {
+    let bytes = raw.for_change()?;
+    let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
+        return Err(PLACE.corrupt("it is cut short"));
+    };
+    let mut features = JournalFeatures::from_bits_retain(fields.s_feature_incompat.get().into());
+    features |= JournalFeatures::REVOKE;
+    if fs.superblock.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+        features |= JournalFeatures::SIXTY_FOUR_BIT;
+    }
+    if fs.superblock.seed.is_some() {
+        features -= JournalFeatures::CSUM_V2;
+        features |= JournalFeatures::CSUM_V3;
+        fields.s_checksum_type = CHECKSUM_CRC32C;
+        fields.s_feature_compat.set(0);
+    }
+    fields.s_feature_incompat.set(features.bits() as u32);
+    fields.s_start.set(0);
+    fields.s_errno.set(0);
+    seal_journal_superblock(fields);
+    Ok(raw)
+}

@@ -1,0 +1,211 @@
+//! Who may change what when: one transaction that runs, one that is being committed.
+//!
+//! Operations join the running transaction with a number of credits: how many blocks they may change. A commit closes the running one to
+//! newcomers, waits until who is in it has left, freezes what it changed, and lets the next one run while it writes. Who needs a commit
+//! and finds one under way waits for it: many callers of `fsync` share one.
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::dirty::Tid;
+use crate::units::FsBlock;
+
+/// What a transaction did, beside the versions of blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Blocks of metadata that it changed, each once.
+    pub(crate) blocks: Vec<FsBlock>,
+    /// Blocks of metadata that it freed: what older transactions hold of them must not be replayed.
+    pub(crate) revoked: Vec<FsBlock>,
+    /// Ranges of blocks that it freed, of data and metadata: free for others once it is committed.
+    pub(crate) freed: Vec<(FsBlock, u64)>,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.revoked.is_empty()
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.blocks.append(&mut other.blocks);
+        self.revoked.append(&mut other.revoked);
+        self.freed.append(&mut other.freed);
+    }
+}
+
+/// The protocol. It does no I/O: what a commit does is the caller's.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    state: Mutex<State>,
+    /// Told of every change of the state that someone may wait for.
+    changed: Condvar,
+    /// How many blocks a transaction may change.
+    limit: u32,
+}
+
+#[derive(Debug)]
+struct State {
+    running: Tid,
+    work: Work,
+    /// Operations that are in the running transaction.
+    handles: u32,
+    /// Blocks that they may still change, and that were changed.
+    credits: u32,
+    /// The running transaction takes nobody any more.
+    closed: bool,
+    /// Someone commits.
+    committing: bool,
+    committed: Tid,
+    aborted: Option<String>,
+}
+
+/// Whether an operation could join.
+pub(crate) enum Joined {
+    /// It is in this transaction.
+    In(Tid),
+    /// A commit must make room first.
+    Full(Tid),
+}
+
+impl Transactions {
+    pub(crate) fn new(limit: u32) -> Self {
+        let state = State {
+            running: Tid(1),
+            work: Work::default(),
+            handles: 0,
+            credits: 0,
+            closed: false,
+            committing: false,
+            committed: Tid(0),
+            aborted: None,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new(), limit }
+    }
+
+    /// How many blocks a transaction may change.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Joins the running transaction.
+    ///
+    /// # Errors
+    /// `ReadOnly` after an abort; `LimitExceeded` for more credits than a transaction has.
+    pub(crate) fn join(&self, credits: u32) -> Result<Joined> {
+        if credits > self.limit {
+            let what = format!("{credits} blocks in a transaction, the limit is {}", self.limit);
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
+        let mut state = self.state.lock();
+        loop {
+            state.check()?;
+            if state.closed {
+                self.changed.wait(&mut state);
+            } else if state.credits + credits > self.limit && state.credits > 0 {
+                return Ok(Joined::Full(state.running));
+            } else {
+                state.handles += 1;
+                state.credits += credits;
+                return Ok(Joined::In(state.running));
+            }
+        }
+    }
+
+    /// Leaves the running transaction with what was done of the credits.
+    pub(crate) fn leave(&self, credits: u32, work: Work) {
+        let mut state = self.state.lock();
+        // Who changed more than he asked for has made the transaction larger: the limit leaves room for that.
+        state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
+        state.work.append(work);
+        state.handles -= 1;
+        if state.handles == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The newest transaction that changed something, whether it is committed or not.
+    pub(crate) fn newest(&self) -> Tid {
+        let state = self.state.lock();
+        if state.work.is_empty() && state.handles == 0 {
+            Tid(state.running.0 - 1)
+        } else {
+            state.running
+        }
+    }
+
+    /// Whether a transaction is committed.
+    pub(crate) fn is_committed(&self, tid: Tid) -> bool {
+        self.state.lock().committed >= tid
+    }
+
+    /// Returns when a transaction is committed. Where that is not under way, the caller does it: `freeze` is called when the
+    /// transaction is complete and no other runs yet, `write` while the next one runs already.
+    ///
+    /// # Errors
+    /// `ReadOnly` after an abort; what `write` gives, which aborts.
+    pub(crate) fn commit<F>(
+        &self,
+        tid: Tid,
+        freeze: impl FnOnce(Tid, &Work) -> F,
+        write: impl FnOnce(Tid, Work, F) -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.committing && state.committed < tid {
+            state.check()?;
+            self.changed.wait(&mut state);
+        }
+        if state.committed >= tid {
+            return Ok(());
+        }
+        state.check()?;
+        state.committing = true;
+        state.closed = true;
+        while state.handles > 0 {
+            self.changed.wait(&mut state);
+        }
+        let (done, work) = (state.running, std::mem::take(&mut state.work));
+        let frozen = MutexGuard::unlocked(&mut state, || freeze(done, &work));
+        state.running = Tid(done.0 + 1);
+        state.credits = 0;
+        state.closed = false;
+        self.changed.notify_all();
+        // An operation may have aborted while it was waited for.
+        let aborted = state.check();
+        drop(state);
+
+        let result = aborted.and_then(|()| write(done, work, frozen));
+        let mut state = self.state.lock();
+        state.committing = false;
+        match &result {
+            Ok(()) => state.committed = done,
+            Err(error) => {
+                state.aborted.get_or_insert_with(|| error.to_string());
+            }
+        }
+        self.changed.notify_all();
+        result
+    }
+
+    /// From now on nothing is changed or committed any more.
+    pub(crate) fn abort(&self, why: &Error) {
+        self.state.lock().aborted.get_or_insert_with(|| why.to_string());
+        self.changed.notify_all();
+    }
+
+    /// `ReadOnly` after an abort, with its reason.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.state.lock().check()
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        match &self.aborted {
+            None => Ok(()),
+            Some(why) => {
+                let what = format!("an earlier error made the volume read-only: {why}");
+                Err(Error::new(ErrorKind::ReadOnly, what))
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Changes of superblock, group descriptors and inodes, each with its checksum made anew.
+
+use zerocopy::FromBytes;
+
+use super::Ext4;
+use super::disk::group::{RawGroupHigh, RawGroupLow};
+use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
+use super::disk::superblock::RawSuperblock;
+use super::inode::seal_inode;
+use super::jbd2::Handle;
+use super::superblock::{Superblock, seal_superblock};
+use crate::error::{Place, Result};
+use crate::units::{FsBlock, InodeNo};
+
+const SUPERBLOCK: Place = Place::new("superblock");
+const GROUP: Place = Place::new("group descriptor");
+const INODE: Place = Place::new("inode");
+
+/// A group's descriptor.
+pub(crate) struct GroupMut<'a> {
+    bytes: &'a mut [u8],
+}
+
+/// An inode's bytes in its table.
+pub(crate) struct InodeMut<'a> {
+    number: InodeNo,
+    bytes: &'a mut [u8],
+}
+
+impl Ext4 {
+    /// The block of the superblock, and where in it.
+    pub(super) fn superblock_place(&self) -> (FsBlock, usize) {
+        let (at, _) = Superblock::RANGE;
+        let size = self.superblock.block_size;
+        (FsBlock(at.0 >> size.shift()), at.0 as usize % size.bytes())
+    }
+
+    /// Changes the superblock.
+    ///
+    /// # Errors
+    /// As [`Handle::update`].
+    pub(crate) fn update_superblock<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
+    ) -> Result<R> {
+        let (block, at) = self.superblock_place();
+        handle.update(block, SUPERBLOCK, |bytes| self.change_superblock(&mut bytes[at..], change))
+    }
+
+    /// The same in bytes that begin with the superblock.
+    pub(super) fn change_superblock<R>(
+        &self,
+        bytes: &mut [u8],
+        change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
+    ) -> Result<R> {
+        let Ok((raw, _)) = RawSuperblock::mut_from_prefix(bytes) else {
+            return Err(SUPERBLOCK.corrupt("it is cut short"));
+        };
+        let result = change(raw)?;
+        seal_superblock(raw);
+        Ok(result)
+    }
+
+    /// Changes a group's descriptor. `group` is below the number of groups.
+    ///
+    /// # Errors
+    /// As [`Handle::update`].
+    pub(crate) fn update_group<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        group: u32,
+        change: impl FnOnce(&mut GroupMut<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let range = self.descriptor_range(group);
+        handle.update(self.descriptor_block(group), GROUP, |bytes| {
+            let descriptor = &mut bytes[range];
+            let result = change(&mut GroupMut { bytes: descriptor })?;
+            self.superblock.seal_descriptor(group, descriptor);
+            Ok(result)
+        })
+    }
+
+    /// Changes an inode in its table.
+    ///
+    /// # Errors
+    /// As [`Handle::update`]; `Corrupt` for a number that is none.
+    pub(crate) fn update_inode<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        change: impl FnOnce(&mut InodeMut<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let (_, block, at) = self.inode_place(number)?;
+        let size = usize::from(self.superblock.inode_size);
+        handle.update(block, INODE.inode(number), |bytes| {
+            let bytes = &mut bytes[at..at + size];
+            let result = change(&mut InodeMut { number, bytes })?;
+            seal_inode(&self.superblock, number, bytes);
+            Ok(result)
+        })
+    }
+}
+
+impl GroupMut<'_> {
+    /// All of it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// The fields that every descriptor has, and those that only a descriptor of 64 bytes has.
+    pub(crate) fn fields(&mut self) -> Result<(&mut RawGroupLow, Option<&mut RawGroupHigh>)> {
+        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(self.bytes) else {
+            return Err(GROUP.corrupt("it is cut short"));
+        };
+        Ok((low, RawGroupHigh::mut_from_prefix(rest).ok().map(|(high, _)| high)))
+    }
+}
+
+impl InodeMut<'_> {
+    /// All of it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// The fields that every inode has.
+    pub(crate) fn fields(&mut self) -> Result<&mut RawInode> {
+        let place = INODE.inode(self.number);
+        let fields = RawInode::mut_from_prefix(self.bytes);
+        fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("it is cut short"))
+    }
+
+    /// How many bytes behind the first 128 hold fields.
+    pub(crate) fn extra_size(&self) -> usize {
+        let length = self.bytes.get(GOOD_OLD_SIZE..).and_then(|rest| rest.first_chunk::<2>());
+        length.map_or(0, |length| usize::from(u16::from_le_bytes(*length)))
+    }
+
+    /// The fields behind them, where the inode has room for all; which of them are valid says [`extra_size`](Self::extra_size).
+    pub(crate) fn extra(&mut self) -> Option<&mut RawInodeExtra> {
+        let rest = self.bytes.get_mut(GOOD_OLD_SIZE..)?;
+        RawInodeExtra::mut_from_prefix(rest).ok().map(|(extra, _)| extra)
+    }
+}

@@ -1,0 +1,206 @@
+//! A volume that is open for writing: how it becomes one, what it has besides, and how it ends.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use super::alloc::Allocator;
+use super::disk::superblock::RawSuperblock;
+use super::jbd2::{self, LogWriter, Transactions};
+use super::locks::Locks;
+use super::{Ext4, Incompat, RoCompat};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::events::Events;
+use crate::fs::Timestamp;
+
+/// `s_state`: cleanly unmounted; errors were detected.
+const STATE_VALID: u16 = 1;
+const STATE_ERROR: u16 = 2;
+/// Without a journal: how many blocks are changed before they are written.
+const UNJOURNALED_LIMIT: u32 = 8192;
+
+/// Whose time stamps files get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// The system's clock.
+    #[default]
+    System,
+    /// Always this time: what is made twice is the same.
+    Fixed(Timestamp),
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Timestamp {
+        match self {
+            Self::Fixed(time) => time,
+            Self::System => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let nanoseconds = since.subsec_nanos();
+                Timestamp { seconds: since.as_secs() as i64, nanoseconds }
+            }
+        }
+    }
+}
+
+/// What a volume has that is open for writing.
+pub(crate) struct Writing {
+    pub(crate) transactions: Transactions,
+    /// `None` where the volume has no journal.
+    pub(crate) log: Mutex<Option<LogWriter>>,
+    pub(crate) alloc: Allocator,
+    pub(crate) locks: Locks,
+    pub(crate) clock: Clock,
+    closed: AtomicBool,
+}
+
+impl Ext4 {
+    /// Opens the file system on a device for reading and writing. A journal that needs recovery is recovered to the device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `ReadOnly` by name for what is not written.
+    pub fn open_for_writing(
+        device: Arc<dyn Device>,
+        events: &Arc<Events>,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        if !device.is_writable() {
+            return Err(Error::read_only("the device was opened read-only"));
+        }
+        let found = Self::open(Arc::clone(&device), events)?;
+        found.refuse_writing()?;
+        let mut log = jbd2::restore(&found)?;
+        let mut fs = Self::assemble(device, found.superblock.clone(), events);
+        fs.journal = found.journal.clone();
+        drop(found);
+        if let Some(log) = &mut log {
+            log.open(&fs.blocks)?;
+        }
+        fs.mark_open(log.is_some(), clock)?;
+        let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
+        fs.writing = Some(Writing {
+            transactions: Transactions::new(limit),
+            log: Mutex::new(log),
+            alloc: Allocator::default(),
+            locks: Locks::default(),
+            clock,
+            closed: AtomicBool::new(false),
+        });
+        Ok(Arc::new(fs))
+    }
+
+    /// What the volume has for writing.
+    ///
+    /// # Errors
+    /// `ReadOnly` where it was not opened for it.
+    pub(crate) fn writing(&self) -> Result<&Writing> {
+        self.writing.as_ref().ok_or_else(|| Error::read_only("the volume was opened read-only"))
+    }
+
+    /// Refuses a volume with features that are not written, by their names.
+    fn refuse_writing(&self) -> Result<()> {
+        let sb = &self.superblock;
+        let incompat = sb.incompat - Incompat::WRITABLE;
+        let ro_compat = sb.ro_compat - RoCompat::WRITABLE;
+        let names: Vec<_> = incompat.names().chain(ro_compat.names()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
+    }
+
+    /// Says on the device that the volume is in use.
+    fn mark_open(&self, journaled: bool, clock: Clock) -> Result<()> {
+        let now = clock.now();
+        self.write_superblock(|raw| {
+            let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
+            let state = raw.s_state.get();
+            if journaled {
+                raw.s_feature_incompat.set((incompat | Incompat::RECOVER).bits());
+            } else {
+                raw.s_state.set(state & !STATE_VALID);
+            }
+            raw.s_mnt_count.set(raw.s_mnt_count.get().wrapping_add(1));
+            set_time(&mut raw.s_mtime, &mut raw.s_mtime_hi, now);
+            set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, now);
+        })
+    }
+
+    /// Commits and writes everything to its place, and says on the device that nothing is to be recovered. Further changes are refused.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync). The volume is then as after a crash.
+    pub fn close(&self) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        if writing.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.sync()?;
+        writing.transactions.abort(&Error::read_only("the volume was closed"));
+        let mut log = writing.log.lock();
+        if let Some(log) = &mut *log {
+            log.close(&self.blocks)?;
+        }
+        let counts = writing.alloc.counts(self);
+        self.write_superblock(|raw| {
+            let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
+            raw.s_feature_incompat.set((incompat - Incompat::RECOVER).bits());
+            if raw.s_state.get() & STATE_ERROR == 0 {
+                raw.s_state.set(raw.s_state.get() | STATE_VALID);
+            }
+            set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, writing.clock.now());
+            if let Some(counts) = counts {
+                counts.store(raw);
+            }
+        })
+    }
+
+    /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.
+    fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
+        let (block, at) = self.superblock_place();
+        let mut content = self.blocks.read_device(block)?;
+        self.change_superblock(&mut content.for_change()?[at..], |raw| {
+            change(raw);
+            Ok(())
+        })?;
+        self.blocks.write_device(block, &[IoSlice::new(&content)], true)?;
+        self.blocks.keep(block, content);
+        Ok(())
+    }
+
+    /// Records an error in the superblock, as it stands on the device.
+    pub(super) fn record_error(&self, why: &Error) -> Result<()> {
+        let now = self.writing()?.clock.now();
+        let place = why.place();
+        let inode = place.and_then(|place| place.inode).map_or(0, |inode| inode.0 as u32);
+        let block = place.and_then(|place| place.block).map_or(0, |block| block.0);
+        self.write_superblock(|raw| {
+            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
+            let count = raw.s_error_count.get();
+            raw.s_error_count.set(count.saturating_add(1));
+            set_time(&mut raw.s_last_error_time, &mut raw.s_last_error_time_hi, now);
+            raw.s_last_error_ino.set(inode);
+            raw.s_last_error_block.set(block);
+            if count == 0 {
+                set_time(&mut raw.s_first_error_time, &mut raw.s_first_error_time_hi, now);
+                raw.s_first_error_ino.set(inode);
+                raw.s_first_error_block.set(block);
+            }
+        })
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        // Who wants to know closes it himself.
+        let _ = self.close();
+    }
+}
+
+fn set_time(low: &mut zerocopy::little_endian::U32, high: &mut u8, time: Timestamp) {
+    low.set(time.seconds as u32);
+    *high = (time.seconds >> 32) as u8;
+}

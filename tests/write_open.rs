@@ -1,0 +1,39 @@
+//! A volume that is opened for writing and closed again is as clean as before, and recovers a dirty journal as the kernel does.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use ironmap::{Location, OpenOptions, Volume};
+
+fn fsck(image: &Path) {
+    let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
+fn open(image: &Path) -> Volume {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let location: Location = image.to_str().unwrap().parse().unwrap();
+    Volume::open(&location, &options).unwrap()
+}
+
+#[test]
+fn opened_and_closed_it_is_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    for features in
+        ["-t ext4", "-t ext4 -b 1024", "-t ext3", "-t ext2", "-t ext4 -O ^metadata_csum,^64bit"]
+    {
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.arg("-Fq").args(features.split(' ')).arg(&image).arg("64M");
+        assert!(mke2fs.status().unwrap().success());
+        let volume = open(&image);
+        volume.fs().sync().unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        fsck(&image);
+        drop(open(&image));
+        fsck(&image);
+    }
+}
