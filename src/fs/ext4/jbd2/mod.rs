@@ -138,3 +138,6 @@ fn replay(fs: &Arc<Ext4>, number: InodeNo) -> Result<(Journal, Overlay, FastComm
     let state = JournalState::Recovered(recovery);
     Ok((Journal { state, features, blocks }, overlay, fast_commits))
 }
+
+#[cfg(test)]
+mod tests;
