@@ -4,6 +4,7 @@
 
 mod acl;
 mod alloc;
+mod attr;
 mod blocks;
 mod casefold;
 mod checksum;

@@ -4,6 +4,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::group;
+use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
 use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
 use super::features::{Compat, Incompat, RoCompat};
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -69,6 +70,8 @@ pub struct Superblock {
     pub errors: RecordedErrors,
     /// When the file system was made, last mounted, last written, last checked.
     pub times: Times,
+    /// `i_extra_isize` of new inodes.
+    pub(crate) extra_isize: u16,
     pub(crate) seed: Option<MetadataSeed>,
     pub(crate) hash_seed: [u32; 4],
     pub(crate) hash_unsigned: bool,
@@ -219,6 +222,7 @@ impl Superblock {
                 written: wide(raw.s_wtime.get(), raw.s_wtime_hi),
                 checked: wide(raw.s_lastcheck.get(), raw.s_lastcheck_hi),
             },
+            extra_isize: extra_isize(raw, inode_size, ro_compat),
             seed,
             hash_seed: raw.s_hash_seed.map(|word| word.get()),
             hash_unsigned: raw.s_flags.get() & FLAG_UNSIGNED_HASH != 0,
@@ -304,6 +308,15 @@ impl Superblock {
             u64::from(self.first_data_block) + u64::from(group) * u64::from(self.blocks_per_group),
         )
     }
+}
+
+/// How much of a new inode holds fields behind the first 128 bytes: what is wanted where it fits, else what Linux knows itself.
+fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
+    let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
+    let known = (size_of::<RawInodeExtra>() as u16).min(room);
+    let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
+    let fits = wanted >= known && wanted <= room && wanted.is_multiple_of(4);
+    if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
 }
 
 /// The checksum of a superblock, over all of it but the sum itself.

@@ -1,0 +1,108 @@
+//! The bytes of an inode that was just allocated.
+
+use super::super::Ext4;
+use super::super::disk::extent;
+use super::super::disk::inode::GOOD_OLD_SIZE;
+use super::super::features::{Incompat, RoCompat};
+use super::super::inode::InodeFlags;
+use super::super::jbd2::Handle;
+use super::super::raw::InodeMut;
+use super::fields::Times;
+use crate::error::{Error, Result};
+use crate::fs::Timestamp;
+use crate::units::InodeNo;
+
+/// What a new inode begins with.
+pub(crate) struct NewInode<'a> {
+    /// Type and permissions, as `st_mode`.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) links: u16,
+    /// Without those that say how the content is mapped.
+    pub(crate) flags: InodeFlags,
+    /// All of its time stamps.
+    pub(crate) time: Timestamp,
+    pub(crate) generation: u32,
+    /// Kept only where the volume has projects.
+    pub(crate) project: u32,
+    pub(crate) body: Body<'a>,
+}
+
+/// What `i_block` begins with.
+#[derive(Clone, Copy)]
+pub(crate) enum Body<'a> {
+    /// A map of blocks, still empty: a regular file, a directory, a long link.
+    Mapped,
+    /// The target of a short link: below 60 bytes.
+    Target(&'a [u8]),
+    /// The number of a device node: major, minor.
+    Device(u32, u32),
+    /// A pipe, a socket.
+    Nothing,
+}
+
+impl Ext4 {
+    /// Makes a fresh inode. What its place held before is gone.
+    ///
+    /// # Errors
+    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is no short one.
+    pub(crate) fn init_inode(
+        &self,
+        h: &mut Handle<'_>,
+        number: InodeNo,
+        new: &NewInode<'_>,
+    ) -> Result<()> {
+        if let Body::Target(target) = new.body
+            && target.len() >= 60
+        {
+            return Err(Error::invalid("a target of 60 bytes or more is not kept in the inode"));
+        }
+        self.update_inode(h, number, |inode| self.fill_inode(inode, new))
+    }
+
+    fn fill_inode(&self, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
+        let sb = &self.superblock;
+        let bytes = inode.bytes();
+        bytes.fill(0);
+        if let Some(extra) = bytes.get_mut(GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2) {
+            extra.copy_from_slice(&sb.extra_isize.to_le_bytes());
+        }
+        inode.set_mode(new.mode)?;
+        inode.set_owner(new.uid, new.gid)?;
+        inode.set_links(new.links)?;
+        inode.set_generation(new.generation)?;
+        let time = Some(new.time);
+        let times = Times { accessed: time, modified: time, changed: time, created: time };
+        inode.set_times(&times)?;
+        if sb.ro_compat.contains(RoCompat::PROJECT) {
+            inode.set_project(new.project)?;
+        }
+        let mut flags = new.flags;
+        match new.body {
+            Body::Mapped if sb.incompat.contains(Incompat::EXTENTS) => {
+                flags |= InodeFlags::EXTENTS;
+                inode.i_block()?.copy_from_slice(&extent::empty_root());
+            }
+            Body::Mapped | Body::Nothing => {}
+            Body::Target(target) => {
+                inode.i_block()?[..target.len()].copy_from_slice(target);
+                inode.set_size(target.len() as u64)?;
+            }
+            Body::Device(major, minor) => *inode.i_block()? = encode_device(major, minor),
+        }
+        inode.set_flags(flags)
+    }
+}
+
+/// A device's number in Linux's two encodings: 8 + 8 bits in the first word where it fits, else 12 + 20 bits in the second.
+fn encode_device(major: u32, minor: u32) -> [u8; 60] {
+    let mut i_block = [0; 60];
+    if major < 256 && minor < 256 {
+        i_block[..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
+    } else {
+        let word = minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12;
+        i_block[4..8].copy_from_slice(&word.to_le_bytes());
+    }
+    i_block
+}

@@ -1,0 +1,248 @@
+//! The fields of an inode, set as [`Inode`](super::super::inode::Inode) decodes them.
+//!
+//! Each setter changes bytes in the inode's table, within [`Ext4::update_inode`](super::super::Ext4::update_inode), which makes the
+//! checksum anew. A field that an inode is too small for is left out, as Linux leaves it out.
+
+use zerocopy::little_endian::U32;
+
+use super::super::disk::inode::RawInodeExtra;
+use super::super::features::RoCompat;
+use super::super::inode::InodeFlags;
+use super::super::raw::InodeMut;
+use super::super::superblock::Superblock;
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::Timestamp;
+use crate::units::FsBlock;
+
+/// Which of an inode's time stamps to set; `None` leaves one as it is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Times {
+    pub(crate) accessed: Option<Timestamp>,
+    pub(crate) modified: Option<Timestamp>,
+    pub(crate) changed: Option<Timestamp>,
+    pub(crate) created: Option<Timestamp>,
+}
+
+impl InodeMut<'_> {
+    /// Type and permissions, as `st_mode`.
+    pub(crate) fn set_mode(&mut self, mode: u32) -> Result<()> {
+        self.fields()?.i_mode.set(mode as u16);
+        Ok(())
+    }
+
+    /// Owner and group.
+    pub(crate) fn set_owner(&mut self, uid: u32, gid: u32) -> Result<()> {
+        let fields = self.fields()?;
+        fields.i_uid.set(uid as u16);
+        fields.i_uid_high.set((uid >> 16) as u16);
+        fields.i_gid.set(gid as u16);
+        fields.i_gid_high.set((gid >> 16) as u16);
+        Ok(())
+    }
+
+    /// Time stamps; one that the inode cannot express becomes the nearest that it can.
+    pub(crate) fn set_times(&mut self, times: &Times) -> Result<()> {
+        self.set_time(times.accessed, Stamp::Accessed)?;
+        self.set_time(times.modified, Stamp::Modified)?;
+        self.set_time(times.changed, Stamp::Changed)?;
+        self.set_time(times.created, Stamp::Created)
+    }
+
+    fn set_time(&mut self, time: Option<Timestamp>, stamp: Stamp) -> Result<()> {
+        let Some(time) = time else { return Ok(()) };
+        let wide = self.has_extra(stamp.extra_end());
+        let (seconds, more) = encode_time(time, wide);
+        let old = self.fields()?;
+        let place = match stamp {
+            Stamp::Accessed => Some(&mut old.i_atime),
+            Stamp::Modified => Some(&mut old.i_mtime),
+            Stamp::Changed => Some(&mut old.i_ctime),
+            Stamp::Created => None,
+        };
+        if let Some(place) = place {
+            place.set(seconds);
+        }
+        let Some(extra) = self.extra().filter(|_| wide) else { return Ok(()) };
+        match stamp {
+            Stamp::Accessed => extra.i_atime_extra.set(more),
+            Stamp::Modified => extra.i_mtime_extra.set(more),
+            Stamp::Changed => extra.i_ctime_extra.set(more),
+            Stamp::Created => {
+                extra.i_crtime.set(seconds);
+                extra.i_crtime_extra.set(more);
+            }
+        }
+        Ok(())
+    }
+
+    /// Size in bytes. Above 2 GiB the superblock has to say so (`large_file`): the caller sees to it.
+    pub(crate) fn set_size(&mut self, size: u64) -> Result<()> {
+        let fields = self.fields()?;
+        fields.i_size_lo.set(size as u32);
+        fields.i_size_high.set((size >> 32) as u32);
+        Ok(())
+    }
+
+    /// Number of names.
+    pub(crate) fn set_links(&mut self, links: u16) -> Result<()> {
+        self.fields()?.i_links_count.set(links);
+        Ok(())
+    }
+
+    /// The flags as they stand now.
+    pub(crate) fn flags(&mut self) -> Result<InodeFlags> {
+        Ok(InodeFlags::from_bits_retain(self.fields()?.i_flags.get()))
+    }
+
+    /// All flags.
+    pub(crate) fn set_flags(&mut self, flags: InodeFlags) -> Result<()> {
+        self.fields()?.i_flags.set(flags.bits());
+        Ok(())
+    }
+
+    /// Project id; `Unsupported` where the inode has no room for it.
+    pub(crate) fn set_project(&mut self, project: u32) -> Result<()> {
+        let there = self.has_extra(32);
+        match self.extra().filter(|_| there) {
+            Some(extra) => {
+                extra.i_projid.set(project);
+                Ok(())
+            }
+            None if project == 0 => Ok(()),
+            None => Err(Error::unsupported("the inode has no room for a project id")),
+        }
+    }
+
+    /// Generation. What has a checksum that depends on it (blocks of extents and of directories) is not changed.
+    pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
+        self.fields()?.i_generation.set(generation);
+        Ok(())
+    }
+
+    /// When it was deleted, in seconds; or the next inode in the list of orphans.
+    pub(crate) fn set_dtime(&mut self, dtime: u32) -> Result<()> {
+        self.fields()?.i_dtime.set(dtime);
+        Ok(())
+    }
+
+    /// `i_version`, whose upper half only larger inodes have.
+    pub(crate) fn set_version(&mut self, version: u64) -> Result<()> {
+        self.fields()?.i_version_lo.set(version as u32);
+        let there = self.has_extra(28);
+        if let Some(extra) = self.extra().filter(|_| there) {
+            extra.i_version_hi.set((version >> 32) as u32);
+        }
+        Ok(())
+    }
+
+    /// The block of attributes.
+    pub(crate) fn set_xattr_block(&mut self, block: Option<FsBlock>) -> Result<()> {
+        let block = block.map_or(0, |block| block.0);
+        let fields = self.fields()?;
+        fields.i_file_acl_lo.set(block as u32);
+        fields.i_file_acl_high.set((block >> 32) as u16);
+        Ok(())
+    }
+
+    /// `i_block`: the root of the map, inline data, a short link's target, or a device's number.
+    pub(crate) fn i_block(&mut self) -> Result<&mut [u8; 60]> {
+        Ok(&mut self.fields()?.i_block)
+    }
+
+    /// Changes how many blocks of the file system it takes, its map and its attribute block included.
+    ///
+    /// # Errors
+    /// `FileTooLarge` where no field holds the number; `Corrupt` where fewer are counted than are taken away.
+    pub(crate) fn add_blocks(&mut self, sb: &Superblock, change: i64) -> Result<()> {
+        let shift = sb.block_size.shift() - 9;
+        let huge = sb.ro_compat.contains(RoCompat::HUGE_FILE);
+        let fields = self.fields()?;
+        let mut flags = InodeFlags::from_bits_retain(fields.i_flags.get());
+        let mut sectors = u64::from(fields.i_blocks_lo.get());
+        if huge {
+            sectors |= u64::from(fields.i_blocks_high.get()) << 32;
+            if flags.contains(InodeFlags::HUGE_FILE) {
+                sectors <<= shift;
+            }
+        }
+        let changed =
+            change.checked_mul(1 << shift).and_then(|change| sectors.checked_add_signed(change));
+        let Some(sectors) = changed else {
+            let place = Place::new("inode").field("i_blocks");
+            return Err(place.corrupt(format!("{sectors} sectors, {change} blocks to add")));
+        };
+        // In units of 512 bytes as long as these fit 48 bits; only behind that in blocks, with a flag.
+        let (count, in_blocks) =
+            if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
+        if count >> 48 != 0 || (count >> 32 != 0 && !huge) {
+            let what = format!("a file of {sectors} sectors");
+            return Err(Error::new(ErrorKind::FileTooLarge, what));
+        }
+        flags.set(InodeFlags::HUGE_FILE, in_blocks);
+        fields.i_flags.set(flags.bits());
+        fields.i_blocks_lo.set(count as u32);
+        fields.i_blocks_high.set((count >> 32) as u16);
+        Ok(())
+    }
+
+    /// Whether the inode has the field of the extra part that ends there.
+    fn has_extra(&self, end: usize) -> bool {
+        self.extra_size() >= end
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stamp {
+    Accessed,
+    Modified,
+    Changed,
+    Created,
+}
+
+impl Stamp {
+    /// Where the field with the nanoseconds ends in the extra part.
+    const fn extra_end(self) -> usize {
+        size_of::<U32>()
+            + match self {
+                Self::Accessed => std::mem::offset_of!(RawInodeExtra, i_atime_extra),
+                Self::Modified => std::mem::offset_of!(RawInodeExtra, i_mtime_extra),
+                Self::Changed => std::mem::offset_of!(RawInodeExtra, i_ctime_extra),
+                Self::Created => std::mem::offset_of!(RawInodeExtra, i_crtime_extra),
+            }
+    }
+}
+
+/// A time stamp's two words: 32 bits of seconds with a sign; two more of seconds, which count upwards only, and 30 of nanoseconds.
+/// Without the second word (`wide`) the time ends in 2038.
+fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
+    const FIRST: i64 = i32::MIN as i64;
+    let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };
+    let seconds = time.seconds.clamp(FIRST, last);
+    let low = seconds as i32;
+    let epoch = (seconds - i64::from(low)) >> 32;
+    (low as u32, time.nanoseconds << 2 | epoch as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two bits count the 32-bit epochs from 1901 on: each edge of each epoch is told apart from its neighbours.
+    #[test]
+    fn times_take_34_bits() {
+        for epoch in 0..4_i64 {
+            for edge in [i64::from(i32::MIN), -1, 0, i64::from(i32::MAX)] {
+                let seconds = edge + (epoch << 32);
+                let (low, more) =
+                    encode_time(Timestamp { seconds, nanoseconds: 999_999_999 }, true);
+                assert_eq!(i64::from(low as i32) + (i64::from(more & 3) << 32), seconds);
+                assert_eq!(more >> 2, 999_999_999);
+            }
+        }
+        let end = Timestamp { seconds: i64::MAX, nanoseconds: 0 };
+        assert_eq!(encode_time(end, true), (i32::MAX as u32, 3));
+        assert_eq!(encode_time(end, false), (i32::MAX as u32, 0));
+        let start = Timestamp { seconds: i64::MIN, nanoseconds: 0 };
+        assert_eq!(encode_time(start, true), (i32::MIN as u32, 0));
+    }
+}
