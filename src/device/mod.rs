@@ -1,14 +1,18 @@
 //! What lies below: something that reads and writes sectors, its limits, and its queues.
 
 mod block_file;
+mod crash;
 mod dax;
 pub mod door;
 mod engine;
 mod files;
+mod layered;
 mod null;
 mod nvme;
 mod psync;
 mod queue;
+mod ram;
+mod record;
 mod sim;
 mod uring;
 
@@ -22,13 +26,17 @@ use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
 pub use block_file::{BlockFile, OpenMode};
+pub use crash::{CrashState, Crashes};
 pub use dax::Dax;
 pub(crate) use engine::open_queue;
 pub use engine::{Engine, Opened, open_engine};
+pub use layered::{Layer, Layered, Request, Verdict};
 pub use null::Null;
 pub use psync::Psync;
 pub use queue::{DeviceQueue, Immediate, LentPart, Transfer, Transfers};
-pub use sim::{Faults, Sim};
+pub use ram::Ram;
+pub use record::{Entry, Log, Record, Recorder};
+pub use sim::{Faults, Faulty, Sim};
 pub use uring::{Uring, UringOptions};
 
 /// What a device can take, and what it promises. All sizes in bytes.
@@ -143,8 +151,10 @@ pub enum AnyQueue {
     Dax(Immediate<dax::DaxTransfer>),
     /// See [`Null`].
     Null(Immediate<null::NullTransfer>),
-    /// See [`Sim`].
-    Sim(sim::SimQueue),
+    /// See [`Ram`].
+    Ram(Immediate<ram::RamTransfer>),
+    /// See [`Layered`].
+    Layered(layered::LayeredQueue),
 }
 
 /// Runs an expression with the queue that a variable of type [`AnyQueue`] holds.
@@ -156,7 +166,8 @@ macro_rules! with_queue {
             $crate::device::AnyQueue::Nvme($queue) => $body,
             $crate::device::AnyQueue::Dax($queue) => $body,
             $crate::device::AnyQueue::Null($queue) => $body,
-            $crate::device::AnyQueue::Sim($queue) => $body,
+            $crate::device::AnyQueue::Ram($queue) => $body,
+            $crate::device::AnyQueue::Layered($queue) => $body,
         }
     };
 }

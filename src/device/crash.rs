@@ -1,0 +1,421 @@
+//! What a power cut could have left on a device, made of what it held at first and a [`Log`] of what was done to it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+
+use super::sim::mix;
+use super::{Device, Entry, Log, Ram};
+use crate::error::{Error, Result};
+use crate::units::DevOffset;
+
+/// A state's name: the same base, log and name give the same state. Written `seed:cut:subset`, all hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CrashState {
+    /// Seed of everything random in it.
+    pub seed: u64,
+    /// So many entries of the log had happened.
+    pub cut: usize,
+    /// How much of what was not durable is there: nothing for 0, everything for 1, else a random part.
+    pub subset: u32,
+}
+
+impl fmt::Display for CrashState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}:{:x}:{:x}", self.seed, self.cut, self.subset)
+    }
+}
+
+impl FromStr for CrashState {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let numbers: Option<Vec<_>> =
+            text.split(':').map(|number| u64::from_str_radix(number, 16).ok()).collect();
+        match numbers.as_deref() {
+            Some(&[seed, cut, subset]) if u32::try_from(subset).is_ok() => {
+                Ok(Self { seed, cut: cut as usize, subset: subset as u32 })
+            }
+            _ => Err(Error::invalid(format!("{text} is not seed:cut:subset in hexadecimal"))),
+        }
+    }
+}
+
+/// The states in which a device can be found after a crash.
+///
+/// What was durable when power failed is there: a write or discard that was acknowledged before the issue of a flush that was
+/// acknowledged in turn, or that was acknowledged and had [FUA](Entry::Write::fua). Of everything else any part can be there, in
+/// units of the device's logical block. Without a volatile cache what was acknowledged is durable. What failed, and what a failed flush should
+/// have made durable, never is, whatever flush comes after.
+#[derive(Debug)]
+pub struct Crashes {
+    base: Ram,
+    log: Log,
+    /// How far the log was followed for the last state, and the base with what no later entry can take back.
+    fates: Fates,
+    settled: Ram,
+}
+
+impl Crashes {
+    /// The states of a device that held `base` when `log` began. The limits are those of `base`.
+    #[must_use]
+    pub fn new(base: &Ram, log: Log) -> Self {
+        let fates = Fates::new(base.limits().volatile_cache);
+        Self { base: base.snapshot(), log, fates, settled: base.snapshot() }
+    }
+
+    /// What was done to the device.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Names of states at every cut: the one with nothing, the one with everything, and `random` ones with a part of what was
+    /// not durable; where everything was, the one state. Of cuts in a row that allow the same states only the last is there: the
+    /// application had come furthest then.
+    #[must_use]
+    pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
+        let mut fates = Fates::new(self.base.limits().volatile_cache);
+        let mut cuts = vec![(0, 1)];
+        for entry in self.log.entries() {
+            if !fates.follow(entry) {
+                cuts.pop();
+            }
+            while fates.pop_settled().is_some() {}
+            let subsets = if fates.all_durable() { 1 } else { random.saturating_add(2) };
+            cuts.push((fates.cut, subsets));
+        }
+        let names =
+            |(cut, subsets)| (0..subsets).map(move |subset| CrashState { seed, cut, subset });
+        cuts.into_iter().flat_map(names).collect()
+    }
+
+    /// What the device holds in a state, however the log goes on behind it. Costs least when cuts come in rising order.
+    pub fn state(&mut self, name: CrashState) -> Ram {
+        let cut = name.cut.min(self.log.len());
+        if cut < self.fates.cut {
+            self.fates = Fates::new(self.base.limits().volatile_cache);
+            self.settled = self.base.snapshot();
+        }
+        for entry in &self.log.entries()[self.fates.cut..cut] {
+            self.fates.follow(entry);
+            while let Some(settled) = self.fates.pop_settled() {
+                apply(&self.settled, &self.log.entries()[settled], |_| true);
+            }
+        }
+        let image = self.settled.snapshot();
+        let seed = mix(mix(name.seed, cut as u64), u64::from(name.subset));
+        for request in &self.fates.open {
+            let entry = &self.log.entries()[request.entry];
+            match (request.fate, name.subset) {
+                (Fate::Durable, _) | (_, 1) => apply(&image, entry, |_| true),
+                (_, 0) => {}
+                _ => apply(&image, entry, some(seed, request.entry as u64)),
+            }
+        }
+        image
+    }
+}
+
+/// A random part of a request: mostly all of it or nothing, and now and then any of its sectors. Some states keep most requests
+/// and some few.
+fn some(state: u64, entry: u64) -> impl Fn(u64) -> bool {
+    let seed = mix(state, entry);
+    let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
+    let torn = mix(seed, 1).is_multiple_of(4);
+    move |sector| if torn { mix(seed, 2 + sector).is_multiple_of(2) } else { kept }
+}
+
+/// Lets those sectors of a request reach an image that `kept` names, counted from the request's first.
+fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
+    let (at, len) = match entry {
+        Entry::Write { at, data, .. } => (*at, data.len() as u64),
+        Entry::Discard { at, len } => (*at, *len),
+        Entry::Flush | Entry::End { .. } | Entry::Mark(_) => return,
+    };
+    let unit = u64::from(image.limits().logical_block);
+    let sectors = len.div_ceil(unit);
+    let mut from = 0;
+    while from < sectors {
+        let reaches = kept(from);
+        let run = (from..sectors).take_while(|sector| kept(*sector) == reaches).count() as u64;
+        if reaches {
+            let (start, end) = (from * unit, ((from + run) * unit).min(len));
+            let place = DevOffset(at.0.saturating_add(start));
+            // The device refused what lies outside; the log has it all the same.
+            let _ = match entry {
+                Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
+                _ => image.discard(place, end - start).map_err(|error| error.errno()),
+            };
+        }
+        from += run;
+    }
+}
+
+/// What can be said of a write or discard at a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It was issued.
+    Issued,
+    /// It was acknowledged by this entry, and a flush issued later makes it durable.
+    Acknowledged(usize),
+    /// All of it is there.
+    Durable,
+    /// It failed, or a flush of it did: nobody may count on it any more.
+    Doubtful,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// The entry that issued it.
+    entry: usize,
+    fua: bool,
+    fate: Fate,
+}
+
+/// Follows a log, and knows of each write and discard what has become of it.
+#[derive(Debug)]
+struct Fates {
+    volatile_cache: bool,
+    /// How many entries were followed.
+    cut: usize,
+    /// Writes and discards in order, without those before which, and which, all are durable.
+    open: VecDeque<Open>,
+}
+
+impl Fates {
+    fn new(volatile_cache: bool) -> Self {
+        Self { volatile_cache, cut: 0, open: VecDeque::new() }
+    }
+
+    /// The next entry happens; whether that changes what may be on the device.
+    fn follow(&mut self, entry: &Entry) -> bool {
+        let index = self.cut;
+        self.cut += 1;
+        match *entry {
+            Entry::Write { fua, .. } => {
+                self.open.push_back(Open { entry: index, fua, fate: Fate::Issued });
+                true
+            }
+            Entry::Discard { .. } => {
+                self.open.push_back(Open { entry: index, fua: false, fate: Fate::Issued });
+                true
+            }
+            Entry::End { of, ok } => match self.open.binary_search_by_key(&of, |open| open.entry) {
+                Ok(place) => self.end(place, index, ok),
+                Err(_) => self.end_flush(of, ok),
+            },
+            Entry::Flush | Entry::Mark(_) => false,
+        }
+    }
+
+    fn end(&mut self, place: usize, index: usize, ok: bool) -> bool {
+        let open = &mut self.open[place];
+        open.fate = match ok {
+            false => Fate::Doubtful,
+            true if open.fua || !self.volatile_cache => Fate::Durable,
+            true => Fate::Acknowledged(index),
+        };
+        open.fate == Fate::Durable
+    }
+
+    fn end_flush(&mut self, flush: usize, ok: bool) -> bool {
+        let mut changed = false;
+        for open in &mut self.open {
+            if matches!(open.fate, Fate::Acknowledged(at) if at < flush) {
+                open.fate = if ok { Fate::Durable } else { Fate::Doubtful };
+                changed |= ok;
+            }
+        }
+        changed
+    }
+
+    /// Takes away the oldest request where it is durable: nothing that comes can change what it left, but by overwriting it.
+    fn pop_settled(&mut self) -> Option<usize> {
+        let settled = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
+        settled.then(|| self.open.pop_front())?.map(|open| open.entry)
+    }
+
+    fn all_durable(&self) -> bool {
+        self.open.iter().all(|open| open.fate == Fate::Durable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SECTORS: u64 = 24;
+    const SECTOR: usize = 512;
+
+    fn sectors(ram: &Ram) -> Vec<u8> {
+        let mut bytes = vec![0; SECTORS as usize * SECTOR];
+        ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+        let fill = |sector: &[u8]| {
+            assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn");
+            sector[0]
+        };
+        bytes.chunks(SECTOR).map(fill).collect()
+    }
+
+    fn base() -> Ram {
+        Ram::from_image(&[0xBA; SECTORS as usize * SECTOR])
+    }
+
+    fn write(at: u64, sectors: u64, fill: u8, fua: bool) -> Entry {
+        let data = vec![fill; sectors as usize * SECTOR].into();
+        Entry::Write { at: DevOffset(at * SECTOR as u64), data, fua }
+    }
+
+    fn end(of: usize) -> Entry {
+        Entry::End { of, ok: true }
+    }
+
+    /// Requests at random, up to three in flight, some of which fail.
+    fn random_log(seed: u64, len: usize) -> Log {
+        let mut entries = Vec::new();
+        let mut flying = Vec::new();
+        for step in 0..len as u64 {
+            let random = mix(seed, step);
+            if flying.len() == 3 || (!flying.is_empty() && random.is_multiple_of(2)) {
+                let of = flying.remove(mix(random, 1) as usize % flying.len());
+                entries.push(Entry::End { of, ok: !mix(random, 2).is_multiple_of(16) });
+                continue;
+            }
+            let (at, fill) = (mix(random, 3) % SECTORS, (step % 180) as u8 + 1);
+            let count = 1 + mix(random, 4) % (SECTORS - at).min(5);
+            flying.push(entries.len());
+            entries.push(match mix(random, 5) % 8 {
+                0 | 1 => Entry::Flush,
+                2 => {
+                    Entry::Discard { at: DevOffset(at * SECTOR as u64), len: count * SECTOR as u64 }
+                }
+                3 => write(at, count, fill, true),
+                _ => write(at, count, fill, false),
+            });
+        }
+        entries.into_iter().collect()
+    }
+
+    /// What each sector may hold, from the rules alone: the last thing that must be there, and what may have come over it.
+    fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
+        let entries = &log.entries()[..cut];
+        let acknowledged = |of: usize, before: usize| {
+            let is_end = |entry: &Entry| *entry == Entry::End { of, ok: true };
+            entries[..before].iter().position(is_end)
+        };
+        let durable = |of: usize| {
+            let Some(at) = acknowledged(of, cut) else { return false };
+            if matches!(entries[of], Entry::Write { fua: true, .. }) {
+                return true;
+            }
+            // The flush that ends first decides.
+            let decided = entries.iter().find_map(|entry| match *entry {
+                Entry::End { of, ok } if entries[of] == Entry::Flush && of > at => Some(ok),
+                _ => None,
+            });
+            decided == Some(true)
+        };
+        let mut sectors = vec![vec![0xBA]; SECTORS as usize];
+        for (of, entry) in entries.iter().enumerate() {
+            let (at, len, fill) = match entry {
+                Entry::Write { at, data, .. } => (at.0, data.len() as u64, data[0]),
+                Entry::Discard { at, len } => (at.0, *len, 0),
+                _ => continue,
+            };
+            for sector in at / SECTOR as u64..(at + len) / SECTOR as u64 {
+                let values = &mut sectors[sector as usize];
+                if durable(of) {
+                    values.clear();
+                }
+                values.push(fill);
+            }
+        }
+        sectors
+    }
+
+    /// Every state of random logs holds in each sector what the rules allow, and the states together show all of that.
+    #[test]
+    fn states_hold_what_was_durable_and_any_part_of_the_rest() {
+        for seed in 0..20 {
+            let log = random_log(seed, 60);
+            let mut crashes = Crashes::new(&base(), log.clone());
+            let mut seen = vec![BTreeSet::new(); SECTORS as usize];
+            let mut possible = seen.clone();
+            for name in crashes.names(seed, 60) {
+                let sectors = sectors(&crashes.state(name));
+                let allowed = allowed(&log, name.cut);
+                for (sector, (fill, allowed)) in sectors.iter().zip(&allowed).enumerate() {
+                    assert!(allowed.contains(fill), "{name}: sector {sector}: {fill}");
+                    match name.subset {
+                        0 => assert_eq!(*fill, allowed[0], "{name}: sector {sector}"),
+                        1 => assert_eq!(fill, allowed.last().unwrap(), "{name}: sector {sector}"),
+                        _ => {}
+                    }
+                    seen[sector].insert((name.cut, *fill));
+                    possible[sector].extend(allowed.iter().map(|fill| (name.cut, *fill)));
+                }
+            }
+            let count = |sets: &[BTreeSet<_>]| sets.iter().map(BTreeSet::len).sum::<usize>();
+            let (seen, possible) = (count(&seen), count(&possible));
+            assert!(seen * 100 > possible * 95, "seed {seed}: {seen} of {possible} values");
+        }
+    }
+
+    /// A write in flight can be torn at any of its sectors.
+    #[test]
+    fn writes_are_torn() {
+        let log = [write(0, 3, 7, false)].into_iter().collect();
+        let mut crashes = Crashes::new(&base(), log);
+        let states: BTreeSet<_> = crashes
+            .names(1, 200)
+            .into_iter()
+            .map(|name| sectors(&crashes.state(name))[..3].to_vec())
+            .collect();
+        assert_eq!(states.len(), 8, "{states:?}");
+    }
+
+    /// A state can be had again by its name alone, in any order.
+    #[test]
+    fn a_name_gives_its_state_again() {
+        let mut crashes = Crashes::new(&base(), random_log(3, 80));
+        let names = crashes.names(9, 4);
+        let states: Vec<_> = names.iter().map(|name| sectors(&crashes.state(*name))).collect();
+        for (name, state) in names.iter().zip(&states).rev() {
+            let name: CrashState = name.to_string().parse().unwrap();
+            assert_eq!(sectors(&crashes.state(name)), *state, "{name}");
+        }
+        for wrong in ["", "1:2", "1:2:3:4", "1:2:x", "1:2:100000000"] {
+            assert!(wrong.parse::<CrashState>().is_err(), "{wrong}");
+        }
+    }
+
+    /// Acknowledgements without consequence make no states of their own, but their marks are not lost.
+    #[test]
+    fn of_cuts_with_the_same_states_the_last_is_named() {
+        let mark = Entry::Mark(5);
+        let log = [mark.clone(), write(0, 1, 1, false), end(1), Entry::Flush, end(3), mark];
+        let crashes = Crashes::new(&base(), log.into_iter().collect());
+        let names: Vec<_> =
+            crashes.names(0, 1).into_iter().map(|name| (name.cut, name.subset)).collect();
+        assert_eq!(names, [(1, 0), (4, 0), (4, 1), (4, 2), (6, 0)]);
+    }
+
+    /// Without a volatile cache an acknowledgement is enough, and a sector of the device is the unit.
+    #[test]
+    fn limits_are_those_of_the_base() {
+        let limits =
+            crate::device::Limits { volatile_cache: false, logical_block: 4096, ..Ram::LIMITS };
+        let base = Ram::with_limits(SECTORS * SECTOR as u64, limits);
+        let log = [write(0, 8, 1, false), end(0), write(8, 16, 2, false)].into_iter().collect();
+        let mut crashes = Crashes::new(&base, log);
+        for name in crashes.names(0, 20) {
+            let sectors = sectors(&crashes.state(name));
+            let halves = [&sectors[..8], &sectors[8..16], &sectors[16..]];
+            assert!(halves.iter().all(|half| half.iter().all(|fill| fill == &half[0])));
+            assert!(name.cut < 2 || sectors[0] == 1, "{name}");
+        }
+    }
+}

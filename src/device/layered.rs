@@ -1,0 +1,464 @@
+//! A device over another, and what stands between the two: [`Sim`](super::Sim) lets requests fail, [`Record`](super::Record)
+//! writes them down.
+
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
+use crate::error::{Errno, Error, Result};
+use crate::units::DevOffset;
+
+/// A request, as a [`Layer`] sees it before the device below does.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Of so many bytes.
+    Read {
+        /// From where.
+        at: DevOffset,
+        /// How many bytes.
+        len: usize,
+    },
+    /// Of these buffers, one after the other.
+    Write {
+        /// To where.
+        at: DevOffset,
+        /// The data.
+        bufs: &'a [IoSlice<'a>],
+        /// Durable when it ends.
+        fua: bool,
+    },
+    /// Of everything written before.
+    Flush,
+    /// Of a range.
+    Discard {
+        /// From where.
+        at: DevOffset,
+        /// How many bytes.
+        len: u64,
+    },
+}
+
+impl Request<'_> {
+    /// The bytes that it transfers or discards; a flush has none.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Read { len, .. } => *len as u64,
+            Self::Write { bufs, .. } => total(bufs) as u64,
+            Self::Flush => 0,
+            Self::Discard { len, .. } => *len,
+        }
+    }
+
+    /// Whether it transfers nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where on the device it begins; a flush at 0.
+    #[must_use]
+    pub fn at(&self) -> DevOffset {
+        match self {
+            Self::Read { at, .. } | Self::Write { at, .. } | Self::Discard { at, .. } => *at,
+            Self::Flush => DevOffset(0),
+        }
+    }
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict {
+    /// Its name until it ends.
+    pub ticket: u64,
+    /// How many of its bytes the device below transfers.
+    pub len: u64,
+    /// What its issuer gets, whatever was transferred. A flush or discard with an error does not reach the device below.
+    pub error: Option<Errno>,
+}
+
+impl Verdict {
+    /// It goes through as it is.
+    #[must_use]
+    pub fn pass(request: &Request<'_>) -> Self {
+        Self { ticket: 0, len: request.len(), error: None }
+    }
+}
+
+/// What stands between a device and the one below it. It is shared by the device's threads and queues.
+pub trait Layer: Send + Sync + fmt::Debug + 'static {
+    /// A request comes.
+    fn begin(&self, request: &Request<'_>) -> Verdict;
+
+    /// A request has ended, and its issuer is about to learn how: by the call that returns, or by the completion that it pops.
+    /// `whole`: without an error, and not short.
+    fn end(&self, ticket: u64, whole: bool) {
+        let _ = (ticket, whole);
+    }
+
+    /// How many [`DeviceQueue::commit`] or [`DeviceQueue::wait`] calls a bio's completion at an offset is held back; `tick` counts
+    /// those calls.
+    fn delay(&self, at: DevOffset, tick: u64) -> u64 {
+        let _ = (at, tick);
+        0
+    }
+}
+
+/// A device over another, with a layer between them.
+#[derive(Debug)]
+pub struct Layered<L> {
+    below: Arc<dyn Device>,
+    pub(super) layer: Arc<L>,
+}
+
+impl<L: Layer> Layered<L> {
+    /// Puts a layer over a device.
+    #[must_use]
+    pub fn with_layer(below: Arc<dyn Device>, layer: L) -> Self {
+        Self { below, layer: Arc::new(layer) }
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn below(&self) -> &Arc<dyn Device> {
+        &self.below
+    }
+
+    /// A request of the device's own: `run` carries out as many of its bytes as go through.
+    fn carry(
+        &self,
+        request: &Request<'_>,
+        run: impl FnOnce(&dyn Device, u64) -> Result<()>,
+    ) -> Result<()> {
+        let verdict = self.layer.begin(request);
+        let result = match verdict.error {
+            // The device below finishes by itself what was cut short, so only errors show.
+            None => run(&*self.below, request.len()),
+            Some(errno) => {
+                if verdict.len > 0 {
+                    let _ = run(&*self.below, verdict.len);
+                }
+                Err(Error::io(errno, format!("{request}")))
+            }
+        };
+        self.layer.end(verdict.ticket, result.is_ok());
+        result
+    }
+}
+
+impl fmt::Display for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read { at, .. } => write!(f, "read at {at}"),
+            Self::Write { at, .. } => write!(f, "write at {at}"),
+            Self::Flush => f.write_str("flush"),
+            Self::Discard { at, len } => write!(f, "discard of {len} bytes at {at}"),
+        }
+    }
+}
+
+impl<L: Layer> Device for Layered<L> {
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        let request = Request::Read { at, len: buf.len() };
+        self.carry(&request, |below, len| below.read_exact_at(&mut buf[..len as usize], at))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.below.is_writable()
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let request = Request::Write { at, bufs, fua };
+        self.carry(&request, |below, len| below.write_all_at(&head(bufs, len as usize), at, fua))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.carry(&Request::Flush, |below, _| below.flush())
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.carry(&Request::Discard { at, len }, |below, _| below.discard(at, len))
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        Ok(AnyQueue::Layered(LayeredQueue {
+            below: Box::new(self.below.queue(options)?),
+            layer: Arc::clone(&self.layer) as Arc<dyn Layer>,
+            flying: Vec::new(),
+            held: Vec::new(),
+            depth: options.slots(),
+            tick: 0,
+        }))
+    }
+}
+
+fn is_whole(result: &Result<usize, Errno>, len: u64) -> bool {
+    result.is_ok_and(|count| count as u64 == len)
+}
+
+/// The length of buffers together.
+fn total(bufs: &[IoSlice<'_>]) -> usize {
+    bufs.iter().map(|buf| buf.len()).sum()
+}
+
+/// The first `len` bytes of buffers.
+fn head<'b>(bufs: &'b [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'b>; 2]> {
+    let mut left = len;
+    let cut = |buf: &'b IoSlice<'_>| {
+        let count = left.min(buf.len());
+        left -= count;
+        IoSlice::new(&buf[..count])
+    };
+    bufs.iter().map(cut).collect()
+}
+
+/// The first `len` bytes of buffers to be filled.
+fn head_mut<'b>(
+    bufs: impl Iterator<Item = &'b mut [u8]>,
+    len: usize,
+) -> SmallVec<[IoSliceMut<'b>; 2]> {
+    let mut left = len;
+    let cut = |buf: &'b mut [u8]| {
+        let count = left.min(buf.len());
+        left -= count;
+        IoSliceMut::new(&mut buf[..count])
+    };
+    bufs.map(cut).collect()
+}
+
+/// A queue whose layer judges each request before the device below sees it, and may hold completions back.
+pub struct LayeredQueue {
+    below: Box<AnyQueue>,
+    layer: Arc<dyn Layer>,
+    /// What is below, by the place that its bio names instead of its own end.
+    flying: Vec<Option<Flying>>,
+    /// What has completed, and the tick from which it can be popped.
+    held: Vec<(u64, Option<u64>, Done)>,
+    depth: usize,
+    tick: u64,
+}
+
+struct Flying {
+    end: BioEnd,
+    /// None for a request to an attached file, which is no device of the layer's.
+    ticket: Option<u64>,
+}
+
+impl LayeredQueue {
+    /// Takes what has completed below, and gives each completion its delay.
+    fn collect(&mut self) {
+        self.tick += 1;
+        while let Some(mut done) = self.below.pop() {
+            let BioEnd::Part { request: place, .. } = done.bio.end else { continue };
+            let Some(flying) = self.flying.get_mut(place as usize).and_then(Option::take) else {
+                continue;
+            };
+            done.bio.end = flying.end;
+            self.hold(flying.ticket, done);
+        }
+    }
+
+    fn hold(&mut self, ticket: Option<u64>, done: Done) {
+        let from = self.tick + self.layer.delay(done.bio.at, self.tick);
+        self.held.push((from, ticket, done));
+    }
+
+    /// Hands a whole bio down.
+    fn send(&mut self, mut bio: Bio, ticket: Option<u64>) -> Result<(), Bio> {
+        let place = self.flying.iter().position(Option::is_none).unwrap_or(self.flying.len());
+        if place == self.flying.len() {
+            self.flying.push(None);
+        }
+        let end = std::mem::replace(&mut bio.end, BioEnd::Part { request: place as u32, part: 0 });
+        self.flying[place] = Some(Flying { end, ticket });
+        self.below.submit(bio).map_err(|mut bio| {
+            bio.end = end;
+            self.flying[place] = None;
+            bio
+        })
+    }
+
+    /// Runs a request whose memory is lent for the call: `run` carries out as many of its bytes as go through.
+    fn carry(
+        &mut self,
+        dev: Dev,
+        request: &Request<'_>,
+        run: impl FnOnce(&mut AnyQueue, usize) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        if dev != Dev::OWN {
+            return run(&mut self.below, request.len() as usize);
+        }
+        let verdict = self.layer.begin(request);
+        let result = self.carry_judged(verdict, request, run);
+        self.layer.end(verdict.ticket, is_whole(&result, request.len()));
+        result
+    }
+
+    fn carry_judged(
+        &mut self,
+        verdict: Verdict,
+        request: &Request<'_>,
+        run: impl FnOnce(&mut AnyQueue, usize) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let result = match verdict.error {
+            Some(_) if verdict.len == 0 => Ok(0),
+            _ => run(&mut self.below, verdict.len.min(request.len()) as usize),
+        };
+        verdict.error.map_or(result, Err)
+    }
+
+    fn ready(&self) -> usize {
+        self.held.iter().filter(|(from, ..)| *from <= self.tick).count()
+    }
+}
+
+/// Reads once into buffers that are lent.
+fn read_below(
+    below: &mut AnyQueue,
+    dev: Dev,
+    bufs: SmallVec<[IoSliceMut<'_>; 2]>,
+    at: DevOffset,
+    flags: BioFlags,
+) -> Result<usize, Errno> {
+    let mut part = [LentPart::new(bufs, at)];
+    below.read_parts_now(dev, &mut part, flags);
+    part[0].result
+}
+
+impl DeviceQueue for LayeredQueue {
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let request = Request::Read { at, len: buf.len() };
+        self.carry(dev, &request, |below, len| below.read_now(dev, &mut buf[..len], at, flags))
+    }
+
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        for part in parts {
+            let (at, len) = (part.at, part.len());
+            let bufs = &mut part.bufs;
+            part.result = self.carry(dev, &Request::Read { at, len }, |below, len| {
+                let bufs = head_mut(bufs.iter_mut().map(|buf| &mut **buf), len);
+                read_below(below, dev, bufs, at, flags)
+            });
+        }
+    }
+
+    fn write_now(
+        &mut self,
+        dev: Dev,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let request = Request::Write { at, bufs, fua: flags.contains(BioFlags::DSYNC) };
+        self.carry(dev, &request, |below, len| below.write_now(dev, &head(bufs, len), at, flags))
+    }
+
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        self.carry(dev, &Request::Flush, |below, _| below.flush_now(dev).map(|()| 0)).map(drop)
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        self.below.attach(file, lasting)
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        self.below.detach(dev);
+    }
+
+    fn room(&self) -> usize {
+        (self.depth - self.in_flight()).min(self.below.room())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len() + self.below.in_flight()
+    }
+
+    fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        // Known before the layer is asked: what it has seen begin must end.
+        if self.room() == 0 {
+            return Err(bio);
+        }
+        if bio.dev != Dev::OWN {
+            return self.send(bio, None);
+        }
+        let (at, flags) = (bio.at, bio.flags);
+        if bio.op == BioOp::Read {
+            let len = bio.memory.len();
+            let request = Request::Read { at, len };
+            let verdict = self.layer.begin(&request);
+            if verdict.error.is_none() && verdict.len == len as u64 {
+                return self.send(bio, Some(verdict.ticket));
+            }
+            let result = self.carry_judged(verdict, &request, |below, len| {
+                let bufs = bio.memory.buffers_mut().iter_mut().map(|buf| &mut **buf);
+                read_below(below, Dev::OWN, head_mut(bufs, len), at, flags)
+            });
+            self.hold(Some(verdict.ticket), Done { bio, result });
+            return Ok(());
+        }
+        let bufs: SmallVec<[_; 2]> =
+            bio.memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
+        let request = match bio.op {
+            BioOp::Flush => Request::Flush,
+            _ => Request::Write { at, bufs: &bufs, fua: flags.contains(BioFlags::DSYNC) },
+        };
+        let verdict = self.layer.begin(&request);
+        if verdict.error.is_none() && verdict.len == request.len() {
+            drop(bufs);
+            return self.send(bio, Some(verdict.ticket));
+        }
+        let result = self.carry_judged(verdict, &request, |below, len| {
+            below.write_now(Dev::OWN, &head(&bufs, len), at, flags)
+        });
+        drop(bufs);
+        self.hold(Some(verdict.ticket), Done { bio, result });
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Errno> {
+        self.below.commit()?;
+        self.collect();
+        Ok(())
+    }
+
+    fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        let min = min.min(self.in_flight());
+        while self.ready() < min {
+            let flying = self.below.in_flight();
+            self.below.wait(flying.min(1))?;
+            self.collect();
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        let at = self.held.iter().position(|(from, ..)| *from <= self.tick)?;
+        let (_, ticket, done) = self.held.remove(at);
+        if let Some(ticket) = ticket {
+            self.layer.end(ticket, is_whole(&done.result, done.bio.memory.len() as u64));
+        }
+        Some(done)
+    }
+
+    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        self.below.register_buffers(count, size)
+    }
+}

@@ -1,0 +1,274 @@
+//! A device that writes down what happens to the one below: every write, flush and discard, when each was acknowledged, and what
+//! the application says of itself in between. [`Crashes`](super::Crashes) makes of that what a power cut could have left.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Device;
+use super::layered::{Layer, Layered, Request, Verdict};
+use crate::units::DevOffset;
+
+/// What a [`Record`] has written down, in the order in which it happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    entries: Vec<Entry>,
+}
+
+/// An event at a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A write was issued.
+    Write {
+        /// To where.
+        at: DevOffset,
+        /// The data.
+        data: Arc<[u8]>,
+        /// Durable once it is acknowledged.
+        fua: bool,
+    },
+    /// A flush was issued. Once it is acknowledged, what was acknowledged before this entry is durable.
+    Flush,
+    /// A discard was issued.
+    Discard {
+        /// From where.
+        at: DevOffset,
+        /// How many bytes.
+        len: u64,
+    },
+    /// The issuer of an earlier entry was told of its end.
+    End {
+        /// The entry's index.
+        of: usize,
+        /// Acknowledged: no error, and nothing left undone.
+        ok: bool,
+    },
+    /// The application has come to a point that it names.
+    Mark(u64),
+}
+
+impl Log {
+    /// How many events there were.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing has happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The events.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The marks among the first `cut` events, in order: what the application had come to when they had happened.
+    pub fn marks(&self, cut: usize) -> impl Iterator<Item = u64> {
+        self.entries.iter().take(cut).filter_map(|entry| match entry {
+            Entry::Mark(mark) => Some(*mark),
+            _ => None,
+        })
+    }
+}
+
+impl FromIterator<Entry> for Log {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        Self { entries: entries.into_iter().collect() }
+    }
+}
+
+/// A device over another that writes down what is done to it, by its own methods and by its queues.
+///
+/// A request is written down before the device below sees it, and its end when its issuer learns of it: whoever issues a flush
+/// before it has popped the completion of a write has no claim on that write. Reads are not written down.
+pub type Record = Layered<Recorder>;
+
+impl Record {
+    /// Writes down what is done to a device from now on.
+    #[must_use]
+    pub fn new(below: Arc<dyn Device>) -> Self {
+        Self::with_layer(below, Recorder::default())
+    }
+
+    /// What has happened until now. The data is shared, not copied.
+    #[must_use]
+    pub fn log(&self) -> Log {
+        self.layer.lock().clone()
+    }
+
+    /// Writes down that the application has come to a point: that the seventh fsync has returned, for instance.
+    pub fn mark(&self, mark: u64) {
+        self.layer.push(Entry::Mark(mark));
+    }
+}
+
+/// The layer of a [`Record`].
+#[derive(Debug, Default)]
+pub struct Recorder(Mutex<Log>);
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an entry; its index.
+    fn push(&self, entry: Entry) -> usize {
+        let mut log = self.lock();
+        log.entries.push(entry);
+        log.entries.len() - 1
+    }
+}
+
+/// The ticket of a read.
+const UNRECORDED: u64 = u64::MAX;
+
+impl Layer for Recorder {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        let entry = match *request {
+            Request::Read { .. } => {
+                return Verdict { ticket: UNRECORDED, ..Verdict::pass(request) };
+            }
+            Request::Write { at, bufs, fua } => {
+                let mut data = Vec::with_capacity(request.len() as usize);
+                bufs.iter().for_each(|buf| data.extend_from_slice(buf));
+                Entry::Write { at, data: data.into(), fua }
+            }
+            Request::Flush => Entry::Flush,
+            Request::Discard { at, len } => Entry::Discard { at, len },
+        };
+        Verdict { ticket: self.push(entry) as u64, ..Verdict::pass(request) }
+    }
+
+    fn end(&self, ticket: u64, whole: bool) {
+        if ticket != UNRECORDED {
+            self.push(Entry::End { of: ticket as usize, ok: whole });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+    use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
+    use crate::device::{AnyQueue, DeviceQueue, Faults, QueueOptions, Ram, Sim};
+    use crate::units::{FilePos, InodeNo};
+
+    fn write(at: u64, fill: u8, fua: bool) -> Entry {
+        Entry::Write { at: DevOffset(at), data: vec![fill; 512].into(), fua }
+    }
+
+    fn end(of: usize, ok: bool) -> Entry {
+        Entry::End { of, ok }
+    }
+
+    fn record() -> Record {
+        Record::new(Arc::new(Ram::new(1 << 20)))
+    }
+
+    fn queue(record: &Record) -> AnyQueue {
+        record.queue(&QueueOptions { depth: 4 }).unwrap()
+    }
+
+    fn bio(op: BioOp, at: u64, fill: u8, flags: BioFlags) -> Bio {
+        let mut buffer = Buffer::aligned(if op == BioOp::Flush { 0 } else { 512 }).unwrap();
+        buffer.fill(fill);
+        let end = BioEnd::Whole { token: at + 7, inode: InodeNo(1), pos: FilePos(at) };
+        Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory: Memory::Flat(buffer), end }
+    }
+
+    /// What a caller of the device itself is told, in the order in which it is told.
+    #[test]
+    fn requests_of_the_device_are_written_down_with_their_ends() {
+        let record = record();
+        let (one, two) = ([1; 512], [2; 512]);
+        record.write_all_at(&[IoSlice::new(&one)], DevOffset(512), false).unwrap();
+        record.flush().unwrap();
+        record.mark(77);
+        let both = [IoSlice::new(&one), IoSlice::new(&two)];
+        record.write_all_at(&both, DevOffset(4096), true).unwrap();
+        record.discard(DevOffset(0), 8192).unwrap();
+        record.read_exact_at(&mut [0; 3], DevOffset(1)).unwrap();
+        let data: Arc<[u8]> = [one, two].concat().into();
+        let expected = [
+            write(512, 1, false),
+            end(0, true),
+            Entry::Flush,
+            end(2, true),
+            Entry::Mark(77),
+            Entry::Write { at: DevOffset(4096), data, fua: true },
+            end(5, true),
+            Entry::Discard { at: DevOffset(0), len: 8192 },
+            end(7, true),
+        ];
+        assert_eq!(record.log().entries(), expected);
+        assert_eq!((record.log().marks(4).count(), record.log().marks(5).next()), (0, Some(77)));
+    }
+
+    /// A write that failed is no promise, though a part of it may have come to the device.
+    #[test]
+    fn failures_are_written_down_as_such() {
+        let faults = Faults { fail_after: Some(1), ..Faults::default() };
+        let record = Record::new(Arc::new(Sim::new(Arc::new(Ram::new(1 << 20)), faults)));
+        let data = [3; 512];
+        record.write_all_at(&[IoSlice::new(&data)], DevOffset(0), false).unwrap();
+        record.write_all_at(&[IoSlice::new(&data)], DevOffset(512), false).unwrap_err();
+        record.flush().unwrap_err();
+        queue(&record)
+            .write_now(Dev::OWN, &[IoSlice::new(&data)], DevOffset(1024), BioFlags::empty())
+            .unwrap_err();
+        let entries = record.log().entries().to_vec();
+        let expected = [
+            write(0, 3, false),
+            end(0, true),
+            write(512, 3, false),
+            end(2, false),
+            Entry::Flush,
+            end(4, false),
+            write(1024, 3, false),
+            end(6, false),
+        ];
+        assert_eq!(entries, expected);
+    }
+
+    #[test]
+    fn a_short_write_is_no_promise() {
+        let faults = Faults { short_one_in: Some(1), ..Faults::default() };
+        let record = Record::new(Arc::new(Sim::new(Arc::new(Ram::new(1 << 20)), faults)));
+        let data = [3; 1024];
+        let count = queue(&record)
+            .write_now(Dev::OWN, &[IoSlice::new(&data)], DevOffset(0), BioFlags::empty())
+            .unwrap();
+        assert_eq!((count, &record.log().entries()[1]), (512, &end(0, false)));
+    }
+
+    /// What is in flight has no claim: a bio is acknowledged when its completion is popped, not when the device has done it.
+    #[test]
+    fn a_bio_is_acknowledged_when_it_is_popped() {
+        let record = record();
+        let mut queue = queue(&record);
+        for (at, flags) in [(0, BioFlags::empty()), (512, BioFlags::DSYNC)] {
+            queue.submit(bio(BioOp::Write, at, 5, flags)).unwrap();
+        }
+        queue.submit(bio(BioOp::Read, 0, 0, BioFlags::empty())).unwrap();
+        queue.wait(3).unwrap();
+        queue.flush_now(Dev::OWN).unwrap();
+        let mut log = vec![write(0, 5, false), write(512, 5, true), Entry::Flush, end(2, true)];
+        assert_eq!(record.log().entries(), log);
+        for at in [0, 512, 0] {
+            let done = queue.pop().unwrap();
+            assert_eq!(done.result, Ok(512));
+            // Its issuer finds its own name on it.
+            assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
+        }
+        queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();
+        queue.wait(1).unwrap();
+        assert_eq!(queue.pop().unwrap().result, Ok(0));
+        log.extend([end(0, true), end(1, true), Entry::Flush, end(6, true)]);
+        assert_eq!(record.log().entries(), log);
+        assert_eq!((queue.in_flight(), queue.room()), (0, 4));
+    }
+}
