@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
 
 use super::Ext4;
 use super::checksum::{crc16, crc32c_raw};
@@ -15,13 +16,35 @@ use crate::units::FsBlock;
 const PLACE: Place = Place::new("group descriptor");
 /// `bg_flags`: the inode table and bitmap are not initialised, so no inode of the group is in use.
 const INODE_UNINIT: u16 = 1;
+/// `bg_flags`: the block bitmap is not initialised: in use are only the file system's own blocks.
+const BLOCK_UNINIT: u16 = 2;
 
-/// A group descriptor, as far as reading needs it.
+/// A group descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
+    pub(crate) block_bitmap: FsBlock,
+    pub(crate) inode_bitmap: FsBlock,
     pub(crate) inode_table: FsBlock,
     /// No inode of this group is in use.
     pub(crate) inodes_uninit: bool,
+    /// The block bitmap was never written.
+    pub(crate) blocks_uninit: bool,
+    /// Counted in clusters.
+    pub(crate) free_clusters: u32,
+    pub(crate) free_inodes: u32,
+    pub(crate) directories: u32,
+    /// So many inodes at the table's end were never in use; 0 where descriptors have no checksums.
+    pub(crate) unused_inodes: u32,
+    pub(crate) block_bitmap_checksum: u32,
+    pub(crate) inode_bitmap_checksum: u32,
+}
+
+/// A number whose upper half only large descriptors have.
+macro_rules! halves {
+    ($low:ident, $high:ident, $low_field:ident, $high_field:ident) => {
+        u32::from($low.$low_field.get())
+            | $high.map_or(0, |high| u32::from(high.$high_field.get()) << 16)
+    };
 }
 
 impl Ext4 {
@@ -61,20 +84,42 @@ impl Ext4 {
         };
         self.verify_group(group, bytes, low.bg_checksum.get(), place)?;
 
-        let mut inode_table = u64::from(low.bg_inode_table_lo.get());
-        if let Ok((high, _)) = RawGroupHigh::ref_from_prefix(rest) {
-            inode_table |= u64::from(high.bg_inode_table_hi.get()) << 32;
-        }
-        let inode_table = FsBlock(inode_table);
-        let table_blocks =
-            sb.block_size.blocks_for(u64::from(sb.inodes_per_group) * u64::from(sb.inode_size));
-        if !self.blocks.contain(inode_table, table_blocks) {
+        let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
+        let block = |low: U32, high: Option<U32>| {
+            FsBlock(u64::from(low.get()) | high.map_or(0, |high| u64::from(high.get()) << 32))
+        };
+        let inode_table = block(low.bg_inode_table_lo, high.map(|high| high.bg_inode_table_hi));
+        if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {
             return Err(place
                 .field("bg_inode_table")
                 .corrupt(format!("group {group}: block {inode_table}")));
         }
         let checked = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
-        Ok(Group { inode_table, inodes_uninit: checked && low.bg_flags.get() & INODE_UNINIT != 0 })
+        let flag = |bit: u16| checked && low.bg_flags.get() & bit != 0;
+        let unused = halves!(low, high, bg_itable_unused_lo, bg_itable_unused_hi);
+        Ok(Group {
+            block_bitmap: block(low.bg_block_bitmap_lo, high.map(|high| high.bg_block_bitmap_hi)),
+            inode_bitmap: block(low.bg_inode_bitmap_lo, high.map(|high| high.bg_inode_bitmap_hi)),
+            inode_table,
+            inodes_uninit: flag(INODE_UNINIT),
+            blocks_uninit: flag(BLOCK_UNINIT),
+            free_clusters: halves!(low, high, bg_free_blocks_count_lo, bg_free_blocks_count_hi),
+            free_inodes: halves!(low, high, bg_free_inodes_count_lo, bg_free_inodes_count_hi),
+            directories: halves!(low, high, bg_used_dirs_count_lo, bg_used_dirs_count_hi),
+            unused_inodes: if checked { unused } else { 0 },
+            block_bitmap_checksum: halves!(
+                low,
+                high,
+                bg_block_bitmap_csum_lo,
+                bg_block_bitmap_csum_hi
+            ),
+            inode_bitmap_checksum: halves!(
+                low,
+                high,
+                bg_inode_bitmap_csum_lo,
+                bg_inode_bitmap_csum_hi
+            ),
+        })
     }
 
     fn verify_group(&self, group: u32, bytes: &[u8], stored: u16, place: Place) -> Result<()> {
@@ -123,21 +168,78 @@ impl Superblock {
     /// Stores the checksum of the block bitmap in the descriptor, which is to be sealed afterwards. A descriptor of 32 bytes keeps
     /// the lower half only.
     pub(crate) fn seal_block_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
-        let Some(sum) = self.block_bitmap_checksum(bitmap) else { return };
-        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(descriptor) else { return };
-        low.bg_block_bitmap_csum_lo.set(sum as u16);
-        if let Ok((high, _)) = RawGroupHigh::mut_from_prefix(rest) {
-            high.bg_block_bitmap_csum_hi.set((sum >> 16) as u16);
+        if let Some(sum) = self.block_bitmap_checksum(bitmap) {
+            GroupMut::new(descriptor).set_block_bitmap_checksum(sum);
         }
     }
 
     /// The same for the inode bitmap.
     pub(crate) fn seal_inode_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
-        let Some(sum) = self.inode_bitmap_checksum(bitmap) else { return };
-        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(descriptor) else { return };
-        low.bg_inode_bitmap_csum_lo.set(sum as u16);
-        if let Ok((high, _)) = RawGroupHigh::mut_from_prefix(rest) {
-            high.bg_inode_bitmap_csum_hi.set((sum >> 16) as u16);
+        if let Some(sum) = self.inode_bitmap_checksum(bitmap) {
+            GroupMut::new(descriptor).set_inode_bitmap_checksum(sum);
+        }
+    }
+
+    /// How many blocks the inode table of a group takes.
+    pub(crate) fn inode_table_blocks(&self) -> u64 {
+        let bytes = u64::from(self.inodes_per_group) * u64::from(self.inode_size);
+        self.block_size.blocks_for(bytes)
+    }
+}
+
+/// A group's descriptor that is being changed. Whoever made it seals it afterwards.
+pub(crate) struct GroupMut<'a> {
+    bytes: &'a mut [u8],
+}
+
+/// Stores a number in its two halves, where the descriptor has room for both.
+macro_rules! setter {
+    ($(#[$doc:meta])* $name:ident: $low:ident, $high:ident) => {
+        $(#[$doc])*
+        pub(crate) fn $name(&mut self, value: u32) {
+            let Ok((low, rest)) = RawGroupLow::mut_from_prefix(self.bytes) else { return };
+            low.$low.set(value as u16);
+            if let Ok((high, _)) = RawGroupHigh::mut_from_prefix(rest) {
+                high.$high.set((value >> 16) as u16);
+            }
+        }
+    };
+}
+
+impl<'a> GroupMut<'a> {
+    /// Of bytes as many as a descriptor has.
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes }
+    }
+
+    /// All of it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    setter!(
+        /// Counted in clusters.
+        set_free_clusters: bg_free_blocks_count_lo, bg_free_blocks_count_hi
+    );
+    setter!(set_free_inodes: bg_free_inodes_count_lo, bg_free_inodes_count_hi);
+    setter!(set_directories: bg_used_dirs_count_lo, bg_used_dirs_count_hi);
+    setter!(set_unused_inodes: bg_itable_unused_lo, bg_itable_unused_hi);
+    setter!(set_block_bitmap_checksum: bg_block_bitmap_csum_lo, bg_block_bitmap_csum_hi);
+    setter!(set_inode_bitmap_checksum: bg_inode_bitmap_csum_lo, bg_inode_bitmap_csum_hi);
+
+    /// From now on the block bitmap says what is in use.
+    pub(crate) fn set_blocks_initialised(&mut self) {
+        self.clear_flag(BLOCK_UNINIT);
+    }
+
+    /// From now on the inode bitmap says what is in use.
+    pub(crate) fn set_inodes_initialised(&mut self) {
+        self.clear_flag(INODE_UNINIT);
+    }
+
+    fn clear_flag(&mut self, flag: u16) {
+        if let Ok((low, _)) = RawGroupLow::mut_from_prefix(self.bytes) {
+            low.bg_flags.set(low.bg_flags.get() & !flag);
         }
     }
 }

@@ -33,6 +33,7 @@ mod xattr;
 
 use std::sync::Arc;
 
+pub use alloc::FreeSpace;
 pub use dir::ReadDir;
 pub use features::{Compat, Incompat, RoCompat};
 pub use inode::{Inode, InodeFlags};

@@ -3,9 +3,9 @@
 use zerocopy::FromBytes;
 
 use super::Ext4;
-use super::disk::group::{RawGroupHigh, RawGroupLow};
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
 use super::disk::superblock::RawSuperblock;
+use super::group::GroupMut;
 use super::inode::seal_inode;
 use super::jbd2::Handle;
 use super::superblock::{Superblock, seal_superblock};
@@ -15,11 +15,6 @@ use crate::units::{FsBlock, InodeNo};
 const SUPERBLOCK: Place = Place::new("superblock");
 const GROUP: Place = Place::new("group descriptor");
 const INODE: Place = Place::new("inode");
-
-/// A group's descriptor.
-pub(crate) struct GroupMut<'a> {
-    bytes: &'a mut [u8],
-}
 
 /// An inode's bytes in its table.
 pub(crate) struct InodeMut<'a> {
@@ -75,7 +70,7 @@ impl Ext4 {
         let range = self.descriptor_range(group);
         handle.update(self.descriptor_block(group), GROUP, |bytes| {
             let descriptor = &mut bytes[range];
-            let result = change(&mut GroupMut { bytes: descriptor })?;
+            let result = change(&mut GroupMut::new(descriptor))?;
             self.superblock.seal_descriptor(group, descriptor);
             Ok(result)
         })
@@ -99,21 +94,6 @@ impl Ext4 {
             seal_inode(&self.superblock, number, bytes);
             Ok(result)
         })
-    }
-}
-
-impl GroupMut<'_> {
-    /// All of it.
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        self.bytes
-    }
-
-    /// The fields that every descriptor has, and those that only a descriptor of 64 bytes has.
-    pub(crate) fn fields(&mut self) -> Result<(&mut RawGroupLow, Option<&mut RawGroupHigh>)> {
-        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(self.bytes) else {
-            return Err(GROUP.corrupt("it is cut short"));
-        };
-        Ok((low, RawGroupHigh::mut_from_prefix(rest).ok().map(|(high, _)| high)))
     }
 }
 

@@ -77,6 +77,12 @@ pub struct Superblock {
     pub(crate) hash_unsigned: bool,
     pub(crate) journal_inode: Option<InodeNo>,
     pub(crate) first_meta_bg: u32,
+    /// Blocks kept behind each copy of the descriptors for their growth.
+    pub(crate) reserved_descriptor_blocks: u16,
+    /// Groups whose bitmaps and tables lie together; 1 without flex_bg.
+    pub(crate) flex_groups: u32,
+    /// Blocks of a RAID's stripe, or 0.
+    pub(crate) stripe: u32,
     pub(crate) backup_groups: [u32; 2],
     pub(crate) mmp_block: Option<FsBlock>,
     pub(crate) mmp_interval: u16,
@@ -229,6 +235,13 @@ impl Superblock {
             journal_inode: inode(raw.s_journal_inum.get())
                 .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
             first_meta_bg: raw.s_first_meta_bg.get(),
+            reserved_descriptor_blocks: raw.s_reserved_gdt_blocks.get(),
+            flex_groups: if incompat.contains(Incompat::FLEX_BG) {
+                1 << raw.s_log_groups_per_flex.min(31)
+            } else {
+                1
+            },
+            stripe: stripe(raw),
             backup_groups: raw.s_backup_bgs.map(|group| group.get()),
             mmp_block: incompat.contains(Incompat::MMP).then(|| FsBlock(raw.s_mmp_block.get())),
             mmp_interval: raw.s_mmp_interval.get(),
@@ -412,6 +425,13 @@ impl Geometry {
         }
         Ok(Self { block_size, blocks_count, cluster_blocks, descriptor_size, groups })
     }
+}
+
+/// What large requests are aligned to: the width of a stripe, or the part of one disk.
+fn stripe(raw: &RawSuperblock) -> u32 {
+    let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
+    let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();
+    candidates.into_iter().find(fits).unwrap_or(0)
 }
 
 fn until_nul(bytes: &[u8]) -> &[u8] {

@@ -84,7 +84,7 @@ impl Ext4 {
         fs.writing = Some(Writing {
             transactions: Transactions::new(limit),
             log: Mutex::new(log),
-            alloc: Allocator::default(),
+            alloc: Allocator::load(&fs)?,
             locks: Locks::default(),
             clock,
             closed: AtomicBool::new(false),
@@ -144,7 +144,7 @@ impl Ext4 {
         if let Some(log) = &mut *log {
             log.close(&self.blocks)?;
         }
-        let counts = writing.alloc.counts(self);
+        let counts = writing.alloc.counts();
         self.write_superblock(|raw| {
             let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
             raw.s_feature_incompat.set((incompat - Incompat::RECOVER).bits());
@@ -152,9 +152,7 @@ impl Ext4 {
                 raw.s_state.set(raw.s_state.get() | STATE_VALID);
             }
             set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, writing.clock.now());
-            if let Some(counts) = counts {
-                counts.store(raw);
-            }
+            counts.store(raw);
         })
     }
 

@@ -1,0 +1,136 @@
+//! Bits of what is in use: how they are searched and changed.
+
+use std::ops::Range;
+
+/// A bitmap for the search. A bit that is set, here or in what is kept back besides, is not to be had.
+#[derive(Clone, Copy)]
+pub(super) struct Bits<'a> {
+    bytes: &'a [u8],
+    kept_back: Option<&'a [u8]>,
+}
+
+impl<'a> Bits<'a> {
+    /// Both of the same length, a multiple of 8 bytes.
+    pub(super) fn new(bytes: &'a [u8], kept_back: Option<&'a [u8]>) -> Self {
+        Self { bytes, kept_back }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let word = |bytes: &[u8]| {
+            bytes
+                .get(index * 8..)
+                .and_then(<[u8]>::first_chunk)
+                .copied()
+                .map_or(!0, u64::from_le_bytes)
+        };
+        word(self.bytes) | self.kept_back.map_or(0, word)
+    }
+
+    /// The first bit from `from` on, below `end`, that is set or clear as `flip` (0 or all ones) makes it a one; or `end`.
+    fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
+        let mut at = from;
+        while at < end {
+            let word = (self.word(at as usize / 64) ^ flip) >> (at % 64);
+            if word != 0 {
+                return end.min(at + word.trailing_zeros());
+            }
+            at = (at | 63) + 1;
+        }
+        end
+    }
+
+    /// The first clear bit from `from` on, or `end`.
+    pub(super) fn next_clear(&self, from: u32, end: u32) -> u32 {
+        self.next(from, end, !0)
+    }
+
+    /// The first set bit from `from` on, or `end`.
+    pub(super) fn next_set(&self, from: u32, end: u32) -> u32 {
+        self.next(from, end, 0)
+    }
+
+    /// The runs of clear bits within a range, in order.
+    pub(super) fn runs(self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            let start = self.next_clear(at, range.end);
+            at = self.next_set(start, range.end);
+            (start < at).then_some(start..at)
+        })
+    }
+
+    /// How many bits of a range are clear.
+    pub(super) fn clear_bits(&self, range: Range<u32>) -> u32 {
+        self.runs(range).map(|run| run.end - run.start).sum()
+    }
+
+    /// Whether all bits of a range are set.
+    pub(super) fn is_set(&self, range: Range<u32>) -> bool {
+        self.next_clear(range.start, range.end) == range.end
+    }
+}
+
+/// The bytes that hold a range of bits, each with the mask of those that it holds.
+fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
+    let bytes = range.start / 8..range.end.div_ceil(8);
+    bytes.map(move |byte| {
+        let low = range.start.saturating_sub(byte * 8);
+        let high = (range.end - byte * 8).min(8);
+        (byte as usize, (0xFF_u16 << low) as u8 & (0xFF_u16 >> (8 - high)) as u8)
+    })
+}
+
+/// Sets a range of bits. What lies outside of the bitmap is left out.
+pub(super) fn set(bytes: &mut [u8], range: Range<u32>) {
+    for (byte, mask) in masks(range) {
+        if let Some(byte) = bytes.get_mut(byte) {
+            *byte |= mask;
+        }
+    }
+}
+
+/// Clears a range of bits.
+pub(super) fn clear(bytes: &mut [u8], range: Range<u32>) {
+    for (byte, mask) in masks(range) {
+        if let Some(byte) = bytes.get_mut(byte) {
+            *byte &= !mask;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_set_found_and_cleared_bit_by_bit() {
+        for (start, end) in
+            [(0, 1), (0, 8), (3, 5), (7, 9), (8, 16), (1, 127), (63, 65), (64, 128), (0, 128)]
+        {
+            let mut bytes = [0; 16];
+            set(&mut bytes, start..end);
+            let one = |bit: u32| bytes[bit as usize / 8] >> (bit % 8) & 1 == 1;
+            assert!((0..128).all(|bit| one(bit) == (start..end).contains(&bit)), "{start}..{end}");
+            let bits = Bits::new(&bytes, None);
+            assert_eq!(bits.next_set(0, 128), start);
+            assert_eq!(bits.next_clear(start, 128), end);
+            assert!(bits.is_set(start..end));
+            assert_eq!(bits.clear_bits(0..128), 128 - (end - start));
+            let runs: Vec<_> = bits.runs(0..128).collect();
+            let expected: Vec<_> =
+                [0..start, end..128].into_iter().filter(|run| !run.is_empty()).collect();
+            assert_eq!(runs, expected);
+            clear(&mut bytes, start..end);
+            assert_eq!(bytes, [0; 16]);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_back_counts_as_set() {
+        let mut kept = [0; 16];
+        set(&mut kept, 10..20);
+        let bits = Bits::new(&[0; 16], Some(&kept));
+        assert_eq!(bits.runs(0..128).collect::<Vec<_>>(), [0..10, 20..128]);
+        assert_eq!(bits.next_clear(12, 18), 18);
+    }
+}

@@ -1,0 +1,290 @@
+//! Blocks: allocated near a goal, and freed.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::bitmap::{self, Bits};
+use super::loading::{BLOCK_BITMAP, DESCRIPTOR};
+use super::search::{BITMAPS, Found, Space, Wish};
+use super::{Allocator, Locked, Pending, get, subtract};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::Ext4;
+use crate::fs::ext4::group::Group;
+use crate::fs::ext4::jbd2::Handle;
+use crate::units::{FsBlock, InodeNo};
+
+/// What freed blocks held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    Data,
+    /// Something that the journal may hold.
+    Metadata,
+}
+
+/// Whether the blocks that are kept for the superuser may be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    Allowed,
+    Denied,
+}
+
+impl Ext4 {
+    /// Where the blocks of an inode should be looked for when it has none yet.
+    pub(crate) fn goal_of(&self, inode: InodeNo) -> FsBlock {
+        self.superblock.group_start(self.superblock.group_of(inode))
+    }
+
+    /// At least one block, at most `want`, contiguous, as near behind `goal` as can be. With bigalloc whole clusters, so that there can
+    /// be more than `want`. Changes two blocks. The caller is the volume's owner, and may have the reserved blocks.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is none, and nothing has been changed: where [`commit_frees`](Allocator::commit_frees), a commit helps. `Corrupt`.
+    pub(crate) fn allocate_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        goal: FsBlock,
+        want: u32,
+    ) -> Result<(FsBlock, u32)> {
+        self.allocate_blocks_for(handle, goal, want, Reserve::Allowed)
+    }
+
+    /// The same for someone who perhaps may not have the reserved blocks.
+    pub(crate) fn allocate_blocks_for(
+        &self,
+        handle: &mut Handle<'_>,
+        goal: FsBlock,
+        want: u32,
+        reserve: Reserve,
+    ) -> Result<(FsBlock, u32)> {
+        let (sb, allocator) = (&self.superblock, self.allocator()?);
+        let want = want.div_ceil(sb.cluster_blocks).min(allocator.left(self, reserve));
+        if want == 0 {
+            return Err(no_space());
+        }
+        let goal = if sb.contains(goal) { goal } else { FsBlock(0) };
+        let (first, cluster) = sb.cluster_of(goal);
+        let wish = Wish { want, stripe: sb.stripe / sb.cluster_blocks };
+        for length in wish.lengths() {
+            let mut bitmaps = BITMAPS;
+            for group in (first..sb.groups).chain(0..first) {
+                if !allocator.may_have(group, length) {
+                    continue;
+                }
+                let from = if group == first { cluster } else { 0 };
+                if let Some(run) = self.allocate_in(handle, group, wish, from, length)? {
+                    let blocks = (run.end - run.start) * sb.cluster_blocks;
+                    return Ok((sb.cluster_start(group, run.start), blocks));
+                }
+                bitmaps -= 1;
+                if bitmaps == 0 && length > 1 {
+                    break;
+                }
+                bitmaps = bitmaps.max(1);
+            }
+        }
+        Err(no_space())
+    }
+
+    /// Allocates in one group, if it has a run that is long enough.
+    fn allocate_in(
+        &self,
+        handle: &mut Handle<'_>,
+        number: u32,
+        wish: Wish,
+        from: u32,
+        length: u32,
+    ) -> Result<Option<Range<u32>>> {
+        let (sb, allocator) = (&self.superblock, self.allocator()?);
+        let state = &allocator.groups[number as usize];
+        let locked = &mut *state.lock();
+        let group = self.group(number)?;
+        let content = self.block_bitmap(number, &group, locked)?;
+        let bits = Bits::new(&content, locked.pending.as_ref().map(|pending| &*pending.bits));
+        let clusters = sb.clusters_in(number);
+        locked.first_cluster = bits.next_clear(locked.first_cluster, clusters);
+        let start = sb.group_start(number).0 / u64::from(sb.cluster_blocks);
+        let phase = start.checked_rem(u64::from(wish.stripe)).unwrap_or(0) as u32;
+        let space = Space { bits, clusters: locked.first_cluster..clusters, phase };
+        let run = match wish.find(&space, from, length) {
+            Found::Run(run) => run,
+            Found::Longest(longest) => {
+                state.longest.store(longest, Ordering::Relaxed);
+                return Ok(None);
+            }
+        };
+        // A version that nobody else holds is changed in place.
+        drop(content);
+        self.mark_clusters(handle, number, &group, locked, run.clone(), true)?;
+        let count = run.end - run.start;
+        subtract(&state.available, count);
+        allocator.free_clusters.fetch_sub(u64::from(count), Ordering::Relaxed);
+        Ok(Some(run))
+    }
+
+    /// Frees blocks: with bigalloc whole clusters, each once, when nothing in it is in use any more. They are not to be had again before
+    /// the transaction has committed. Changes two blocks for each group.
+    ///
+    /// # Errors
+    /// `Corrupt` for blocks that are free already, or are the file system's own: nothing has been changed then.
+    pub(crate) fn free_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        start: FsBlock,
+        count: u64,
+        kind: Freed,
+    ) -> Result<()> {
+        let sb = &self.superblock;
+        let cluster = u64::from(sb.cluster_blocks);
+        let first = u64::from(sb.first_data_block);
+        if start.0 < first || !self.blocks.contain(start, count) {
+            let all = sb.blocks_count;
+            return Err(
+                BLOCK_BITMAP.corrupt(format!("{count} blocks from {start} of {all} are freed"))
+            );
+        }
+        if !(start.0 - first).is_multiple_of(cluster) || !count.is_multiple_of(cluster) {
+            return Err(Error::invalid(format!(
+                "{count} blocks from {start} are freed, a part of a cluster"
+            )));
+        }
+        let several =
+            sb.cluster_of(start).0 != sb.cluster_of(FsBlock(start.0 + count.max(1) - 1)).0;
+        if several {
+            for (group, range) in sb.cluster_ranges(start, count) {
+                self.free_in(None, group, range)?;
+            }
+        }
+        for (group, range) in sb.cluster_ranges(start, count) {
+            self.free_in(Some(handle), group, range)?;
+        }
+        if kind == Freed::Metadata {
+            (start.0..start.0 + count).for_each(|block| handle.forget(FsBlock(block)));
+        }
+        handle.release(start, count);
+        Ok(())
+    }
+
+    /// Frees clusters of one group; without a handle only looks whether that is right.
+    fn free_in(
+        &self,
+        handle: Option<&mut Handle<'_>>,
+        number: u32,
+        range: Range<u32>,
+    ) -> Result<()> {
+        let allocator = self.allocator()?;
+        let state = &allocator.groups[number as usize];
+        let locked = &mut *state.lock();
+        let group = self.group(number)?;
+        let content = self.block_bitmap(number, &group, locked)?;
+        self.check_in_use(number, &group, locked, &content, &range)?;
+        drop(content);
+        let Some(handle) = handle else { return Ok(()) };
+        self.mark_clusters(handle, number, &group, locked, range.clone(), false)?;
+        let count = range.end - range.start;
+        let size = self.superblock.block_size.bytes();
+        let none = || Pending { bits: vec![0; size].into(), count: 0 };
+        let pending = locked.pending.get_or_insert_with(none);
+        bitmap::set(&mut pending.bits, range);
+        pending.count += count;
+        allocator.pending_clusters.fetch_add(u64::from(count), Ordering::Relaxed);
+        allocator.free_clusters.fetch_add(u64::from(count), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn check_in_use(
+        &self,
+        number: u32,
+        group: &Group,
+        locked: &Locked,
+        content: &[u8],
+        range: &Range<u32>,
+    ) -> Result<()> {
+        let place = BLOCK_BITMAP.block(group.block_bitmap);
+        let start = |cluster| self.superblock.cluster_start(number, cluster);
+        let free = Bits::new(content, None).next_clear(range.start, range.end);
+        if free < range.end {
+            return Err(place.corrupt(format!("block {} is freed and is free", start(free))));
+        }
+        let system = locked.system.iter().flatten();
+        let hit = system.clone().find(|own| own.start < range.end && range.start < own.end);
+        match hit {
+            Some(own) => {
+                let block = start(own.start.max(range.start));
+                Err(place.corrupt(format!("block {block} is freed and is the file system's own")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Changes the bits of clusters, all of which were in the other state, and the descriptor with them.
+    fn mark_clusters(
+        &self,
+        handle: &mut Handle<'_>,
+        number: u32,
+        group: &Group,
+        locked: &Locked,
+        range: Range<u32>,
+        in_use: bool,
+    ) -> Result<()> {
+        let count = range.end - range.start;
+        let free = if in_use {
+            group.free_clusters.checked_sub(count)
+        } else {
+            group.free_clusters.checked_add(count)
+        };
+        let Some(free) = free.filter(|free| *free <= self.superblock.clusters_in(number)) else {
+            let place = DESCRIPTOR.block(self.descriptor_block(number));
+            let what = format!("group {number}: {}", group.free_clusters);
+            return Err(place.field("bg_free_blocks_count").corrupt(what));
+        };
+        let change = |bytes: &mut [u8]| {
+            if in_use {
+                bitmap::set(bytes, range);
+            } else {
+                bitmap::clear(bytes, range);
+            }
+            self.superblock.block_bitmap_checksum(bytes)
+        };
+        let sum = if group.blocks_uninit {
+            let system = locked.system.as_deref().unwrap_or_default();
+            handle.create(group.block_bitmap, |bytes| {
+                self.fill_block_bitmap(number, system, bytes);
+                change(bytes)
+            })?
+        } else {
+            handle.update(group.block_bitmap, BLOCK_BITMAP, |bytes| Ok(change(bytes)))?
+        };
+        self.update_group(handle, number, |group| {
+            group.set_free_clusters(free);
+            group.set_blocks_initialised();
+            if let Some(sum) = sum {
+                group.set_block_bitmap_checksum(sum);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Allocator {
+    /// How many clusters may be asked for.
+    fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
+        let free = self.free_clusters.load(Ordering::Relaxed);
+        let kept = match reserve {
+            Reserve::Allowed => 0,
+            Reserve::Denied => {
+                fs.superblock.reserved_blocks.div_ceil(u64::from(fs.superblock.cluster_blocks))
+            }
+        };
+        free.saturating_sub(kept).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// Whether a group may have a run of so many clusters.
+    fn may_have(&self, group: u32, length: u32) -> bool {
+        let state = &self.groups[group as usize];
+        get(&state.available) >= length && get(&state.longest) >= length
+    }
+}
+
+fn no_space() -> Error {
+    Error::new(ErrorKind::NoSpace, "no blocks are left")
+}

@@ -1,0 +1,122 @@
+//! Where free clusters are looked for.
+
+use std::ops::Range;
+
+use super::bitmap::Bits;
+
+/// A run of this many clusters is as good as a longer one.
+const LONG: u32 = 2048;
+/// How many bitmaps are searched in vain before less is asked for.
+pub(super) const BITMAPS: u32 = 16;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    /// At most so many clusters.
+    pub(super) want: u32,
+    /// Clusters of a RAID's stripe, or 0.
+    pub(super) stripe: u32,
+}
+
+/// What was found in a group.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// These clusters.
+    Run(Range<u32>),
+    /// Not enough: the longest run is so long.
+    Longest(u32),
+}
+
+/// The clusters of one group that may be had.
+pub(super) struct Space<'a> {
+    pub(super) bits: Bits<'a>,
+    pub(super) clusters: Range<u32>,
+    /// How many clusters behind a multiple of the stripe the group begins.
+    pub(super) phase: u32,
+}
+
+impl Wish {
+    /// How long a run must be at least: at first long enough, then less and less.
+    pub(super) fn lengths(self) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(self.want.min(LONG)), |length| {
+            (*length > 1).then_some(length / 8).map(|length| length.max(1))
+        })
+    }
+
+    /// The first run of `length` clusters or more from `from` on, or before.
+    pub(super) fn find(self, space: &Space<'_>, from: u32, length: u32) -> Found {
+        let Range { start, end } = space.clusters;
+        let from = from.clamp(start, end);
+        // The run around `from` is seen whole in the second part: the longest one is not to be cut.
+        let around = space.bits.next_set(from, end);
+        let mut longest = 0;
+        for range in [from..end, start..around] {
+            for run in space.bits.runs(range) {
+                let start =
+                    if run.start == from { from } else { self.aligned(space, &run, length) };
+                if run.end - start >= length {
+                    return Found::Run(start..run.end.min(start + self.want));
+                }
+                longest = longest.max(run.end - run.start);
+            }
+        }
+        Found::Longest(longest)
+    }
+
+    /// Where in a run a large request begins that is not the next part of something: with a stripe, if enough remains then.
+    fn aligned(self, space: &Space<'_>, run: &Range<u32>, length: u32) -> u32 {
+        if self.stripe == 0 || self.want < self.stripe {
+            return run.start;
+        }
+        let start = (run.start + space.phase).next_multiple_of(self.stripe) - space.phase;
+        if start + length <= run.end { start } else { run.start }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bitmap;
+    use super::*;
+
+    fn find(used: &[Range<u32>], from: u32, want: u32, length: u32, stripe: u32) -> Found {
+        let mut bytes = [0; 128];
+        used.iter().for_each(|range| bitmap::set(&mut bytes, range.clone()));
+        let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 4 };
+        Wish { want, stripe }.find(&space, from, length)
+    }
+
+    #[test]
+    fn the_next_run_that_is_long_enough_is_taken() {
+        let used = [0..10, 20..100, 150..1000];
+        assert_eq!(find(&used, 0, 5, 5, 0), Found::Run(10..15));
+        assert_eq!(find(&used, 12, 5, 5, 0), Found::Run(12..17));
+        assert_eq!(find(&used, 18, 5, 5, 0), Found::Run(100..105));
+        assert_eq!(
+            find(&used, 160, 60, 8, 0),
+            Found::Run(10..20),
+            "before the goal, and less than wanted"
+        );
+        assert_eq!(find(&used, 15, 60, 60, 0), Found::Longest(50));
+        assert_eq!(find(&used, 120, 60, 60, 0), Found::Longest(50), "the goal cuts no run");
+    }
+
+    #[test]
+    fn large_requests_begin_with_a_stripe() {
+        assert_eq!(find(&[0..10], 0, 32, 32, 16), Found::Run(12..44));
+        assert_eq!(
+            find(&[0..10], 10, 32, 32, 16),
+            Found::Run(10..42),
+            "at the goal: more of a file"
+        );
+        assert_eq!(find(&[0..10], 0, 15, 15, 16), Found::Run(10..25), "less than a stripe");
+        assert_eq!(find(&[0..10, 43..1000], 0, 32, 32, 16), Found::Run(10..42), "no room to align");
+    }
+
+    #[test]
+    fn less_is_asked_for_until_it_is_one() {
+        let lengths = |want| Wish { want, stripe: 0 }.lengths().collect::<Vec<_>>();
+        assert_eq!(lengths(1), [1]);
+        assert_eq!(lengths(9), [9, 1]);
+        assert_eq!(lengths(100_000), [2048, 256, 32, 4, 1]);
+    }
+}
