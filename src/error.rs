@@ -27,7 +27,7 @@ macro_rules! errno {
 }
 
 errno! {
-    EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, ENXIO = 6, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14,
+    EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, ENXIO = 6, E2BIG = 7, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14,
     EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, EFBIG = 27, ENOSPC = 28,
     EROFS = 30, EMLINK = 31, EDOM = 33, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39, ELOOP = 40, ENODATA = 61, ETIME = 62, EILSEQ = 84,
     EOVERFLOW = 75, EOPNOTSUPP = 95, EUCLEAN = 117, EDQUOT = 122, ENOKEY = 126,
@@ -98,6 +98,10 @@ pub enum ErrorKind {
     NoData,
     /// A stated memory or length limit was reached.
     LimitExceeded,
+    /// The value of an extended attribute is longer than the system calls take.
+    TooBig,
+    /// The name of an extended attribute is longer than the system calls take.
+    OutOfRange,
     /// No blocks or no inodes are left.
     NoSpace,
     /// The name is taken.
@@ -135,6 +139,8 @@ impl ErrorKind {
             Self::NameTooLong => Errno::ENAMETOOLONG,
             Self::NoData => Errno::ENODATA,
             Self::LimitExceeded => Errno::ENOMEM,
+            Self::TooBig => Errno::E2BIG,
+            Self::OutOfRange => Errno::ERANGE,
             Self::NoSpace => Errno::ENOSPC,
             Self::Exists => Errno::EEXIST,
             Self::NotEmpty => Errno::ENOTEMPTY,

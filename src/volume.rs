@@ -2,19 +2,20 @@
 //! system.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, QueueOptions, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, VolumeFile};
 use crate::fs::FileType;
-use crate::fs::ext4::{Clock, Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{Clock, CommitTimer, Ext4, Inode, InodeFlags};
 use crate::location::Location;
 use crate::probe::{SMALLEST, unknown_format};
 use crate::queue::{Owner, Queue};
 
 /// How to open a volume.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// How requests for file data reach the device.
     pub engine: Engine,
@@ -22,11 +23,22 @@ pub struct OpenOptions {
     pub write: bool,
     /// Whose time stamps changed files get.
     pub clock: Clock,
+    /// After this time what was changed is committed without being asked for; zero is never.
+    pub commit: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        let commit = Duration::from_secs(5);
+        Self { engine: Engine::default(), write: false, clock: Clock::default(), commit }
+    }
 }
 
 /// An ext2, ext3 or ext4 volume that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
 #[derive(Clone)]
 pub struct Volume {
+    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it.
+    timer: Option<Arc<CommitTimer>>,
     fs: Arc<Ext4>,
     device: Arc<dyn Device>,
     events: Arc<Events>,
@@ -47,7 +59,10 @@ impl Volume {
         let Opened { device, engine, notices } = open_engine(file, options.engine)?;
         let volume =
             if write { Self::writable_on(device, options.clock) } else { Self::on(device) };
-        let volume = volume.context(|| location)?;
+        let mut volume = volume.context(|| location)?;
+        if write && !options.commit.is_zero() {
+            volume.timer = Some(Arc::new(CommitTimer::start(&volume.fs, options.commit)?));
+        }
         Ok(Self { engine, notices, ..volume })
     }
 
@@ -59,7 +74,7 @@ impl Volume {
         Self::open_fs(device, Ext4::open)
     }
 
-    /// The same for writing.
+    /// The same for writing; nothing is committed unless asked for.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -86,7 +101,15 @@ impl Volume {
                 "blocks of {block} bytes on a device with sectors of {unit}"
             )));
         }
-        Ok(Self { fs, device, events, engine: Engine::Auto, notices: Vec::new(), owner })
+        Ok(Self {
+            timer: None,
+            fs,
+            device,
+            events,
+            engine: Engine::Auto,
+            notices: Vec::new(),
+            owner,
+        })
     }
 
     /// The file system.
@@ -158,6 +181,7 @@ impl Volume {
                 "the content is encrypted and no key is held",
             ));
         }
-        Ok(VolumeFile::new(inode, options, self.owner, self.device.limits()).into())
+        let held = self.fs.is_writable().then(|| self.fs.hold(inode.number())).transpose()?;
+        Ok(VolumeFile::new(inode, held, options, self.owner, self.device.limits()).into())
     }
 }

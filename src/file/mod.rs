@@ -55,7 +55,7 @@ impl File {
     #[must_use]
     pub fn inode(&self) -> InodeNo {
         match &self.backing {
-            Backing::Volume(file) => file.inode().number(),
+            Backing::Volume(file) => file.number(),
             Backing::Host(file) => file.inode(),
         }
     }
@@ -64,7 +64,7 @@ impl File {
     #[must_use]
     pub fn size(&self) -> u64 {
         match &self.backing {
-            Backing::Volume(file) => file.inode().size(),
+            Backing::Volume(file) => file.inode().map_or(0, |inode| inode.size()),
             Backing::Host(file) => file.size(),
         }
     }
@@ -151,7 +151,7 @@ impl File {
     /// What reading and checking the metadata gives; `Unsupported`, with the reason, where the kernel serves a host file.
     pub fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
         match &self.backing {
-            Backing::Volume(file) => file.inode().map(pos, len),
+            Backing::Volume(file) => file.inode()?.map(pos, len),
             Backing::Host(file) => file.map()?.map(pos, len),
         }
     }
@@ -185,14 +185,14 @@ impl MapFile for File {
 
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
         match &self.backing {
-            Backing::Volume(file) => file.inode().map_resident(pos),
+            Backing::Volume(file) => file.inode().ok()?.map_resident(pos),
             Backing::Host(file) => file.map().ok()?.map_resident(pos),
         }
     }
 
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         match &self.backing {
-            Backing::Volume(file) => file.inode().read_inline(buf, pos),
+            Backing::Volume(file) => file.inode()?.read_inline(buf, pos),
             Backing::Host(_) => Err(Error::invalid("a host file has no inline data")),
         }
     }

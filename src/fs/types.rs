@@ -36,6 +36,20 @@ impl FileType {
             _ => return None,
         })
     }
+
+    /// The upper four bits of a mode that name the type.
+    #[must_use]
+    pub const fn to_mode(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::CharDevice => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Regular => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
 }
 
 /// A point in time: seconds since 1970 (negative before) and nanoseconds below one second.

@@ -6,16 +6,16 @@ use super::disk::xattr::{ACL_VERSION, RawAclEntry};
 use crate::error::{Place, Result};
 
 /// Version of the form that `getxattr` gives.
-const SYSCALL_VERSION: u32 = 2;
+pub(super) const SYSCALL_VERSION: u32 = 2;
 /// The id of an entry that has none.
-const UNDEFINED_ID: u32 = u32::MAX;
+pub(super) const UNDEFINED_ID: u32 = u32::MAX;
 
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
+pub(super) const USER_OBJ: u16 = 0x01;
+pub(super) const USER: u16 = 0x02;
+pub(super) const GROUP_OBJ: u16 = 0x04;
+pub(super) const GROUP: u16 = 0x08;
+pub(super) const MASK: u16 = 0x10;
+pub(super) const OTHER: u16 = 0x20;
 
 /// Turns a list as ext4 stores it into the value that `getxattr` gives.
 pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> {

@@ -21,6 +21,15 @@ fn is_ignorable(c: char) -> bool {
         | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
+/// Whether a character is in one of the ranges in which Unicode gained a case or a decomposition after 12.1.
+fn is_younger(c: char) -> bool {
+    matches!(c,
+        '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
+        | '\u{10570}'..='\u{105FF}' | '\u{10D50}'..='\u{10D85}' | '\u{11380}'..='\u{113D0}'
+        | '\u{11930}'..='\u{11938}' | '\u{16120}'..='\u{1612F}' | '\u{16D60}'..='\u{16D6A}'
+        | '\u{1E4EC}'..='\u{1E4EF}')
+}
+
 /// The folded form of a name, equal for names that differ in case only; `None` where it is not UTF-8 and stands for itself.
 pub(super) fn fold(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
@@ -58,6 +67,25 @@ impl<'a> Wanted<'a> {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
+    /// Refuses a new name, of a directory without regard to case, that Linux would not find again or would not take.
+    ///
+    /// # Errors
+    /// `Unsupported` for characters that Linux's tables fold in another way; `InvalidInput` for bytes that are not of the volume's
+    /// encoding where that is asked for.
+    pub(super) fn check_new(&self, fs: &Ext4) -> Result<()> {
+        let shown = || String::from_utf8_lossy(self.name);
+        match &self.folded {
+            None if fs.superblock.encoding_strict => {
+                Err(Error::invalid(format!("{}: a name that is not UTF-8", shown())))
+            }
+            Some(_) if shown().chars().any(is_younger) => {
+                let what = format!("{}: characters younger than Unicode 12.1", shown());
+                Err(Error::unsupported(what))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether only these very bytes are the name.
     pub(super) fn is_exact(&self) -> bool {
         self.folded.is_none()
@@ -84,16 +112,7 @@ mod tests {
     use std::process::Command;
 
     use super::super::hash::{HashVersion, NameHash};
-    use super::fold;
-
-    /// Characters that Unicode gained a case or a decomposition for after 12.1 are in these ranges.
-    fn is_younger(c: char) -> bool {
-        matches!(c,
-            '\u{1ABF}'..='\u{1AFF}' | '\u{1C89}' | '\u{2C2F}' | '\u{A7C0}' | '\u{A7C7}'..='\u{A7F5}'
-            | '\u{10570}'..='\u{105FF}' | '\u{10D50}'..='\u{10D85}' | '\u{11380}'..='\u{113D0}'
-            | '\u{11930}'..='\u{11938}' | '\u{16120}'..='\u{1612F}' | '\u{16D60}'..='\u{16D6A}'
-            | '\u{1E4EC}'..='\u{1E4EF}')
-    }
+    use super::{fold, is_younger};
 
     /// Every character folds, decomposes, reorders or vanishes as in the tables of Unicode 12.1 that debugfs carries: the
     /// hashes of the folded names are the same.

@@ -11,14 +11,15 @@ use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
 use super::jbd2::fast_commit::DirEdit;
+use super::superblock::Superblock;
 use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirEntry, FileType};
 use crate::iomap::{IomapType, MapFile};
-use crate::units::{BlockSize, FileBlock, InodeNo};
+use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("directory entry");
-const HEADER: usize = size_of::<RawDirEntry>();
+pub(super) const HEADER: usize = size_of::<RawDirEntry>();
 const TAIL: usize = size_of::<RawDirTail>();
 /// The longest name that an entry can hold.
 pub(super) const MAX_NAME: usize = 255;
@@ -27,8 +28,18 @@ pub(super) const MAX_NAME: usize = 255;
 pub(super) struct Area {
     pub(super) bytes: AreaBytes,
     /// Where the entries end; behind them stands at most the checksum.
-    end: usize,
+    pub(super) end: usize,
+    pub(super) home: Home,
     pub(super) place: Place,
+}
+
+/// Where an area stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In this block of the directory, at this place of the volume.
+    Block(FileBlock, FsBlock),
+    /// In this [part](Inode::inline_dir_part) of an inline directory.
+    Inline(u64),
 }
 
 /// The bytes of an area.
@@ -49,13 +60,30 @@ impl std::ops::Deref for AreaBytes {
 }
 
 /// An entry in its area, checked.
-struct Entry<'a> {
-    name: &'a [u8],
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a [u8],
     /// `None` in unused space.
-    inode: Option<InodeNo>,
+    pub(super) inode: Option<InodeNo>,
     file_type: Option<FileType>,
     /// Where the next one begins.
-    next: usize,
+    pub(super) next: usize,
+}
+
+/// Where an entry stands in its area, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    pub(super) at: usize,
+    /// The entry before it.
+    pub(super) before: Option<usize>,
+    /// Where the next one begins.
+    pub(super) next: usize,
+    pub(super) inode: InodeNo,
+}
+
+/// The entry that a name was found to have.
+pub(super) struct Found {
+    pub(super) area: Area,
+    pub(super) spot: Spot,
 }
 
 impl Area {
@@ -66,15 +94,17 @@ impl Area {
             [number, [12, 0, name_len, 2], name].concat()
         };
         let bytes = [entry(dir, 1, *b".\0\0\0"), entry(parent, 2, *b"..\0\0")].concat();
-        Self::inline(bytes, dir)
+        Self::inline(bytes, 0, dir)
     }
 
     /// A part of an inline directory.
-    pub(super) fn inline(bytes: Vec<u8>, dir: InodeNo) -> Self {
-        Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), place: PLACE.inode(dir) }
+    pub(super) fn inline(bytes: Vec<u8>, part: u64, dir: InodeNo) -> Self {
+        let (home, place) = (Home::Inline(part), PLACE.inode(dir));
+        Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
     }
 
-    fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
+    /// The entry that begins at a byte.
+    pub(super) fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
         let corrupt = |field, what: String| {
             Err(self.place.field(field).corrupt(format!("{what}, at byte {at}")))
         };
@@ -109,26 +139,39 @@ impl Area {
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
     }
 
-    /// The inode that a name stands for in this area.
-    pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<InodeNo>> {
-        let mut at = 0;
+    /// Where a name stands in this area.
+    pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
+        let (mut at, mut before) = (0, None);
         while at < self.end {
             let entry = self.entry(at, fs)?;
-            if entry.inode.is_some() && wanted.matches(entry.name) {
-                return Ok(entry.inode);
+            if let Some(inode) = entry.inode
+                && wanted.matches(entry.name)
+            {
+                return Ok(Some(Spot { at, before, next: entry.next, inode }));
             }
+            before = Some(at);
             at = entry.next;
         }
         Ok(None)
     }
+
+    /// The same for an area that is the last one to look at.
+    pub(super) fn into_found(self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Found>> {
+        Ok(self.find(wanted, fs)?.map(|spot| Found { area: self, spot }))
+    }
 }
 
 /// In blocks of 64 KiB a record may take the whole block, which 16 bits cannot say: 0 and 65535 stand for it.
-fn record_length(raw: u16, block_size: BlockSize) -> usize {
+pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
     match raw {
         0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
         raw => usize::from(raw),
     }
+}
+
+/// How 16 bits say a record's length.
+pub(super) fn raw_record_length(length: usize) -> u16 {
+    u16::try_from(length).unwrap_or(u16::MAX)
 }
 
 fn entry_type(raw: u8) -> Option<FileType> {
@@ -273,31 +316,33 @@ impl Inode {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
         }
         let shown = String::from_utf8_lossy(name);
-        let Some(number) = self.find(name).context(|| format!("{shown}"))? else {
+        let Some(number) = self.number_of(name).context(|| format!("{shown}"))? else {
             return Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such entry")));
         };
         self.entry_inode(number, &shown)
     }
 
     /// The number that a name stands for: the one place that every lookup of a name goes through.
-    fn find(&self, name: &[u8]) -> Result<Option<InodeNo>> {
-        if matches!(name, b"." | b"..") {
-            // These two are neither hashed, encrypted nor folded; they stand first.
-            let area = Areas { dir: self, next: FileBlock(0) }.next()?;
-            return area.map_or(Ok(None), |area| area.find(&Wanted::exact(name), &self.fs));
-        }
-        self.check_readable_names()?;
-        let wanted = if self.flags.contains(InodeFlags::CASEFOLD) {
-            Wanted::folded(name, &self.fs)?
-        } else {
-            Wanted::exact(name)
-        };
-        if let Some(edit) = self.fast_commit_edit() {
-            let edited = find_edit(edit, &wanted);
+    fn number_of(&self, name: &[u8]) -> Result<Option<InodeNo>> {
+        if let Some(edit) = self.fast_commit_edit()
+            && !matches!(name, b"." | b"..")
+        {
+            let edited = find_edit(edit, &self.wanted(name)?);
             if edited.is_some() || edit.created_in.is_some() {
                 return Ok(edited.flatten());
             }
         }
+        Ok(self.find(name)?.map(|found| found.spot.inode))
+    }
+
+    /// The entry of a name, as the directory's blocks have it.
+    pub(super) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
+        if matches!(name, b"." | b"..") {
+            // These two are neither hashed, encrypted nor folded; they stand first.
+            let area = Areas { dir: self, next: FileBlock(0) }.next()?;
+            return area.map_or(Ok(None), |area| area.into_found(&Wanted::exact(name), &self.fs));
+        }
+        let wanted = self.wanted(name)?;
         if self.is_hashed() {
             let found = self.find_hashed(&wanted)?;
             if found.is_some() || !wanted.depends_on_tables() {
@@ -306,11 +351,21 @@ impl Inode {
         }
         let mut areas = Areas { dir: self, next: FileBlock(0) };
         while let Some(area) = areas.next()? {
-            if let Some(found) = area.find(&wanted, &self.fs)? {
+            if let Some(found) = area.into_found(&wanted, &self.fs)? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    /// A name as this directory compares it.
+    pub(super) fn wanted<'a>(&self, name: &'a [u8]) -> Result<Wanted<'a>> {
+        self.check_readable_names()?;
+        if self.flags.contains(InodeFlags::CASEFOLD) {
+            Wanted::folded(name, &self.fs)
+        } else {
+            Ok(Wanted::exact(name))
+        }
     }
 
     /// What fast commits that are not yet in the directory's blocks change of it.
@@ -334,7 +389,7 @@ impl Inode {
         }
     }
 
-    fn check_directory(&self) -> Result<()> {
+    pub(super) fn check_directory(&self) -> Result<()> {
         if self.file_type == FileType::Directory {
             return Ok(());
         }
@@ -381,13 +436,13 @@ impl Inode {
             if self.is_dx_block(block, &content) {
                 self.verify_dx_block(block, &content, place.block(at))?;
             } else {
-                end -= TAIL;
+                end = self.fs.superblock.entries_end();
                 let seed = seed.of_inode(self.number, self.generation);
                 verify_tail(seed, &content[..end], &content[end..], place.block(at))?;
             }
         }
-        let place = PLACE.inode(self.number).block(at);
-        Ok(Some(Area { bytes: AreaBytes::Block(content), end, place }))
+        let (home, place) = (Home::Block(block, at), PLACE.inode(self.number).block(at));
+        Ok(Some(Area { bytes: AreaBytes::Block(content), end, home, place }))
     }
 
     /// Whether a block is a node of the hash tree, to a linear reader unused space. The first one is the tree's root.
@@ -407,6 +462,13 @@ fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     }
     let equal = edit.names.iter().filter(|(name, _)| wanted.matches(name));
     equal.map(|(_, inode)| *inode).reduce(Option::or)
+}
+
+impl Superblock {
+    /// Where the entries of a block end: behind them stands at most the checksum.
+    pub(super) fn entries_end(&self) -> usize {
+        self.block_size.bytes() - if self.seed.is_some() { TAIL } else { 0 }
+    }
 }
 
 fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The extent tree: from its root in the inode to the leaf that holds a block.
+//! The extent tree: from its root in the inode to the leaf that holds a block. Changing it is the business of [`tree`](super::tree).
 
 use std::ops::Range;
 
@@ -16,16 +16,18 @@ use crate::units::{FileBlock, FsBlock};
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
 /// Blocks of a file are numbered with 32 bits.
-const MAX_BLOCKS: u64 = 1 << 32;
+pub(super) const MAX_BLOCKS: u64 = 1 << 32;
 
 /// A node whose header has been checked.
-struct Node<'a> {
-    depth: u16,
+pub(super) struct Node<'a> {
+    pub(super) depth: u16,
+    /// How many entries it has room for.
+    pub(super) max: usize,
     entries: &'a [u8],
 }
 
 /// Checks a node's header; the depth is known for every node but the root.
-fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Node<'_>> {
+pub(super) fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Node<'_>> {
     let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {
         return Err(place.corrupt("it is cut short"));
     };
@@ -48,7 +50,47 @@ fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Node<'_>> {
         // All below would read as a hole.
         return Err(place.field("eh_entries").corrupt("an inner node without entries"));
     }
-    Ok(Node { depth: found, entries: &rest[..entries * ENTRY] })
+    Ok(Node { depth: found, max, entries: &rest[..entries * ENTRY] })
+}
+
+impl<'a> Node<'a> {
+    /// How many entries it has.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() / ENTRY
+    }
+
+    /// The entries of an inner node: in order, and within the bounds that its parent gives it.
+    pub(super) fn indexes(
+        &self,
+        bounds: &Range<u64>,
+        place: Place,
+    ) -> Result<&'a [RawExtentIndex]> {
+        let Ok(indexes) = <[RawExtentIndex]>::ref_from_bytes(self.entries) else {
+            return Err(place.corrupt("its entries are cut short"));
+        };
+        if !indexes.is_sorted_by(|a, b| a.key() < b.key()) {
+            return Err(place.field("ei_block").corrupt("the entries are out of order"));
+        }
+        let outside = |key: &u64| !bounds.contains(key);
+        if let Some(key) = indexes.iter().map(RawExtentIndex::key).find(outside) {
+            return Err(place
+                .field("ei_block")
+                .corrupt(format!("{key} is outside the parent's range {bounds:?}")));
+        }
+        Ok(indexes)
+    }
+}
+
+impl RawExtentIndex {
+    /// The first block of the file below it.
+    pub(super) fn key(&self) -> u64 {
+        u64::from(self.ei_block.get())
+    }
+
+    /// The block of the node below it.
+    pub(super) fn child(&self) -> FsBlock {
+        FsBlock(u64::from(self.ei_leaf_lo.get()) | u64::from(self.ei_leaf_hi.get()) << 32)
+    }
 }
 
 impl Inode {
@@ -76,7 +118,13 @@ impl Inode {
             self.leaf_extents(above, &bounds, place, into)?;
             return Ok(FileBlock(bounds.end));
         }
-        let (child, bounds) = self.child(above, block, bounds, place)?;
+        let indexes = above.indexes(&bounds, place)?;
+        let after = indexes.partition_point(|index| index.key() <= block.0);
+        let end = indexes.get(after).map_or(bounds.end, RawExtentIndex::key);
+        // A block before the first child is in a hole.
+        let index = after.checked_sub(1).map(|at| &indexes[at]);
+        let bounds = index.map_or(bounds.start, RawExtentIndex::key)..end;
+        let child = index.map(RawExtentIndex::child);
         let Some(child) = child else { return Ok(FileBlock(bounds.end)) };
         let content = self.fs.blocks.read(child, place.field("ei_leaf"))?;
         let place = place.block(child);
@@ -85,37 +133,8 @@ impl Inode {
         self.leaf_below(&below, bounds, block, place, into)
     }
 
-    /// The child whose range holds `block`, and that range; no child where the block lies before the first.
-    fn child(
-        &self,
-        node: &Node<'_>,
-        block: FileBlock,
-        bounds: Range<u64>,
-        place: Place,
-    ) -> Result<(Option<FsBlock>, Range<u64>)> {
-        let Ok(indexes) = <[RawExtentIndex]>::ref_from_bytes(node.entries) else {
-            return Err(place.corrupt("its entries are cut short"));
-        };
-        let key = |index: &RawExtentIndex| u64::from(index.ei_block.get());
-        if !indexes.is_sorted_by(|a, b| key(a) < key(b)) {
-            return Err(place.field("ei_block").corrupt("the entries are out of order"));
-        }
-        let outside = |key: &u64| !bounds.contains(key);
-        if let Some(key) = indexes.iter().map(key).find(outside) {
-            return Err(place
-                .field("ei_block")
-                .corrupt(format!("{key} is outside the parent's range {bounds:?}")));
-        }
-        let after = indexes.partition_point(|index| key(index) <= block.0);
-        let end = indexes.get(after).map_or(bounds.end, key);
-        let Some(index) = after.checked_sub(1).map(|at| &indexes[at]) else {
-            return Ok((None, bounds.start..end));
-        };
-        let leaf = u64::from(index.ei_leaf_lo.get()) | u64::from(index.ei_leaf_hi.get()) << 32;
-        Ok((Some(FsBlock(leaf)), key(index)..end))
-    }
-
-    fn leaf_extents(
+    /// Adds the extents of a leaf to `into`: in order, and within the bounds that its parent gives it.
+    pub(super) fn leaf_extents(
         &self,
         node: &Node<'_>,
         bounds: &Range<u64>,
@@ -159,7 +178,7 @@ impl Inode {
         Ok(())
     }
 
-    fn verify_extent_block(&self, bytes: &[u8], place: Place) -> Result<()> {
+    pub(super) fn verify_extent_block(&self, bytes: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.fs.superblock.inode_seed(self.number, self.generation) else {
             return Ok(());
         };

@@ -18,6 +18,19 @@ pub(super) enum HashVersion {
     Tea,
 }
 
+impl HashVersion {
+    /// The function that a number on disk stands for. 6 is SipHash, keyed by the encryption key: only an encrypted directory has it,
+    /// and those are refused.
+    pub(super) fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            0 => Some(Self::Legacy),
+            1 => Some(Self::HalfMd4),
+            2 => Some(Self::Tea),
+            _ => None,
+        }
+    }
+}
+
 /// A hash function with all that it depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameHash {

@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::casefold::Wanted;
 use super::checksum::crc32c_raw;
-use super::dir::Area;
+use super::dir::{Area, Found, Home};
 use super::disk::dir::{
     DX_BLOCK_MASK, DX_NODE_COUNT_OFFSET, DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxCount,
     RawDxEntry, RawDxRootInfo, RawDxTail,
@@ -15,11 +15,20 @@ use super::disk::dir::{
 use super::features::{Compat, Incompat};
 use super::hash::{HashVersion, NameHash};
 use super::inode::{Inode, InodeFlags};
+use super::superblock::Superblock;
 use crate::error::{Place, Result};
-use crate::units::{FileBlock, InodeNo};
+use crate::units::FileBlock;
 
 const PLACE: Place = Place::new("htree node");
-const ENTRY: usize = size_of::<RawDxEntry>();
+pub(super) const ENTRY: usize = size_of::<RawDxEntry>();
+
+/// The root of a tree.
+pub(super) struct DxRoot {
+    pub(super) area: Area,
+    pub(super) hash: NameHash,
+    /// How many levels of nodes are below it.
+    pub(super) levels: u8,
+}
 
 /// The search of one name.
 struct Search<'a> {
@@ -38,39 +47,65 @@ impl Inode {
             && self.fs.superblock.compat.contains(Compat::DIR_INDEX)
     }
 
-    /// The inode that a name stands for, by the tree alone.
-    pub(super) fn find_hashed(&self, wanted: &Wanted<'_>) -> Result<Option<InodeNo>> {
-        let Some(root) = self.dir_block(FileBlock(0))? else {
+    /// The entry of a name, by the tree alone.
+    pub(super) fn find_hashed(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+        let root = self.dx_root()?;
+        let hash = root.hash.of(wanted.hashed_bytes());
+        let mut search = Search { dir: self, wanted, hash, budget: self.dir_blocks()? };
+        search.node(&root.area, root.levels)
+    }
+
+    /// The root, checked but for its entries.
+    pub(super) fn dx_root(&self) -> Result<DxRoot> {
+        let Some(area) = self.dir_block(FileBlock(0))? else {
             return Err(PLACE.inode(self.number).corrupt("the root is a hole"));
         };
-        let place = Place { structure: "htree root", ..root.place };
-        let info = root.bytes.get(DX_ROOT_INFO_OFFSET..);
+        let place = Place { structure: "htree root", ..area.place };
+        let info = area.bytes.get(DX_ROOT_INFO_OFFSET..);
         let info = info.and_then(|bytes| RawDxRootInfo::ref_from_prefix(bytes).ok());
         let Some((info, _)) = info else { return Err(place.corrupt("the root is cut short")) };
-        let hash = self.name_hash(info, place)?;
-        let mut search = Search {
-            dir: self,
-            wanted,
-            hash: hash.of(wanted.hashed_bytes()),
-            budget: self.dir_blocks()?,
+        let (hash, levels) = (self.name_hash(info, place)?, info.indirect_levels);
+        Ok(DxRoot { area, hash, levels })
+    }
+
+    /// The entries of a node, in order.
+    pub(super) fn dx_entries<'a>(&self, node: &'a Area) -> Result<&'a [RawDxEntry]> {
+        let place = Place { structure: PLACE.structure, ..node.place };
+        let offset = node.dx_offset();
+        let (_, count) = self.capacity(&node.bytes, offset, place)?;
+        let bytes = &node.bytes[offset..offset + count * ENTRY];
+        let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(bytes) else {
+            return Err(place.corrupt("its entries are cut short"));
         };
-        let levels = info.indirect_levels;
-        search.node(&root, DX_ROOT_COUNT_OFFSET, levels)
+        // The first entry has no hash: it takes all that is below the second one's.
+        if !entries[1..].is_sorted_by_key(|entry| entry.hash.get()) {
+            return Err(place.field("hash").corrupt("the entries are out of order"));
+        }
+        Ok(entries)
+    }
+
+    /// The block that a node's entry points to.
+    pub(super) fn dx_child(&self, entry: &RawDxEntry, node: &Area) -> Result<Area> {
+        let place = Place { structure: PLACE.structure, ..node.place }.field("block");
+        let block = FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK));
+        let blocks = self.dir_blocks()?;
+        if block.0 == 0 || block.0 >= blocks {
+            return Err(place.corrupt(format!("points to block {block} of {blocks}")));
+        }
+        match self.dir_block(block)? {
+            Some(area) => Ok(area),
+            None => Err(place.corrupt(format!("points to block {block}, a hole"))),
+        }
     }
 
     /// The hash function of a directory by its root, all of the root's other fields checked.
     fn name_hash(&self, info: &RawDxRootInfo, place: Place) -> Result<NameHash> {
         let sb = &self.fs.superblock;
         let corrupt = |field, value: u8| Err(place.field(field).corrupt(format!("{value}")));
-        let version = match info.hash_version {
-            0 => HashVersion::Legacy,
-            1 => HashVersion::HalfMd4,
-            2 => HashVersion::Tea,
-            // 6 is SipHash, keyed by the encryption key: only an encrypted directory has it, and that was refused before.
-            other => return corrupt("hash_version", other),
+        let Some(version) = HashVersion::from_raw(info.hash_version) else {
+            return corrupt("hash_version", info.hash_version);
         };
-        let deepest = if sb.incompat.contains(Incompat::LARGEDIR) { 2 } else { 1 };
-        if info.indirect_levels > deepest {
+        if info.indirect_levels > sb.deepest_htree() {
             return corrupt("indirect_levels", info.indirect_levels);
         }
         if usize::from(info.info_length) != size_of::<RawDxRootInfo>() {
@@ -90,7 +125,7 @@ impl Inode {
         place: Place,
     ) -> Result<()> {
         let Some(seed) = self.fs.superblock.seed else { return Ok(()) };
-        let offset = if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET };
+        let offset = dx_offset(block);
         let (limit, count) = self.capacity(bytes, offset, place)?;
         let at = offset + limit * ENTRY;
         let tail = bytes.get(at..).and_then(|rest| RawDxTail::ref_from_prefix(rest).ok());
@@ -112,8 +147,7 @@ impl Inode {
         let header = bytes.get(offset..).and_then(|rest| RawDxCount::ref_from_prefix(rest).ok());
         let Some((header, _)) = header else { return Err(place.corrupt("it is cut short")) };
         let (limit, count) = (usize::from(header.limit.get()), usize::from(header.count.get()));
-        let tail = if self.fs.superblock.seed.is_some() { size_of::<RawDxTail>() } else { 0 };
-        let room = (bytes.len() - offset - tail) / ENTRY;
+        let room = self.fs.superblock.dx_limit(offset);
         if limit != room {
             return Err(place.field("limit").corrupt(format!("{limit} in a block with {room}")));
         }
@@ -124,31 +158,33 @@ impl Inode {
     }
 }
 
+impl Superblock {
+    /// How many levels of nodes a root may have below it.
+    pub(super) fn deepest_htree(&self) -> u8 {
+        if self.incompat.contains(Incompat::LARGEDIR) { 2 } else { 1 }
+    }
+
+    /// How many entries fit into a node whose entries begin at a byte, the header counted as one.
+    pub(super) fn dx_limit(&self, offset: usize) -> usize {
+        let tail = if self.seed.is_some() { size_of::<RawDxTail>() } else { 0 };
+        (self.block_size.bytes() - offset - tail) / ENTRY
+    }
+}
+
 impl Search<'_> {
     /// Searches below a node that has `levels` levels of nodes under it, so the recursion ends.
-    fn node(&mut self, node: &Area, offset: usize, levels: u8) -> Result<Option<InodeNo>> {
-        let place = Place { structure: PLACE.structure, ..node.place };
-        let (_, count) = self.dir.capacity(&node.bytes, offset, place)?;
-        let bytes = &node.bytes[offset..offset + count * ENTRY];
-        let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(bytes) else {
-            return Err(place.corrupt("its entries are cut short"));
-        };
-        // The first entry has no hash: it takes all that is below the second one's.
-        let (first, others) = entries.split_at(1);
-        if !others.is_sorted_by_key(|entry| entry.hash.get()) {
-            return Err(place.field("hash").corrupt("the entries are out of order"));
-        }
-        let after = others.partition_point(|entry| entry.hash.get() <= self.hash);
-        let start = if after == 0 { &first[0] } else { &others[after - 1] };
+    fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
+        let entries = self.dir.dx_entries(node)?;
+        let start = dx_position(entries, self.hash);
         // Names of one hash may continue in the next leaf: the lowest bit of that one's hash says so.
         let hash = self.hash;
-        let continued = others[after..].iter().take_while(|entry| entry.hash.get() & !1 == hash);
-        for entry in std::iter::once(start).chain(continued) {
-            let block = FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK));
-            let below = self.visit(block, place)?;
+        let continued =
+            entries[start + 1..].iter().take_while(|entry| entry.hash.get() & !1 == hash);
+        for entry in std::iter::once(&entries[start]).chain(continued) {
+            let below = self.visit(entry, node)?;
             let found = match levels.checked_sub(1) {
-                None => below.find(self.wanted, &self.dir.fs)?,
-                Some(levels) => self.node(&below, DX_NODE_COUNT_OFFSET, levels)?,
+                None => below.into_found(self.wanted, &self.dir.fs)?,
+                Some(levels) => self.node(&below, levels)?,
             };
             if found.is_some() {
                 return Ok(found);
@@ -157,21 +193,34 @@ impl Search<'_> {
         Ok(None)
     }
 
-    fn visit(&mut self, block: FileBlock, place: Place) -> Result<Area> {
-        let place = place.field("block");
-        let blocks = self.dir.dir_blocks()?;
-        if block.0 == 0 || block.0 >= blocks {
-            return Err(place.corrupt(format!("points to block {block} of {blocks}")));
-        }
+    fn visit(&mut self, entry: &RawDxEntry, node: &Area) -> Result<Area> {
         let Some(budget) = self.budget.checked_sub(1) else {
+            let place = Place { structure: PLACE.structure, ..node.place }.field("block");
             return Err(place.corrupt("it leads to more blocks than the directory has"));
         };
         self.budget = budget;
-        match self.dir.dir_block(block)? {
-            Some(area) => Ok(area),
-            None => Err(place.corrupt(format!("points to block {block}, a hole"))),
+        self.dir.dx_child(entry, node)
+    }
+}
+
+impl Area {
+    /// Where the entries begin, if it is a node.
+    pub(super) fn dx_offset(&self) -> usize {
+        match self.home {
+            Home::Block(block, _) => dx_offset(block),
+            Home::Inline(_) => DX_NODE_COUNT_OFFSET,
         }
     }
+}
+
+/// Which of a node's entries leads to a hash: the last one that is not above it.
+pub(super) fn dx_position(entries: &[RawDxEntry], hash: u32) -> usize {
+    entries[1..].partition_point(|entry| entry.hash.get() <= hash)
+}
+
+/// Where a node's entries begin. The first block holds the root.
+pub(super) fn dx_offset(block: FileBlock) -> usize {
+    if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET }
 }
 
 /// The checksum of a node: over all up to the last entry in use, then over the tail with the checksum as 0.
@@ -183,7 +232,7 @@ fn dx_checksum(seed: u32, used: &[u8], tail: &RawDxTail) -> u32 {
 /// Stores the checksum of a node, whose `limit` and `count` are set; the seed is the directory's.
 pub(crate) fn seal_dx_block(seed: Option<u32>, block: FileBlock, bytes: &mut [u8]) {
     let Some(seed) = seed else { return };
-    let offset = if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET };
+    let offset = dx_offset(block);
     let Ok((header, _)) = RawDxCount::read_from_prefix(&bytes[offset..]) else { return };
     let Some((nodes, tail)) =
         bytes.split_at_mut_checked(offset + usize::from(header.limit.get()) * ENTRY)

@@ -6,9 +6,9 @@ use crate::error::{Place, Result};
 use crate::units::{FilePos, InodeNo};
 
 /// What `i_block` holds.
-const FRONT: usize = 60;
+pub(super) const FRONT: usize = 60;
 /// An inline directory begins with the number of its parent; there are no entries `.` and `..`.
-const PARENT: usize = 4;
+pub(super) const PARENT: usize = 4;
 
 impl Inode {
     /// Whether the content lies in the inode.
@@ -41,10 +41,10 @@ impl Inode {
             2 => self.inline_rest()?.to_vec(),
             _ => return Ok(None),
         };
-        Ok(Some(Area::inline(bytes, self.number)))
+        Ok(Some(Area::inline(bytes, part, self.number)))
     }
 
-    fn inline_parent(&self) -> InodeNo {
+    pub(super) fn inline_parent(&self) -> InodeNo {
         let [a, b, c, d, ..] = self.i_block;
         InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))
     }

@@ -26,16 +26,34 @@ bitflags! {
     /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
+        /// Delete securely; never done.
+        const SECURE_DELETE = 0x1;
+        /// Keep for undeletion; never done.
+        const UNDELETE = 0x2;
+        /// Compress; never done.
+        const COMPRESS = 0x4;
+        /// Write synchronously.
+        const SYNC = 0x8;
         /// No change at all (`chattr +i`).
         const IMMUTABLE = 0x10;
         /// Append only (`chattr +a`).
         const APPEND = 0x20;
+        /// Leave out of dumps.
+        const NO_DUMP = 0x40;
+        /// Do not record accesses.
+        const NO_ATIME = 0x80;
         /// Encrypted content or names.
         const ENCRYPT = 0x800;
         /// The directory is hashed.
         const INDEX = 0x1000;
         /// File data goes through the journal.
         const JOURNAL_DATA = 0x4000;
+        /// No merging of tails; never done.
+        const NO_TAIL = 0x8000;
+        /// Change the directory synchronously.
+        const DIR_SYNC = 0x1_0000;
+        /// The directory begins a tree of its own: its subdirectories are spread.
+        const TOP_DIR = 0x2_0000;
         /// `i_blocks` counts file-system blocks.
         const HUGE_FILE = 0x4_0000;
         /// The file is mapped by extents.
@@ -51,6 +69,42 @@ bitflags! {
         /// Names are compared without regard to case.
         const CASEFOLD = 0x4000_0000;
         const _ = !0;
+    }
+}
+
+impl InodeFlags {
+    /// What `chattr` may change without converting the file.
+    pub(super) const CHANGEABLE: Self = Self::SECURE_DELETE
+        .union(Self::UNDELETE)
+        .union(Self::COMPRESS)
+        .union(Self::SYNC)
+        .union(Self::IMMUTABLE)
+        .union(Self::APPEND)
+        .union(Self::NO_DUMP)
+        .union(Self::NO_ATIME)
+        .union(Self::NO_TAIL)
+        .union(Self::DIR_SYNC)
+        .union(Self::TOP_DIR)
+        .union(Self::PROJECT_INHERIT);
+
+    /// What a new file gets of its directory's flags: what says how content is treated. Those that are about directories go to
+    /// directories only, and what has no content gets the least. Held against a kernel's mount by a test.
+    pub(super) fn inherited_by(file_type: FileType) -> Self {
+        let any = Self::NO_DUMP | Self::NO_ATIME;
+        let content = any
+            | Self::SECURE_DELETE
+            | Self::UNDELETE
+            | Self::COMPRESS
+            | Self::SYNC
+            | Self::JOURNAL_DATA
+            | Self::NO_TAIL;
+        match file_type {
+            FileType::Directory => {
+                content | Self::DIR_SYNC | Self::PROJECT_INHERIT | Self::CASEFOLD
+            }
+            FileType::Regular => content,
+            _ => any,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, MutexGuard, RawRwLock, RwLock};
 
@@ -13,9 +14,9 @@ use crate::units::InodeNo;
 
 const SHARDS: usize = 64;
 
-type Shard = Mutex<HashMap<InodeNo, Arc<RwLock<()>>>>;
+type Shard = Mutex<HashMap<InodeNo, Arc<Known>>>;
 
-/// A lock for each inode that someone works on, and the one for renames between directories.
+/// A lock for each inode that someone works on or has open, and the one for renames between directories.
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
@@ -25,6 +26,15 @@ impl Default for Locks {
     fn default() -> Self {
         Self { inodes: std::array::from_fn(|_| Shard::default()), rename: Mutex::default() }
     }
+}
+
+/// An inode that someone works on or has open.
+#[derive(Default)]
+struct Known {
+    lock: Arc<RwLock<()>>,
+    /// How often it was locked for a change.
+    changes: AtomicU64,
+    opens: AtomicUsize,
 }
 
 /// An inode that others may read too.
@@ -42,13 +52,25 @@ pub(crate) struct Exclusive<'a> {
 struct Place<'a> {
     shard: &'a Shard,
     number: InodeNo,
+    known: Option<Arc<Known>>,
+}
+
+/// An inode that is open.
+pub(crate) struct Open(Arc<Known>);
+
+impl Open {
+    /// As long as this number stays, so does what was read of the inode under its lock.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.changes.load(Ordering::Acquire)
+    }
 }
 
 impl Locks {
     fn place(&self, number: InodeNo) -> (Place<'_>, Arc<RwLock<()>>) {
         let shard = &self.inodes[(number.0 % SHARDS as u64) as usize];
-        let lock = Arc::clone(shard.lock().entry(number).or_default());
-        (Place { shard, number }, lock)
+        let known = Arc::clone(shard.lock().entry(number).or_default());
+        let lock = Arc::clone(&known.lock);
+        (Place { shard, number, known: Some(known) }, lock)
     }
 
     pub(crate) fn shared(&self, number: InodeNo) -> Shared<'_> {
@@ -76,13 +98,37 @@ impl Locks {
         order::before_waiting();
         self.rename.lock()
     }
+
+    /// Whether someone has an inode open. It stays so as long as its lock is held.
+    pub(crate) fn is_open(&self, number: InodeNo) -> bool {
+        let shard = self.inodes[(number.0 % SHARDS as u64) as usize].lock();
+        shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
+    }
+}
+
+impl Shared<'_> {
+    /// Opens the inode.
+    pub(crate) fn open(&self) -> Open {
+        let known = self.place.known.clone().unwrap_or_default();
+        known.opens.fetch_add(1, Ordering::Relaxed);
+        Open(known)
+    }
+}
+
+impl Exclusive<'_> {
+    /// Closes the inode; says whether nobody has it open now.
+    pub(crate) fn close(&self, open: &Open) -> bool {
+        open.0.opens.fetch_sub(1, Ordering::Relaxed) == 1
+    }
 }
 
 impl Place<'_> {
-    /// The lock goes with its last user.
-    fn leave(&self) {
+    /// What is known of the inode goes with the last who works on it or has it open.
+    fn leave(&mut self) {
         let mut shard = self.shard.lock();
-        if shard.get(&self.number).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+        // The table has it, and this.
+        let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
+        if last {
             shard.remove(&self.number);
         }
     }
@@ -97,6 +143,9 @@ impl Drop for Shared<'_> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
+        if let Some(known) = &self.place.known {
+            known.changes.fetch_add(1, Ordering::Release);
+        }
         self.guard = None;
         self.place.leave();
     }

@@ -132,6 +132,29 @@ impl Inode {
         Ok(None)
     }
 
+    /// The mapping of a position from the one leaf that holds it: for a map that is about to change, and is not kept.
+    pub(super) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
+        let mut extents = Vec::new();
+        let block = self.fs.superblock.block_size.block_of(pos);
+        let end = self.leaf(block, &mut extents)?;
+        let size = self.fs.superblock.block_size;
+        let at = extents.partition_point(|extent| extent.end() <= block);
+        match extents.get(at) {
+            Some(extent) if extent.first <= block => Ok(extent.to_iomap(size)),
+            next => {
+                let end = next.map_or(end, |extent| extent.first);
+                let len = (end.0.min(u64::MAX >> size.shift()) << size.shift()) - pos.0;
+                Ok(Iomap {
+                    pos,
+                    len,
+                    addr: DevOffset(0),
+                    kind: IomapType::Hole,
+                    flags: IomapFlags::empty(),
+                })
+            }
+        }
+    }
+
     /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files.
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let size = self.fs.superblock.block_size;
@@ -163,27 +186,9 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return Ok(self.inline_map(pos));
         }
-        if let Some(map) = self.resident()? {
-            return Ok(map.lookup(pos));
-        }
-        let mut extents = Vec::new();
-        let block = self.fs.superblock.block_size.block_of(pos);
-        let end = self.leaf(block, &mut extents)?;
-        let size = self.fs.superblock.block_size;
-        let at = extents.partition_point(|extent| extent.end() <= block);
-        match extents.get(at) {
-            Some(extent) if extent.first <= block => Ok(extent.to_iomap(size)),
-            next => {
-                let end = next.map_or(end, |extent| extent.first);
-                let len = (end.0.min(u64::MAX >> size.shift()) << size.shift()) - pos.0;
-                Ok(Iomap {
-                    pos,
-                    len,
-                    addr: DevOffset(0),
-                    kind: IomapType::Hole,
-                    flags: IomapFlags::empty(),
-                })
-            }
+        match self.resident()? {
+            Some(map) => Ok(map.lookup(pos)),
+            None => self.map_by_leaf(pos),
         }
     }
 

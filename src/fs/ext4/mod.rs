@@ -23,21 +23,26 @@ mod jbd2;
 mod locks;
 mod map;
 mod mmp;
+mod names;
+mod ops;
 mod orphan;
 mod path;
 mod raw;
 mod superblock;
 mod symlink;
+mod tree;
 mod writing;
 mod xattr;
 
 use std::sync::Arc;
 
 pub use alloc::FreeSpace;
+pub use attr::SetXattr;
 pub use dir::ReadDir;
 pub use features::{Compat, Incompat, RoCompat};
 pub use inode::{Inode, InodeFlags};
-pub use jbd2::{Journal, JournalFeatures, JournalState, Recovery};
+pub use jbd2::{CommitTimer, Journal, JournalFeatures, JournalState, Recovery};
+pub use ops::{Credentials, Fallocate, Held, NewFile, RenameFlags, SetAttributes};
 pub use path::Follow;
 pub use superblock::{RecordedErrors, Superblock, Times};
 pub use writing::Clock;

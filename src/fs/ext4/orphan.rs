@@ -9,6 +9,7 @@ use zerocopy::FromBytes;
 use super::Ext4;
 use super::checksum::crc32c_raw;
 use super::disk::orphan::{MAGIC, RawOrphanTail};
+use super::disk::superblock::RawSuperblock;
 use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FileBlock, FsBlock, InodeNo};
@@ -17,6 +18,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 const MAX_LISTED: usize = 1 << 20;
 /// A larger orphan file is refused, in bytes.
 const MAX_FILE: u64 = 64 << 20;
+const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
@@ -26,18 +28,31 @@ impl Ext4 {
     /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million, or for a
     /// file above 64 MiB.
     pub fn orphans(self: &Arc<Self>) -> Result<u64> {
-        let listed = self.listed_orphans()? as u64;
-        let filed = match self.superblock.orphan_file {
-            Some(number) => self.inode(number)?.filed_orphans()?,
-            None => 0,
-        };
-        Ok(listed + filed)
+        let (listed, filed) = (self.listed_orphans()?, self.filed_orphans()?);
+        Ok((listed.len() + filed.len()) as u64)
     }
 
-    /// Follows the list: each orphan names the next in `i_dtime`.
-    fn listed_orphans(self: &Arc<Self>) -> Result<usize> {
-        let mut seen = HashSet::new();
-        let mut next = self.superblock.last_orphan;
+    /// The orphans of the orphan file.
+    pub(super) fn filed_orphans(self: &Arc<Self>) -> Result<Vec<FiledOrphan>> {
+        match self.superblock.orphan_file {
+            Some(number) => self.inode(number)?.filed_orphans(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The inode that begins the list, or 0: as the superblock is now.
+    fn newest_orphan(&self) -> Result<u32> {
+        let (block, at) = self.superblock_place();
+        let content = self.blocks.read(block, SUPERBLOCK)?;
+        let raw = RawSuperblock::ref_from_prefix(&content[at..]);
+        raw.map(|(raw, _)| raw.s_last_orphan.get())
+            .map_err(|_| SUPERBLOCK.corrupt("it is cut short"))
+    }
+
+    /// Follows the list, the newest first: each orphan names the next in `i_dtime`.
+    pub(super) fn listed_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
+        let (mut seen, mut listed) = (HashSet::new(), Vec::new());
+        let mut next = self.newest_orphan()?;
         while next != 0 {
             let number = InodeNo(u64::from(next));
             let inode = self.inode_or_orphan(number)?;
@@ -48,28 +63,37 @@ impl Ext4 {
             if seen.len() > MAX_LISTED {
                 return Err(Error::new(ErrorKind::LimitExceeded, "more than a million orphans"));
             }
+            listed.push(number);
             next = inode.raw_dtime;
         }
-        Ok(seen.len())
+        Ok(listed)
     }
 }
 
+/// An entry of the orphan file.
+pub(super) struct FiledOrphan {
+    /// The block that it stands in, and which of its entries it is.
+    pub(super) block: FsBlock,
+    pub(super) index: usize,
+    pub(super) inode: InodeNo,
+}
+
 impl Inode {
-    fn filed_orphans(&self) -> Result<u64> {
+    fn filed_orphans(&self) -> Result<Vec<FiledOrphan>> {
         let size = self.fs.superblock.block_size;
         if self.size > MAX_FILE {
             let what = format!("an orphan file of {} bytes, the limit is {MAX_FILE}", self.size);
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
-        let mut count = 0;
+        let mut filed = Vec::new();
         for block in 0..size.blocks_for(self.size) {
             let Some(home) = self.home_block(FileBlock(block))? else { break };
-            count += self.orphans_in(home)?;
+            self.orphans_in(home, &mut filed)?;
         }
-        Ok(count)
+        Ok(filed)
     }
 
-    fn orphans_in(&self, block: FsBlock) -> Result<u64> {
+    fn orphans_in(&self, block: FsBlock, filed: &mut Vec<FiledOrphan>) -> Result<()> {
         let place = FILE.inode(self.number).block(block);
         let content = self.fs.blocks.read(block, place)?;
         let Ok((entries, tail)) = RawOrphanTail::ref_from_suffix(&content) else {
@@ -90,7 +114,11 @@ impl Inode {
             }
         }
         let (entries, _) = entries.as_chunks::<4>();
-        Ok(entries.iter().filter(|entry| **entry != [0; 4]).count() as u64)
+        for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| **entry != [0; 4]) {
+            let inode = InodeNo(u32::from_le_bytes(*entry).into());
+            filed.push(FiledOrphan { block, index, inode });
+        }
+        Ok(())
     }
 }
 

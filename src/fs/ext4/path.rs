@@ -6,6 +6,7 @@ use super::inode::Inode;
 use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::FileType;
+use crate::units::InodeNo;
 
 /// How many symbolic links Linux follows on the way of one path.
 const MAX_LINKS: usize = 40;
@@ -29,6 +30,19 @@ impl Ext4 {
         self.walk(path, follow).context(|| String::from_utf8_lossy(path).into_owned())
     }
 
+    /// What a name in a directory stands for. Waits for changes of the directory that are under way.
+    ///
+    /// # Errors
+    /// Those of [`Inode::lookup`].
+    pub fn lookup(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<Inode> {
+        let _shared = self.writing().ok().map(|writing| writing.locks.shared(dir));
+        self.inode(dir)?.lookup(name)
+    }
+
+    fn step(self: &Arc<Self>, dir: &Inode, name: &[u8]) -> Result<Inode> {
+        if self.is_writable() { self.lookup(dir.number, name) } else { dir.lookup(name) }
+    }
+
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.inode(ROOT)?;
         let mut links = 0;
@@ -39,7 +53,7 @@ impl Ext4 {
             let found = match name {
                 b"." => None,
                 b".." if current.number == ROOT => None,
-                name => Some(current.lookup(name)?),
+                name => Some(self.step(&current, name)?),
             };
             let last = behind.is_empty();
             let Some(found) = found else {

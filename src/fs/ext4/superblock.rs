@@ -20,6 +20,8 @@ const STATE_ERROR: u16 = 2;
 /// `s_flags`: directory hashes are computed on unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 const REV_DYNAMIC: u32 = 1;
+/// `s_encoding_flags`: names that are not of the encoding are refused.
+const ENCODING_STRICT: u16 = 1;
 
 /// What the superblock says, every field that the rest relies on checked against the others and the device's size.
 #[derive(Clone, Debug)]
@@ -75,6 +77,8 @@ pub struct Superblock {
     pub(crate) seed: Option<MetadataSeed>,
     pub(crate) hash_seed: [u32; 4],
     pub(crate) hash_unsigned: bool,
+    /// `s_def_hash_version`: the function of directories that become hashed.
+    pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
     pub(crate) first_meta_bg: u32,
     /// Blocks kept behind each copy of the descriptors for their growth.
@@ -87,7 +91,8 @@ pub struct Superblock {
     pub(crate) mmp_block: Option<FsBlock>,
     pub(crate) mmp_interval: u16,
     pub(crate) encoding: u16,
-    pub(crate) last_orphan: u32,
+    /// Names in directories without regard to case must be of the encoding.
+    pub(crate) encoding_strict: bool,
     pub(crate) orphan_file: Option<InodeNo>,
 }
 
@@ -232,6 +237,7 @@ impl Superblock {
             seed,
             hash_seed: raw.s_hash_seed.map(|word| word.get()),
             hash_unsigned: raw.s_flags.get() & FLAG_UNSIGNED_HASH != 0,
+            hash_version: raw.s_def_hash_version,
             journal_inode: inode(raw.s_journal_inum.get())
                 .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
             first_meta_bg: raw.s_first_meta_bg.get(),
@@ -246,7 +252,7 @@ impl Superblock {
             mmp_block: incompat.contains(Incompat::MMP).then(|| FsBlock(raw.s_mmp_block.get())),
             mmp_interval: raw.s_mmp_interval.get(),
             encoding: raw.s_encoding.get(),
-            last_orphan: raw.s_last_orphan.get(),
+            encoding_strict: raw.s_encoding_flags.get() & ENCODING_STRICT != 0,
             orphan_file: inode(raw.s_orphan_file_inum.get())
                 .filter(|_| compat.contains(Compat::ORPHAN_FILE)),
         })

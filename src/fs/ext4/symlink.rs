@@ -6,6 +6,12 @@ use crate::fs::FileType;
 use crate::units::{FileBlock, FilePos};
 
 impl Inode {
+    /// Whether it is a link whose target stands in the inode.
+    pub(super) fn is_fast_symlink(&self) -> bool {
+        let short = self.size < self.i_block.len() as u64;
+        self.file_type == FileType::Symlink && short && !self.has_inline_data()
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -31,7 +37,7 @@ impl Inode {
             let mut target = vec![0; len];
             self.read_inline_data(&mut target, FilePos(0))?;
             target
-        } else if len < self.i_block.len() {
+        } else if self.is_fast_symlink() {
             self.i_block[..len].to_vec()
         } else {
             let Some(block) = self.fs_block(FileBlock(0))? else {

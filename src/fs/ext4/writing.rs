@@ -1,21 +1,23 @@
 //! A volume that is open for writing: how it becomes one, what it has besides, and how it ends.
 
+use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
 use super::alloc::Allocator;
 use super::disk::superblock::RawSuperblock;
-use super::jbd2::{self, LogWriter, Transactions};
+use super::jbd2::{self, Freed, LogWriter, Transactions};
 use super::locks::Locks;
 use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
+use crate::units::{FsBlock, InodeNo};
 
 /// `s_state`: cleanly unmounted; errors were detected.
 const STATE_VALID: u16 = 1;
@@ -54,7 +56,41 @@ pub(crate) struct Writing {
     pub(crate) alloc: Allocator,
     pub(crate) locks: Locks,
     pub(crate) clock: Clock,
+    /// What open inodes lost: whoever reads them may still be on the way to it.
+    withheld: Mutex<HashMap<InodeNo, Vec<(FsBlock, u64)>>>,
+    /// The list of orphans on the device, the newest last.
+    pub(crate) orphans: Mutex<Vec<InodeNo>>,
+    /// What the next new inode's generation is made of.
+    generations: AtomicU32,
     closed: AtomicBool,
+}
+
+impl Writing {
+    /// The generation of a new inode: file handles of one that had its number before are not valid for it.
+    pub(crate) fn generation(&self) -> u32 {
+        // Any odd step visits all numbers; this one spreads them.
+        self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
+    }
+
+    /// Blocks that a committed transaction freed can be had again; but what open inodes lost, when they are closed.
+    pub(crate) fn return_freed(&self, fs: &Ext4, freed: Vec<Freed>) {
+        let (mut free, mut withheld) = (Vec::new(), self.withheld.lock());
+        for Freed { start, count, of } in freed {
+            match of.filter(|inode| self.locks.is_open(*inode)) {
+                Some(inode) => withheld.entry(inode).or_default().push((start, count)),
+                None => free.push((start, count)),
+            }
+        }
+        drop(withheld);
+        self.alloc.committed(fs, &free);
+    }
+
+    /// An inode was closed, its lock held.
+    pub(crate) fn return_withheld(&self, fs: &Ext4, inode: InodeNo) {
+        if let Some(free) = self.withheld.lock().remove(&inode) {
+            self.alloc.committed(fs, &free);
+        }
+    }
 }
 
 impl Ext4 {
@@ -87,9 +123,20 @@ impl Ext4 {
             alloc: Allocator::load(&fs)?,
             locks: Locks::default(),
             clock,
+            withheld: Mutex::default(),
+            orphans: Mutex::default(),
+            generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
             closed: AtomicBool::new(false),
         });
-        Ok(Arc::new(fs))
+        let fs = Arc::new(fs);
+        fs.end_orphans()?;
+        Ok(fs)
+    }
+
+    /// Whether it was opened for writing.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writing.is_some()
     }
 
     /// What the volume has for writing.

@@ -8,30 +8,34 @@ use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
+use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, Xattr};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The longest value that Linux's system calls take or give; larger ones are refused here too.
-const MAX_VALUE: usize = 64 << 10;
+pub(super) const MAX_VALUE: usize = 64 << 10;
 /// What all values of an inode may have together. Their places may overlap and their inodes may be the same one, so that the
 /// space on the device is no limit.
 const MAX_VALUES: usize = 16 << 20;
 /// The longest name that they take, its prefix included.
-const MAX_FULL_NAME: usize = 255;
+pub(super) const MAX_FULL_NAME: usize = 255;
 
 /// `e_name_index`: what stands before the name in the system calls.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct NameIndex(u8);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NameIndex(pub(super) u8);
 
 impl NameIndex {
-    const ACL_ACCESS: Self = Self(2);
-    const ACL_DEFAULT: Self = Self(3);
-    const SYSTEM: Self = Self(7);
+    pub(super) const USER: Self = Self(1);
+    pub(super) const ACL_ACCESS: Self = Self(2);
+    pub(super) const ACL_DEFAULT: Self = Self(3);
+    pub(super) const TRUSTED: Self = Self(4);
+    pub(super) const SECURITY: Self = Self(6);
+    pub(super) const SYSTEM: Self = Self(7);
 
     /// `None` for an attribute that no system call shows: another index, or one that only Linux itself uses (the
     /// encryption context, 9).
-    fn prefix(self) -> Option<&'static str> {
+    pub(super) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",
             1 => "user.",
@@ -48,14 +52,16 @@ impl NameIndex {
 }
 
 /// An attribute as the list holds it.
-struct Entry<'a> {
-    index: NameIndex,
-    name: &'a [u8],
-    value: Value<'a>,
-    hash: u32,
+pub(super) struct Entry<'a> {
+    pub(super) index: NameIndex,
+    pub(super) name: &'a [u8],
+    pub(super) value: Value<'a>,
+    /// `e_hash`; 0 stands for none.
+    pub(super) hash: u32,
 }
 
-enum Value<'a> {
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
     Here(&'a [u8]),
     /// In an inode of its own, with this length.
     Inode(InodeNo, usize),
@@ -71,21 +77,21 @@ impl Entry<'_> {
     }
 
     /// `system.data`, which is the content of an inline file.
-    fn is_inline_data(&self) -> bool {
+    pub(super) fn is_inline_data(&self) -> bool {
         self.index == NameIndex::SYSTEM && self.name == b"data"
     }
 }
 
 /// A list of attributes: `list` begins with the first entry, values are counted from the start of `values`.
-struct List<'a> {
+pub(super) struct List<'a> {
     list: &'a [u8],
     values: &'a [u8],
-    place: Place,
+    pub(super) place: Place,
 }
 
 impl<'a> List<'a> {
     /// All entries, their values' places checked.
-    fn entries(&self) -> Result<Vec<Entry<'a>>> {
+    pub(super) fn entries(&self) -> Result<Vec<Entry<'a>>> {
         let place = self.place;
         let mut entries = Vec::new();
         let mut rest = self.list;
@@ -184,14 +190,14 @@ impl Inode {
     }
 
     /// The list in the inode itself.
-    fn ibody(&self) -> Option<List<'_>> {
+    pub(super) fn ibody(&self) -> Option<List<'_>> {
         let (magic, list) = self.xattr_area.split_at_checked(4)?;
         let place = Place::new("attribute in the inode").inode(self.number);
         (*magic == MAGIC.to_le_bytes()).then_some(List { list, values: list, place })
     }
 
     /// The block of attributes, checked as a whole.
-    fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
+    pub(super) fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
         let Some(number) = self.xattr_block else { return Ok(None) };
         let place = Place::new("attribute block").inode(self.number);
         let block = self.fs.blocks.read(number, place.field("i_file_acl"))?;
@@ -217,27 +223,23 @@ impl Inode {
         Ok(Some((block, number)))
     }
 
+    /// The list in a block of attributes.
+    pub(super) fn block_list<'a>(&self, block: &'a (Block, FsBlock)) -> List<'a> {
+        let (bytes, number) = block;
+        let place = Place::new("attribute").inode(self.number).block(*number);
+        List { list: &bytes[size_of::<RawXattrHeader>()..], values: bytes, place }
+    }
+
     /// Both lists, that of the inode first.
     fn lists<'a>(&'a self, block: Option<&'a (Block, FsBlock)>) -> impl Iterator<Item = List<'a>> {
-        let place = Place::new("attribute").inode(self.number);
-        let block = block.map(|(bytes, number)| List {
-            list: &bytes[size_of::<RawXattrHeader>()..],
-            values: bytes,
-            place: place.block(*number),
-        });
-        self.ibody().into_iter().chain(block)
+        self.ibody().into_iter().chain(block.map(|block| self.block_list(block)))
     }
 
     /// An attribute's value as the system calls give it, its hash verified where it has one.
     fn value(&self, entry: &Entry<'_>, place: Place) -> Result<Vec<u8>> {
         let value = match entry.value {
             Value::Here(value) => {
-                let words = value.chunks(4).map(|chunk| {
-                    let mut word = [0; 4];
-                    word[..chunk.len()].copy_from_slice(chunk);
-                    u32::from_le_bytes(word)
-                });
-                verify_hash(entry, &words, place)?;
+                verify_hash(entry, &words(value), place)?;
                 value.to_vec()
             }
             Value::Inode(number, size) => self.value_of_inode(entry, number, size, place)?,
@@ -278,21 +280,22 @@ impl Inode {
             return Err(place.corrupt(format!("inode {number} holds no value of {size} bytes")));
         }
         let value = inode.read_value(size, self.fs.superblock.block_size)?;
-        // Before reference counts, a value's inode named its owner instead, and there was no hash.
-        let owner = u64::from(inode.stat().modified.seconds as u32);
-        if owner == self.number.0 && inode.generation == self.generation {
+        if self.is_owner_of(&inode) {
             return Ok(value);
         }
-        // Values have a checksum even where nothing else has.
-        let sb = &self.fs.superblock;
-        let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
-        let computed = crc32c_raw(seed, &value);
+        let computed = value_checksum(&self.fs.superblock, &value);
         if inode.raw_atime != computed {
             let place = Place::new("attribute's value").inode(number).field("i_atime");
             return Err(place.bad_checksum(inode.raw_atime, computed));
         }
         verify_hash(entry, &std::iter::once(computed), place)?;
         Ok(value)
+    }
+
+    /// Before reference counts, a value's inode named its owner instead, and there was no hash.
+    pub(super) fn is_owner_of(&self, value: &Self) -> bool {
+        let owner = u64::from(value.stat().modified.seconds as u32);
+        owner == self.number.0 && value.generation == self.generation
     }
 
     /// The content of an inode that holds a value; these blocks are metadata.
@@ -311,6 +314,36 @@ impl Inode {
     }
 }
 
+/// The checksum of a value that has an inode of its own: also where nothing else has one.
+pub(super) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 {
+    let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
+    crc32c_raw(seed, value)
+}
+
+/// A value as the words that its hash is made of.
+fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
+    value.chunks(4).map(|chunk| {
+        let mut word = [0; 4];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u32::from_le_bytes(word)
+    })
+}
+
+/// `e_hash` of an attribute whose value stands beside it.
+pub(super) fn hash_of_value(name: &[u8], value: &[u8]) -> u32 {
+    hash(name, words(value), u32::from)
+}
+
+/// `e_hash` of an attribute whose value, with this checksum, has an inode of its own.
+pub(super) fn hash_of_checksum(name: &[u8], checksum: u32) -> u32 {
+    hash(name, std::iter::once(checksum), u32::from)
+}
+
+fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> u32 {
+    let name = name.iter().fold(0_u32, |hash, byte| hash.rotate_left(5) ^ widen(*byte));
+    value.fold(name, |hash, word| hash.rotate_left(16) ^ word)
+}
+
 /// Verifies `e_hash` against the name and the value's words; 0 stands for none.
 ///
 /// Linux once took the name's bytes as signed: both hashes are in use.
@@ -319,10 +352,7 @@ fn verify_hash(
     value: &(impl Iterator<Item = u32> + Clone),
     place: Place,
 ) -> Result<()> {
-    let of = |widen: fn(u8) -> u32| {
-        let name = entry.name.iter().fold(0_u32, |hash, byte| hash.rotate_left(5) ^ widen(*byte));
-        value.clone().fold(name, |hash, word| hash.rotate_left(16) ^ word)
-    };
+    let of = |widen| hash(entry.name, value.clone(), widen);
     let computed = of(u32::from);
     if entry.hash == 0 || entry.hash == computed || entry.hash == of(|byte| byte as i8 as u32) {
         Ok(())

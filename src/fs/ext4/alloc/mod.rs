@@ -26,7 +26,7 @@ use super::disk::superblock::RawSuperblock;
 use crate::error::Result;
 use crate::units::FsBlock;
 
-pub(crate) use blocks::{Freed, Reserve};
+pub(crate) use blocks::Freed;
 
 /// What allocation knows in memory.
 pub(crate) struct Allocator {
@@ -103,8 +103,10 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn store(&self, raw: &mut RawSuperblock) {
-        raw.s_free_blocks_count_lo.set(self.free_clusters as u32);
-        raw.s_free_blocks_count_hi.set((self.free_clusters >> 32) as u32);
+        let free_blocks =
+            self.free_clusters << (raw.s_log_cluster_size.get() - raw.s_log_block_size.get());
+        raw.s_free_blocks_count_lo.set(free_blocks as u32);
+        raw.s_free_blocks_count_hi.set((free_blocks >> 32) as u32);
         raw.s_free_inodes_count.set(self.free_inodes);
     }
 }

@@ -23,6 +23,13 @@ pub(crate) struct Times {
     pub(crate) created: Option<Timestamp>,
 }
 
+impl Times {
+    /// Of an inode that has changed now.
+    pub(crate) fn changed(now: Timestamp) -> Self {
+        Self { changed: Some(now), ..Self::default() }
+    }
+}
+
 impl InodeMut<'_> {
     /// Type and permissions, as `st_mode`.
     pub(crate) fn set_mode(&mut self, mode: u32) -> Result<()> {
@@ -87,6 +94,11 @@ impl InodeMut<'_> {
     pub(crate) fn set_links(&mut self, links: u16) -> Result<()> {
         self.fields()?.i_links_count.set(links);
         Ok(())
+    }
+
+    /// Number of names as it stands now.
+    pub(crate) fn links(&mut self) -> Result<u16> {
+        Ok(self.fields()?.i_links_count.get())
     }
 
     /// The flags as they stand now.

@@ -1,10 +1,17 @@
 //! Changing what an inode says of its file: fields, extended attributes, access lists, content that lies in the inode.
 
+mod acl;
+mod block;
+mod change;
 mod create;
 mod fields;
-
-pub(crate) use create::{Body, NewInode};
-pub(crate) use fields::Times;
-
+mod inline;
+mod lists;
+mod name;
 #[cfg(test)]
 mod tests;
+mod value;
+
+pub use change::SetXattr;
+pub(crate) use create::{Body, NewInode};
+pub(crate) use fields::Times;

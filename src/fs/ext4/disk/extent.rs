@@ -57,6 +57,16 @@ pub(crate) struct RawExtent {
 
 layout!(RawExtent: 12 { ee_len @ 4, ee_start_hi @ 6, ee_start_lo @ 8 });
 
+/// An entry of either kind, by what both begin with: the first block of the file that it stands for.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawEntry {
+    pub(crate) key: U32,
+    pub(crate) rest: [u8; 8],
+}
+
+layout!(RawEntry: 12 { rest @ 4 });
+
 /// The checksum at the end of a node's block: after `eh_max` entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -30,6 +30,13 @@ impl Ext4 {
         self.commit(newest)
     }
 
+    /// Commits what was done before; without a flush where that is committed already.
+    pub(crate) fn commit_running(&self) -> Result<()> {
+        let transactions = &self.writing()?.transactions;
+        let newest = transactions.newest();
+        if transactions.is_committed(newest) { Ok(()) } else { self.commit(newest) }
+    }
+
     /// Returns when a transaction is committed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<()> {
         let writing = self.writing()?;
@@ -37,7 +44,7 @@ impl Ext4 {
         writing.transactions.commit(tid, freeze, |_, work, frozen| {
             let written = self.write_transaction(writing, &work, frozen);
             match &written {
-                Ok(()) => writing.alloc.committed(self, &work.freed),
+                Ok(()) => writing.return_freed(self, work.freed),
                 Err(error) => self.record_abort(writing, error),
             }
             written

@@ -1,13 +1,16 @@
 //! An operation in the running transaction.
 
-use super::transactions::{Joined, Work};
+use super::transactions::{Freed, Joined, Work};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::locks::order;
 use crate::fs::ext4::writing::Writing;
-use crate::units::FsBlock;
+use crate::units::{FsBlock, InodeNo};
+
+/// How often a commit is made for want of space.
+const SPACE_ATTEMPTS: u32 = 3;
 
 /// An operation: what it changes is committed together. Made by [`Ext4::transact`].
 pub(crate) struct Handle<'a> {
@@ -16,6 +19,7 @@ pub(crate) struct Handle<'a> {
     tid: Tid,
     credits: u32,
     work: Work,
+    frees_of: Option<InodeNo>,
     /// Something was changed since the transaction was joined.
     changed: bool,
 }
@@ -33,8 +37,15 @@ impl Ext4 {
     ) -> Result<R> {
         let writing = self.writing()?;
         let tid = self.join(writing, credits)?;
-        let mut handle =
-            Handle { fs: self, writing, tid, credits, work: Work::default(), changed: false };
+        let mut handle = Handle {
+            fs: self,
+            writing,
+            tid,
+            credits,
+            work: Work::default(),
+            frees_of: None,
+            changed: false,
+        };
         let result = work(&mut handle);
         if let Err(error) = &result
             && handle.changed
@@ -43,6 +54,29 @@ impl Ext4 {
             self.abort(error);
         }
         result
+    }
+
+    /// The same for an operation that needs space: where there is none but what a commit gives back, it is done again after that.
+    ///
+    /// # Errors
+    /// As [`transact`](Self::transact), and `NoSpace` if it is of no use.
+    pub(crate) fn transact_for_space<R>(
+        &self,
+        credits: u32,
+        mut work: impl FnMut(&mut Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        for _ in 0..SPACE_ATTEMPTS {
+            match self.transact(credits, &mut work) {
+                Err(error)
+                    if error.kind() == ErrorKind::NoSpace
+                        && self.writing()?.alloc.commit_frees() =>
+                {
+                    self.commit_running()?;
+                }
+                result => return result,
+            }
+        }
+        self.transact(credits, work)
     }
 
     /// Joins the running transaction, after a commit where there is no room.
@@ -99,7 +133,12 @@ impl Handle<'_> {
 
     /// Blocks that were freed, and that nobody gets before the transaction is committed.
     pub(crate) fn release(&mut self, start: FsBlock, count: u64) {
-        self.work.freed.push((start, count));
+        self.work.freed.push(Freed { start, count, of: self.frees_of });
+    }
+
+    /// What is released from now on was the content of this inode.
+    pub(crate) fn frees_of(&mut self, inode: InodeNo) {
+        self.frees_of = Some(inode);
     }
 
     /// Ends this part of a long operation and goes on in the next transaction, if this one is full. What was done so far must be right

@@ -15,6 +15,7 @@ mod log_writer;
 mod recover;
 mod restore;
 mod superblock;
+mod timer;
 mod transactions;
 
 use std::sync::Arc;
@@ -23,7 +24,8 @@ pub(crate) use handle::Handle;
 pub(super) use log_writer::LogWriter;
 pub(super) use restore::restore;
 pub use superblock::JournalFeatures;
-pub(super) use transactions::Transactions;
+pub use timer::CommitTimer;
+pub(super) use transactions::{Freed, Transactions};
 
 use self::fast_commit::{Bounds, FastCommits};
 use self::log::Log;

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::dirty::Tid;
-use crate::units::FsBlock;
+use crate::units::{FsBlock, InodeNo};
 
 /// What a transaction did, beside the versions of blocks.
 #[derive(Debug, Default)]
@@ -18,7 +18,16 @@ pub(crate) struct Work {
     /// Blocks of metadata that it freed: what older transactions hold of them must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
     /// Ranges of blocks that it freed, of data and metadata: free for others once it is committed.
-    pub(crate) freed: Vec<(FsBlock, u64)>,
+    pub(crate) freed: Vec<Freed>,
+}
+
+/// Blocks that were freed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Freed {
+    pub(crate) start: FsBlock,
+    pub(crate) count: u64,
+    /// The inode whose content they were, where others may be reading it.
+    pub(crate) of: Option<InodeNo>,
 }
 
 impl Work {

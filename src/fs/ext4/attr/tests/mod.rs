@@ -1,4 +1,7 @@
 //! What is changed here, as e2fsck, debugfs and the kernel see it.
 
+mod acls;
 mod fields;
 mod image;
+mod inline;
+mod xattrs;

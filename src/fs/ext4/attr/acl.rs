@@ -1,0 +1,248 @@
+//! Access lists: how they and a file's permissions follow each other, and what a new file inherits; after acl(5).
+
+use zerocopy::IntoBytes;
+
+use super::super::Ext4;
+use super::super::acl::{
+    GROUP, GROUP_OBJ, MASK, OTHER, SYSCALL_VERSION, UNDEFINED_ID, USER, USER_OBJ,
+};
+use super::super::disk::xattr::{ACL_VERSION, RawAclEntry};
+use super::super::inode::Inode;
+use super::super::jbd2::Handle;
+use super::super::xattr::NameIndex;
+use super::change::SetXattr;
+use super::fields::Times;
+use super::name::Name;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::FileType;
+
+const ACCESS: Name<'_> = Name { index: NameIndex::ACL_ACCESS, name: b"" };
+const DEFAULT: Name<'_> = Name { index: NameIndex::ACL_DEFAULT, name: b"" };
+/// Length of the version and of an entry, as the system calls have them.
+const VERSION: usize = 4;
+const ENTRY: usize = 8;
+
+/// What a new inode gets from its directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    /// Its permissions and type.
+    pub(crate) mode: u32,
+    /// Its access list as it is stored, where that says more than the permissions.
+    access: Option<Vec<u8>>,
+    /// What a new directory hands down in turn.
+    default: Option<Vec<u8>>,
+}
+
+struct Entry {
+    tag: u16,
+    perm: u16,
+    id: u32,
+}
+
+/// A valid list.
+struct Acl(Vec<Entry>);
+
+impl Ext4 {
+    /// What an inode of this mode inherits from its directory. The umask holds only where the directory says nothing.
+    ///
+    /// # Errors
+    /// Those of reading attributes.
+    pub(crate) fn inherited_acl(&self, dir: &Inode, mode: u32, umask: u32) -> Result<Inherited> {
+        let file_type = FileType::from_mode(mode);
+        if file_type == Some(FileType::Symlink) {
+            return Ok(Inherited { mode, ..Inherited::default() });
+        }
+        let Some(mut acl) = Acl::of(dir, b"system.posix_acl_default")? else {
+            return Ok(Inherited { mode: mode & !(umask & 0o777), ..Inherited::default() });
+        };
+        let default = (file_type == Some(FileType::Directory)).then(|| acl.stored());
+        acl.restrict(mode);
+        let mode = acl.apply(mode);
+        let access = (!acl.is_minimal()).then(|| acl.stored());
+        Ok(Inherited { mode, access, default })
+    }
+
+    /// Gives a new inode the lists that it has inherited; its mode is the caller's.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn set_inherited(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        inherited: &Inherited,
+    ) -> Result<()> {
+        if let Some(default) = &inherited.default {
+            self.put(h, inode, &DEFAULT, default, SetXattr::Any)?;
+        }
+        let Some(access) = &inherited.access else { return Ok(()) };
+        if inherited.default.is_none() {
+            return self.put(h, inode, &ACCESS, access, SetXattr::Any);
+        }
+        let inode = inode.fs.inode_or_orphan(inode.number)?;
+        self.put(h, &inode, &ACCESS, access, SetXattr::Any)
+    }
+
+    /// Changes the access list, if there is one, to what a new mode says. The mode itself is the caller's.
+    ///
+    /// # Errors
+    /// Those of reading attributes.
+    pub(crate) fn chmod_acl(&self, h: &mut Handle<'_>, inode: &Inode, mode: u32) -> Result<()> {
+        let Some(mut acl) = Acl::of(inode, b"system.posix_acl_access")? else { return Ok(()) };
+        acl.replace(mode);
+        self.put(h, inode, &ACCESS, &acl.stored(), SetXattr::Any)
+    }
+
+    /// Sets or, if it is empty, removes the access list; the permissions follow.
+    pub(super) fn set_access_acl(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        value: &[u8],
+    ) -> Result<()> {
+        let Some(acl) = Acl::parse(value)? else {
+            return self.remove(h, inode, &ACCESS).map(|_| ());
+        };
+        if acl.is_minimal() {
+            self.remove(h, inode, &ACCESS)?;
+        } else {
+            self.put(h, inode, &ACCESS, &acl.stored(), SetXattr::Any)?;
+        }
+        let (mode, changed) = (acl.apply(inode.stat().mode), Some(h.now()));
+        self.update_inode(h, inode.number, |inode| {
+            inode.set_mode(mode)?;
+            inode.set_times(&Times { changed, ..Times::default() })
+        })
+    }
+
+    /// Sets or, if it is empty, removes what a directory hands down.
+    pub(super) fn set_default_acl(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        value: &[u8],
+    ) -> Result<()> {
+        match Acl::parse(value)? {
+            None => self.remove(h, inode, &DEFAULT).map(|_| ()),
+            Some(acl) if inode.file_type == FileType::Directory => {
+                self.put(h, inode, &DEFAULT, &acl.stored(), SetXattr::Any)
+            }
+            Some(_) => {
+                let what = "only directories hand down access lists";
+                Err(Error::new(ErrorKind::NotPermitted, what))
+            }
+        }
+    }
+}
+
+impl Acl {
+    /// The list that an inode has under this name.
+    fn of(inode: &Inode, name: &[u8]) -> Result<Option<Self>> {
+        inode.xattr(name)?.map_or(Ok(None), |value| Self::parse(&value))
+    }
+
+    /// Takes a list as the system calls have it; `None` for one without entries.
+    fn parse(value: &[u8]) -> Result<Option<Self>> {
+        let Some((version, rest)) = value.split_first_chunk::<VERSION>() else {
+            return if value.is_empty() { Ok(None) } else { Err(invalid("it is cut short")) };
+        };
+        if u32::from_le_bytes(*version) != SYSCALL_VERSION {
+            return Err(Error::unsupported("access lists of another version"));
+        }
+        if rest.len() % ENTRY != 0 {
+            return Err(invalid("an entry is cut short"));
+        }
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let (chunks, _) = rest.as_chunks::<ENTRY>();
+        let entries = chunks.iter().map(|[t0, t1, p0, p1, id @ ..]| Entry {
+            tag: u16::from_le_bytes([*t0, *t1]),
+            perm: u16::from_le_bytes([*p0, *p1]),
+            id: u32::from_le_bytes(*id),
+        });
+        let acl = Self(entries.collect());
+        acl.check()?;
+        Ok(Some(acl))
+    }
+
+    /// Owner, named users, group, named groups, mask, others, in this order; the mask only where it is needed or wanted.
+    fn check(&self) -> Result<()> {
+        let tags: Vec<_> = self.0.iter().map(|entry| entry.tag).collect();
+        let count = |tag| tags.iter().filter(|other| **other == tag).count();
+        let known = [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER];
+        if tags.iter().any(|tag| !known.contains(tag)) || !tags.is_sorted() {
+            return Err(invalid("its entries are unknown or out of order"));
+        }
+        if [USER_OBJ, GROUP_OBJ, OTHER].into_iter().any(|tag| count(tag) != 1) || count(MASK) > 1 {
+            return Err(invalid("owner, group, others or mask are there twice or not at all"));
+        }
+        if count(USER) + count(GROUP) > 0 && count(MASK) == 0 {
+            return Err(invalid("it names someone and has no mask"));
+        }
+        let named = |entry: &&Entry| matches!(entry.tag, USER | GROUP);
+        if self.0.iter().any(|entry| entry.perm > 7)
+            || self.0.iter().filter(named).any(|entry| entry.id == UNDEFINED_ID)
+        {
+            return Err(invalid("an entry has wrong permissions or nobody's id"));
+        }
+        Ok(())
+    }
+
+    /// The form on disk.
+    fn stored(&self) -> Vec<u8> {
+        let mut bytes = ACL_VERSION.to_le_bytes().to_vec();
+        for Entry { tag, perm, id } in &self.0 {
+            let raw = RawAclEntry { e_tag: (*tag).into(), e_perm: (*perm).into() };
+            bytes.extend_from_slice(raw.as_bytes());
+            if matches!(*tag, USER | GROUP) {
+                bytes.extend_from_slice(&id.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Whether the permissions say the same.
+    fn is_minimal(&self) -> bool {
+        self.0.len() == 3
+    }
+
+    /// Where the three entries are that the permissions stand for, with their place in a mode. The group's are the mask's where there
+    /// is one.
+    fn classes(&self) -> Vec<(usize, u32)> {
+        let masked = self.0.iter().any(|entry| entry.tag == MASK);
+        let shift = |entry: &Entry| match entry.tag {
+            USER_OBJ => Some(6),
+            MASK => Some(3),
+            GROUP_OBJ if !masked => Some(3),
+            OTHER => Some(0),
+            _ => None,
+        };
+        let shifts = self.0.iter().map(shift).enumerate();
+        shifts.filter_map(|(at, shift)| shift.map(|shift| (at, shift))).collect()
+    }
+
+    /// Takes away what a mode does not give.
+    fn restrict(&mut self, mode: u32) {
+        for (at, shift) in self.classes() {
+            self.0[at].perm &= (mode >> shift) as u16 & 7;
+        }
+    }
+
+    /// Gives what a mode gives.
+    fn replace(&mut self, mode: u32) {
+        for (at, shift) in self.classes() {
+            self.0[at].perm = (mode >> shift) as u16 & 7;
+        }
+    }
+
+    /// A mode with the permissions that the list gives.
+    fn apply(&self, mode: u32) -> u32 {
+        let bits = |all, (at, shift): (usize, u32)| all | u32::from(self.0[at].perm) << shift;
+        mode & !0o777 | self.classes().into_iter().fold(0, bits)
+    }
+}
+
+fn invalid(what: &'static str) -> Error {
+    Error::invalid(format!("access list: {what}"))
+}

@@ -1,0 +1,309 @@
+//! Setting and removing attributes: in the inode, else in a block, else with the value in an inode of its own.
+
+use super::super::Ext4;
+use super::super::disk::inode::GOOD_OLD_SIZE;
+use super::super::features::{Compat, Incompat};
+use super::super::inode::Inode;
+use super::super::jbd2::Handle;
+use super::super::raw::InodeMut;
+use super::super::xattr::{Entry, MAX_VALUE, NameIndex, Value, hash_of_checksum};
+use super::block::Rewritten;
+use super::fields::Times;
+use super::lists::{Home, Lists, no_room};
+use super::name::Name;
+use crate::error::{Error, ErrorKind, Result};
+use crate::units::{FsBlock, InodeNo};
+
+/// In how many groups the blocks of one value lie at most, as a rule.
+const VALUE_GROUPS: u32 = 16;
+
+/// What setting an attribute does with one that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Replaces it or makes a new one.
+    Any,
+    /// `Exists` if there is one.
+    Create,
+    /// `NoData` if there is none.
+    Replace,
+}
+
+/// What changing an attribute leaves to be dropped: where it was, and the inode of its value.
+type Old = Option<(Home, Option<InodeNo>)>;
+
+impl Ext4 {
+    /// Sets an attribute; name and value as the system calls take them. An access list changes the permissions too.
+    ///
+    /// # Errors
+    /// `OutOfRange` and `TooBig` for a name or value that no system call takes, `Unsupported` for a prefix that can not be set,
+    /// `InvalidInput` for a wrong access list, `NotPermitted` by the file's type, `NoSpace`, and those of [`SetXattr`].
+    pub(crate) fn set_xattr(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let name = Name::parse(name)?;
+        name.check_type(inode)?;
+        if value.len() > MAX_VALUE {
+            return Err(Error::new(ErrorKind::TooBig, format!("a value of {} bytes", value.len())));
+        }
+        match name.index {
+            NameIndex::ACL_ACCESS => self.set_access_acl(h, inode, value),
+            NameIndex::ACL_DEFAULT => self.set_default_acl(h, inode, value),
+            _ => self.put(h, inode, &name, value, how),
+        }
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// `NoData` where there is none, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
+    pub(crate) fn remove_xattr(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        name: &[u8],
+    ) -> Result<()> {
+        let name = Name::parse(name)?;
+        name.check_type(inode)?;
+        let removed = self.remove(h, inode, &name)?;
+        let is_acl = matches!(name.index, NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT);
+        if removed || is_acl {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NoData, "there is no such attribute"))
+    }
+
+    /// Drops what attributes an inode has outside of it, because it is deleted: it must not be used any more.
+    ///
+    /// # Errors
+    /// As [`Handle::renew`]: it is called between large values, which may be many. What is left then can be dropped later.
+    pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        let block = inode.read_xattr_block()?;
+        let mut lists = Lists::new(inode, block.as_ref())?;
+        if let Some((_, number)) = &block {
+            // Others that share the block keep its values.
+            if !self.is_shared(*number)? {
+                self.drop_values(h, inode, &mut lists, Home::Block)?;
+            }
+            self.release_xattr_block(h, inode, *number, &lists.values_of_block())?;
+            let charged = lists.charged();
+            lists.clear_block();
+            let charged = charged - lists.charged();
+            let blocks = i64::from(self.superblock.cluster_blocks) + charged;
+            self.update_inode(h, inode.number, |raw| {
+                raw.add_blocks(&self.superblock, -blocks)?;
+                raw.set_xattr_block(None)
+            })?;
+        }
+        self.drop_values(h, inode, &mut lists, Home::Inode)
+    }
+
+    /// How many blocks a change of attributes may change.
+    pub(crate) fn xattr_credits(&self, inode: &Inode) -> u32 {
+        // The inode, the old and the new block, each with bitmap and descriptor, and the superblock.
+        let mut credits = 8;
+        let sb = &self.superblock;
+        if sb.incompat.contains(Incompat::EA_INODE) {
+            let block = inode.read_xattr_block().ok().flatten();
+            let lists = Lists::new(inode, block.as_ref());
+            let values = lists.map_or(0, |lists| lists.value_inodes()) as u32;
+            let blocks = sb.block_size.blocks_for(MAX_VALUE as u64) as u32;
+            // A new value with its map, and an old one, in a few groups; the inodes of those that a new block shares with the old one.
+            credits += blocks + 4 * sb.groups.min(VALUE_GROUPS) + 8 + values;
+        }
+        credits
+    }
+
+    /// Sets an attribute whose value has the form on disk.
+    pub(super) fn put(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        name: &Name<'_>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        let block = inode.read_xattr_block()?;
+        let mut lists = Lists::new(inode, block.as_ref())?;
+        let charged = lists.charged();
+        let old = lists.take(name);
+        match (how, &old) {
+            (SetXattr::Create, Some(_)) => {
+                return Err(Error::new(ErrorKind::Exists, "the attribute is there already"));
+            }
+            (SetXattr::Replace, None) => {
+                return Err(Error::new(ErrorKind::NoData, "there is no such attribute"));
+            }
+            _ => {}
+        }
+        let (index, name) = (name.index, name.name);
+        let mut entry = Entry { index, name, value: Value::Here(value), hash: 0 };
+        let mut made = None;
+        let home = match lists.room_for(&entry) {
+            Some(home) => home,
+            None if self.superblock.incompat.contains(Incompat::EA_INODE) => {
+                entry.value = Value::Inode(InodeNo(0), value.len());
+                let home = lists.room_for(&entry).ok_or_else(|| no_room(value.len()))?;
+                let new = self.create_value(h, inode, value)?;
+                entry.value = Value::Inode(new.number, value.len());
+                entry.hash = hash_of_checksum(name, new.checksum);
+                made = Some(new.number);
+                home
+            }
+            None => return Err(no_room(value.len())),
+        };
+        lists.insert(entry, home);
+        let stored = self.store(h, inode, &lists, charged, left_of(old), made);
+        if let (Err(error), Some(made)) = (&stored, made)
+            && error.kind() == ErrorKind::NoSpace
+        {
+            self.drop_value(h, inode, made)?;
+        }
+        stored
+    }
+
+    /// Removes an attribute; says whether there was one.
+    pub(super) fn remove(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        name: &Name<'_>,
+    ) -> Result<bool> {
+        let block = inode.read_xattr_block()?;
+        let mut lists = Lists::new(inode, block.as_ref())?;
+        let charged = lists.charged();
+        let Some(old) = lists.take(name) else { return Ok(false) };
+        self.store(h, inode, &lists, charged, left_of(Some(old)), None)?;
+        Ok(true)
+    }
+
+    /// Stores changed lists. `charged` is what the inode was charged for values before; `made` is a value that is new.
+    ///
+    /// # Errors
+    /// `NoSpace`, and then everything is as before.
+    fn store(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        lists: &Lists<'_>,
+        charged: i64,
+        old: Old,
+        made: Option<InodeNo>,
+    ) -> Result<()> {
+        let area = lists.inode_area()?;
+        let mut block = inode.xattr_block;
+        if lists.block_changed() {
+            block = self.store_block(h, inode, lists, old, made)?;
+        }
+        if let Some((Home::Inode, Some(value))) = old {
+            self.drop_value(h, inode, value)?;
+        }
+        let clusters = i64::from(block.is_some()) - i64::from(inode.xattr_block.is_some());
+        let blocks = clusters * i64::from(self.superblock.cluster_blocks);
+        let change = lists.charged() - charged + blocks;
+        let changed = Some(h.now());
+        self.update_inode(h, inode.number, |raw| {
+            raw.add_blocks(&self.superblock, change)?;
+            raw.set_xattr_block(block)?;
+            raw.set_times(&Times { changed, ..Times::default() })?;
+            set_area(raw, area.as_deref());
+            Ok(())
+        })?;
+        self.say_attributes_are_used(h)
+    }
+
+    /// Stores the list in the block; gives the block that the inode has then.
+    fn store_block(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        lists: &Lists<'_>,
+        old: Old,
+        made: Option<InodeNo>,
+    ) -> Result<Option<FsBlock>> {
+        let old = old.and_then(|(home, value)| value.filter(|_| home == Home::Block));
+        let kept = lists.values_of_block();
+        let before = || kept.iter().filter(|value| Some(**value) != made).chain(&old).copied();
+        let Some(block) = inode.xattr_block else {
+            return self.create_xattr_block(h, inode, &lists.block()?).map(Some);
+        };
+        if lists.block_is_empty() {
+            let before: Vec<_> = before().collect();
+            self.release_xattr_block(h, inode, block, &before)?;
+            return Ok(None);
+        }
+        let content = lists.block()?;
+        if self.rewrite_xattr_block(h, block, &content)? == Rewritten::InPlace {
+            if let Some(value) = old {
+                self.drop_value(h, inode, value)?;
+            }
+            return Ok(Some(block));
+        }
+        // The others keep the block and what it refers to; the new one refers to it again.
+        let new = self.create_xattr_block(h, inode, &content)?;
+        for value in kept.iter().filter(|value| Some(**value) != made) {
+            self.share_value(h, *value)?;
+        }
+        let before: Vec<_> = before().collect();
+        self.release_xattr_block(h, inode, block, &before)?;
+        Ok(Some(new))
+    }
+
+    /// Drops the large values of a list one by one, each with what refers to it.
+    fn drop_values(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        lists: &mut Lists<'_>,
+        home: Home,
+    ) -> Result<()> {
+        while let Some((value, blocks)) = lists.take_large(home) {
+            if let (Home::Block, Some(block)) = (home, inode.xattr_block) {
+                self.rewrite_xattr_block(h, block, &lists.block()?)?;
+            }
+            let area = lists.inode_area()?;
+            self.update_inode(h, inode.number, |raw| {
+                raw.add_blocks(&self.superblock, -blocks)?;
+                set_area(raw, area.as_deref());
+                Ok(())
+            })?;
+            self.drop_value(h, inode, value)?;
+            let credits = self.xattr_credits(inode);
+            if h.credits_left() < credits {
+                h.renew(credits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The superblock says that there are attributes; mke2fs has said so already on any volume of today.
+    fn say_attributes_are_used(&self, h: &mut Handle<'_>) -> Result<()> {
+        if self.superblock.compat.contains(Compat::EXT_ATTR) {
+            return Ok(());
+        }
+        self.update_superblock(h, |raw| {
+            let compat = Compat::from_bits_retain(raw.s_feature_compat.get());
+            raw.s_feature_compat.set((compat | Compat::EXT_ATTR).bits());
+            Ok(())
+        })
+    }
+}
+
+/// Stores the list in the inode, where it was changed.
+pub(super) fn set_area(inode: &mut InodeMut<'_>, area: Option<&[u8]>) {
+    let at = GOOD_OLD_SIZE + inode.extra_size();
+    if let Some((to, area)) = inode.bytes().get_mut(at..).zip(area) {
+        to.copy_from_slice(area);
+    }
+}
+
+fn left_of(old: Option<(Entry<'_>, Home)>) -> Old {
+    old.map(|(entry, home)| match entry.value {
+        Value::Here(_) => (home, None),
+        Value::Inode(number, _) => (home, Some(number)),
+    })
+}

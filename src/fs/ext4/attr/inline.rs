@@ -1,0 +1,85 @@
+//! Content that lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`, which stands in the inode
+//! even where it is empty.
+
+use super::super::Ext4;
+use super::super::disk::extent;
+use super::super::features::Incompat;
+use super::super::inode::{Inode, InodeFlags};
+use super::super::jbd2::Handle;
+use super::super::xattr::{Entry, Value};
+use super::change::set_area;
+use super::fields::Times;
+use super::lists::{Home, Lists};
+use super::name::Name;
+use crate::error::Result;
+use crate::units::FilePos;
+
+/// What `i_block` holds.
+const FRONT: usize = 60;
+
+impl Ext4 {
+    /// Makes this the content of a file or link that has no blocks, in the inode; says whether it has room there. Sets the size.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn store_inline(
+        &self,
+        h: &mut Handle<'_>,
+        inode: &Inode,
+        content: &[u8],
+    ) -> Result<bool> {
+        if !self.superblock.incompat.contains(Incompat::INLINE_DATA) {
+            return Ok(false);
+        }
+        let (front, rest) = content.split_at(content.len().min(FRONT));
+        let Name { index, name } = Name::INLINE_DATA;
+        let entry = Entry { index, name, value: Value::Here(rest), hash: 0 };
+        let mut lists = Lists::new(inode, None)?;
+        lists.take(&Name::INLINE_DATA);
+        if !lists.fits(&entry, Home::Inode) {
+            return Ok(false);
+        }
+        lists.insert(entry, Home::Inode);
+        let area = lists.inode_area()?;
+        let flags = (inode.flags - InodeFlags::EXTENTS) | InodeFlags::INLINE_DATA;
+        self.update_inode(h, inode.number, |raw| {
+            let i_block = raw.i_block()?;
+            i_block.fill(0);
+            i_block[..front.len()].copy_from_slice(front);
+            raw.set_flags(flags)?;
+            raw.set_size(content.len() as u64)?;
+            set_area(raw, area.as_deref());
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Takes the content out of the inode, whose map is empty then; its size stays. The caller writes the content to blocks.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn evict_inline(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<Vec<u8>> {
+        let held = FRONT + inode.inline_rest()?.len();
+        let mut content = vec![0; held.min(usize::try_from(inode.size).unwrap_or(usize::MAX))];
+        inode.read_inline_data(&mut content, FilePos(0))?;
+        let mut lists = Lists::new(inode, None)?;
+        lists.take(&Name::INLINE_DATA);
+        let area = lists.inode_area()?;
+        let mapped = self.superblock.incompat.contains(Incompat::EXTENTS);
+        let mut flags = inode.flags - InodeFlags::INLINE_DATA;
+        flags.set(InodeFlags::EXTENTS, mapped);
+        let changed = Some(h.now());
+        self.update_inode(h, inode.number, |raw| {
+            let i_block = raw.i_block()?;
+            i_block.fill(0);
+            if mapped {
+                i_block.copy_from_slice(&extent::empty_root());
+            }
+            raw.set_flags(flags)?;
+            raw.set_times(&Times { changed, ..Times::default() })?;
+            set_area(raw, area.as_deref());
+            Ok(())
+        })?;
+        Ok(content)
+    }
+}

@@ -1,0 +1,264 @@
+//! An inode's two lists of attributes, in memory while one of them is changed, and how they are laid out.
+
+use zerocopy::IntoBytes;
+
+use super::super::blocks::Block;
+use super::super::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
+use super::super::inode::Inode;
+use super::super::superblock::Superblock;
+use super::super::xattr::{Entry, NameIndex, Value, hash_of_value};
+use super::name::Name;
+use crate::error::{Error, Place, Result};
+use crate::units::{FsBlock, InodeNo};
+
+const HEADER: usize = size_of::<RawXattrHeader>();
+/// The magic number before the list in an inode.
+const INODE_HEADER: usize = 4;
+/// The zeros that end a list.
+const END: usize = 4;
+
+/// Where an attribute stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Home {
+    Inode,
+    Block,
+}
+
+/// Both lists, and which of them was changed.
+pub(super) struct Lists<'a> {
+    inode: &'a Inode,
+    in_inode: Vec<Entry<'a>>,
+    in_block: Vec<Entry<'a>>,
+    inode_changed: bool,
+    block_changed: bool,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn new(inode: &'a Inode, block: Option<&'a (Block, FsBlock)>) -> Result<Self> {
+        let in_inode = inode.ibody().map_or(Ok(Vec::new()), |list| list.entries())?;
+        let in_block = block.map_or(Ok(Vec::new()), |block| inode.block_list(block).entries())?;
+        Ok(Self { inode, in_inode, in_block, inode_changed: false, block_changed: false })
+    }
+
+    fn superblock(&self) -> &'a Superblock {
+        &self.inode.fs.superblock
+    }
+
+    fn list(&mut self, home: Home) -> (&mut Vec<Entry<'a>>, &mut bool) {
+        match home {
+            Home::Inode => (&mut self.in_inode, &mut self.inode_changed),
+            Home::Block => (&mut self.in_block, &mut self.block_changed),
+        }
+    }
+
+    /// Takes an attribute off its list.
+    pub(super) fn take(&mut self, name: &Name<'_>) -> Option<(Entry<'a>, Home)> {
+        for home in [Home::Inode, Home::Block] {
+            let (list, changed) = self.list(home);
+            let is = |entry: &Entry<'_>| entry.index == name.index && entry.name == name.name;
+            if let Some(at) = list.iter().position(is) {
+                *changed = true;
+                return Some((list.remove(at), home));
+            }
+        }
+        None
+    }
+
+    /// Where an attribute has room: in the inode if it can, since that takes no block.
+    pub(super) fn room_for(&self, entry: &Entry<'_>) -> Option<Home> {
+        [Home::Inode, Home::Block].into_iter().find(|home| self.fits(entry, *home))
+    }
+
+    /// Whether an attribute has room there.
+    pub(super) fn fits(&self, entry: &Entry<'_>, home: Home) -> bool {
+        let (room, list) = match home {
+            Home::Inode => (self.inode.xattr_area.len().checked_sub(INODE_HEADER), &self.in_inode),
+            Home::Block => {
+                (self.superblock().block_size.bytes().checked_sub(HEADER), &self.in_block)
+            }
+        };
+        let taken: usize = list.iter().map(space).sum();
+        room.is_some_and(|room| taken + space(entry) + END <= room)
+    }
+
+    /// Adds an attribute. In a block they are sorted, which is how the kernel finds them.
+    pub(super) fn insert(&mut self, entry: Entry<'a>, home: Home) {
+        let (list, changed) = self.list(home);
+        *changed = true;
+        let at = match home {
+            Home::Inode => list.len(),
+            Home::Block => list.partition_point(|other| order(other) < order(&entry)),
+        };
+        list.insert(at, entry);
+    }
+
+    /// Takes the last attribute off a list whose value has an inode of its own; says which, and how many blocks the inode was charged.
+    pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, i64)> {
+        let charged = self.charged();
+        let (list, changed) = self.list(home);
+        let at = list.iter().rposition(|entry| matches!(entry.value, Value::Inode(..)))?;
+        *changed = true;
+        let Value::Inode(number, _) = list.remove(at).value else { return None };
+        Some((number, charged - self.charged()))
+    }
+
+    /// The inode no longer has the block.
+    pub(super) fn clear_block(&mut self) {
+        self.in_block.clear();
+    }
+
+    pub(super) fn block_changed(&self) -> bool {
+        self.block_changed
+    }
+
+    pub(super) fn block_is_empty(&self) -> bool {
+        self.in_block.is_empty()
+    }
+
+    /// The inodes of values that are named in the block.
+    pub(super) fn values_of_block(&self) -> Vec<InodeNo> {
+        values(&self.in_block).collect()
+    }
+
+    /// How many of the lists' values have inodes of their own.
+    pub(super) fn value_inodes(&self) -> usize {
+        values(&self.in_inode).chain(values(&self.in_block)).count()
+    }
+
+    /// How many blocks the inode is charged for values that have inodes of their own, shared or not.
+    pub(super) fn charged(&self) -> i64 {
+        let sb = self.superblock();
+        let all = self.in_inode.iter().chain(&self.in_block);
+        all.map(|entry| match entry.value {
+            Value::Here(_) => 0,
+            Value::Inode(_, size) => {
+                let blocks = sb.block_size.blocks_for(size as u64);
+                blocks.next_multiple_of(u64::from(sb.cluster_blocks)) as i64
+            }
+        })
+        .sum()
+    }
+
+    /// What the inode's own area is to hold, where that was changed.
+    ///
+    /// # Errors
+    /// `Corrupt` where it does not fit: values that shared their bytes.
+    pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
+        if !self.inode_changed {
+            return Ok(None);
+        }
+        let mut area = vec![0; self.inode.xattr_area.len()];
+        // An empty list has no magic number either.
+        if !self.in_inode.is_empty() {
+            let place = Place::new("attribute in the inode").inode(self.inode.number);
+            let Some((magic, list)) = area.split_at_mut_checked(INODE_HEADER) else {
+                return Err(place.corrupt("there is no room for the list"));
+            };
+            magic.copy_from_slice(&MAGIC.to_le_bytes());
+            // Hashes are for sharing, and what is in an inode is not shared.
+            lay_out(&self.in_inode, list, 0, |entry| match entry.value {
+                Value::Here(_) => 0,
+                Value::Inode(..) => entry.hash,
+            })
+            .map_err(|what| place.corrupt(what))?;
+        }
+        Ok(Some(area))
+    }
+
+    /// What a block of attributes is to hold, with a reference count of one, not sealed yet.
+    ///
+    /// # Errors
+    /// As [`inode_area`](Self::inode_area).
+    pub(super) fn block(&self) -> Result<Vec<u8>> {
+        let mut block = vec![0; self.superblock().block_size.bytes()];
+        let hash_of = |entry: &Entry<'_>| match entry.value {
+            Value::Here(value) => hash_of_value(entry.name, value),
+            Value::Inode(..) => entry.hash,
+        };
+        // One hash that is not known makes that of the block useless: zero.
+        let hashes = self.in_block.iter().map(hash_of);
+        let all = hashes.clone().fold(0_u32, |all, hash| all.rotate_left(16) ^ hash);
+        let known = hashes.clone().all(|hash| hash != 0);
+        let header = RawXattrHeader {
+            h_magic: MAGIC.into(),
+            h_refcount: 1.into(),
+            h_blocks: 1.into(),
+            h_hash: if known { all.into() } else { 0.into() },
+            h_checksum: 0.into(),
+            h_reserved: [0.into(); 3],
+        };
+        block[..HEADER].copy_from_slice(header.as_bytes());
+        let place = Place::new("attribute block").inode(self.inode.number);
+        lay_out(&self.in_block, &mut block, HEADER, hash_of).map_err(|what| place.corrupt(what))?;
+        Ok(block)
+    }
+}
+
+fn values<'a>(list: &'a [Entry<'_>]) -> impl Iterator<Item = InodeNo> + 'a {
+    list.iter().filter_map(|entry| match entry.value {
+        Value::Here(_) => None,
+        Value::Inode(number, _) => Some(number),
+    })
+}
+
+fn order<'a>(entry: &'a Entry<'_>) -> (NameIndex, usize, &'a [u8]) {
+    (entry.index, entry.name.len(), entry.name)
+}
+
+/// What an attribute takes: entry, name and value, each padded to 4 bytes.
+fn space(entry: &Entry<'_>) -> usize {
+    let value = match entry.value {
+        Value::Here(value) => value.len().next_multiple_of(4),
+        Value::Inode(..) => 0,
+    };
+    size_of::<RawXattrEntry>() + entry.name.len().next_multiple_of(4) + value
+}
+
+/// Writes a list into `area`, which is zero from `first` on: entries from there upwards, values from the end downwards, their places
+/// counted from the start.
+fn lay_out(
+    list: &[Entry<'_>],
+    area: &mut [u8],
+    first: usize,
+    hash_of: impl Fn(&Entry<'_>) -> u32,
+) -> Result<(), &'static str> {
+    let taken: usize = list.iter().map(space).sum();
+    if first + taken + END > area.len() {
+        return Err("values that share their bytes do not fit when they no longer do");
+    }
+    let (mut at, mut end) = (first, area.len());
+    for entry in list {
+        let mut raw = RawXattrEntry {
+            e_name_len: entry.name.len() as u8,
+            e_name_index: entry.index.0,
+            e_value_offs: 0.into(),
+            e_value_inum: 0.into(),
+            e_value_size: 0.into(),
+            e_hash: hash_of(entry).into(),
+        };
+        match entry.value {
+            Value::Here(b"") => {}
+            Value::Here(value) => {
+                end -= value.len().next_multiple_of(4);
+                area[end..end + value.len()].copy_from_slice(value);
+                raw.e_value_offs.set(end as u16);
+                raw.e_value_size.set(value.len() as u32);
+            }
+            Value::Inode(number, size) => {
+                raw.e_value_inum.set(number.0 as u32);
+                raw.e_value_size.set(size as u32);
+            }
+        }
+        let name = at + size_of::<RawXattrEntry>();
+        area[at..name].copy_from_slice(raw.as_bytes());
+        area[name..name + entry.name.len()].copy_from_slice(entry.name);
+        at = name + entry.name.len().next_multiple_of(4);
+    }
+    Ok(())
+}
+
+/// The error where neither list has room for an attribute.
+pub(super) fn no_room(value: usize) -> Error {
+    let what = format!("neither inode nor block has room for a value of {value} bytes");
+    Error::new(crate::error::ErrorKind::NoSpace, what)
+}

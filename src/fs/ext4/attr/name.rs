@@ -1,0 +1,58 @@
+//! Names of attributes: from the system calls' form to that on disk.
+
+use super::super::inode::Inode;
+use super::super::xattr::{MAX_FULL_NAME, NameIndex};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::FileType;
+
+/// A name as the lists hold it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name<'a> {
+    pub(super) index: NameIndex,
+    pub(super) name: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// The content of an inline file.
+    pub(super) const INLINE_DATA: Self = Self { index: NameIndex::SYSTEM, name: b"data" };
+
+    /// Takes a name apart.
+    ///
+    /// # Errors
+    /// As Linux: `OutOfRange` for one that is empty or longer than 255 bytes, `InvalidInput` for a prefix alone, `Unsupported` for any
+    /// other prefix. Of those with `system.` only access lists can be changed.
+    pub(super) fn parse(full: &'a [u8]) -> Result<Self> {
+        let len = full.len();
+        if !(1..=MAX_FULL_NAME).contains(&len) {
+            return Err(Error::new(ErrorKind::OutOfRange, format!("a name of {len} bytes")));
+        }
+        for index in [NameIndex::ACL_ACCESS, NameIndex::ACL_DEFAULT] {
+            if index.prefix().is_some_and(|whole| whole.as_bytes() == full) {
+                return Ok(Self { index, name: b"" });
+            }
+        }
+        for index in [NameIndex::USER, NameIndex::TRUSTED, NameIndex::SECURITY] {
+            let prefix = index.prefix().unwrap_or_default();
+            match full.strip_prefix(prefix.as_bytes()) {
+                Some(b"") => return Err(Error::invalid(format!("no name behind {prefix}"))),
+                Some(name) => return Ok(Self { index, name }),
+                None => {}
+            }
+        }
+        let name = String::from_utf8_lossy(full).into_owned();
+        Err(Error::unsupported(format!("attribute {name} can not be set or removed")))
+    }
+
+    /// Refuses what the type of a file does not allow.
+    pub(super) fn check_type(&self, inode: &Inode) -> Result<()> {
+        let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
+        match (self.index, inode.file_type) {
+            (NameIndex::USER, FileType::Regular | FileType::Directory) => Ok(()),
+            (NameIndex::USER, _) => refuse("only files and directories have attributes of users"),
+            (NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT, FileType::Symlink) => {
+                Err(Error::unsupported("a symbolic link has no access list"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

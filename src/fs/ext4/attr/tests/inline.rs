@@ -1,0 +1,73 @@
+//! Content in the inode, and attributes beside it.
+
+use super::image::{Image, Rng};
+use super::xattrs::{find, remove, set};
+use crate::fs::ext4::attr::SetXattr;
+use crate::units::FilePos;
+
+const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
+
+/// What has room is stored whole, an attribute beside it does not move a byte of it, and the kernel reads and writes it as its own.
+#[test]
+fn small_files_are_kept_in_the_inode() {
+    let image = Image::with_files(KIND, &["a", "b"]);
+    let fs = image.open();
+    let mut rng = Rng(3);
+    // 256 bytes less 128, 32 of fields, magic, entry with its name, and the end: 68 are left behind the 60.
+    let mut last = Vec::new();
+    for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
+        let content = rng.bytes(len);
+        let inode = find(&fs, "a");
+        let fitted = fs.transact(1, |h| fs.store_inline(h, &inode, &content)).unwrap();
+        assert_eq!(fitted, len <= 128, "{len} bytes");
+        if fitted {
+            last = content;
+        }
+        let inode = find(&fs, "a");
+        let mut read = vec![0; last.len()];
+        inode.read_inline_data(&mut read, FilePos(0)).unwrap();
+        assert!(read == last && inode.size() == last.len() as u64);
+    }
+    let content = rng.bytes(70);
+    let inode = find(&fs, "a");
+    assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &content)).unwrap());
+    set(&fs, "a", b"user.beside", &[7; 12], SetXattr::Create).unwrap();
+    assert!(find(&fs, "a").xattr_block.is_none());
+    set(&fs, "a", b"user.away", &[8; 300], SetXattr::Create).unwrap();
+    assert!(find(&fs, "a").xattr_block.is_some());
+    remove(&fs, "a", b"user.beside").unwrap();
+    // Content takes the room that the attribute has left.
+    let content = rng.bytes(128);
+    let inode = find(&fs, "a");
+    assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &content)).unwrap());
+    fs.close().unwrap();
+    drop(fs);
+    image.fsck();
+    let Some(mount) = image.mount() else { return };
+    assert!(std::fs::read(mount.path("a")).unwrap() == content);
+    std::fs::write(mount.path("a"), b"written by the kernel").unwrap();
+    drop(mount);
+    image.fsck();
+}
+
+/// Content that is taken out leaves an empty map, and the attributes.
+#[test]
+fn content_is_taken_out_of_the_inode() {
+    let image = Image::with_files(KIND, &["a", "b"]);
+    let fs = image.open();
+    for content in [&b""[..], &[5; 60], &[6; 90]] {
+        let inode = find(&fs, "a");
+        assert!(fs.transact(1, |h| fs.store_inline(h, &inode, content)).unwrap());
+        set(&fs, "a", b"user.x", b"y", SetXattr::Any).unwrap();
+        let inode = find(&fs, "a");
+        let taken = fs.transact(1, |h| fs.evict_inline(h, &inode)).unwrap();
+        assert!(taken == content);
+        let inode = find(&fs, "a");
+        assert!(!inode.has_inline_data() && inode.size() == content.len() as u64);
+        assert_eq!(inode.xattr(b"user.x").unwrap().as_deref(), Some(&b"y"[..]));
+        assert_eq!(inode.fs_block(crate::units::FileBlock(0)).unwrap(), None);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    image.fsck();
+}

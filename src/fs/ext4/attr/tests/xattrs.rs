@@ -1,0 +1,256 @@
+//! Attributes that we set and remove, against a model and the kernel.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::image::{Image, Rng};
+use crate::ErrorKind;
+use crate::error::Result;
+use crate::fs::ext4::attr::SetXattr;
+use crate::fs::ext4::{Ext4, Follow, Inode};
+
+type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const FILES: [&str; 3] = ["a", "b", "c"];
+const KINDS: [&str; 8] = [
+    "-t ext4 -b 4096 -I 128",
+    "-t ext4 -b 1024 -I 256",
+    "-t ext4 -b 4096 -I 1024 -O inline_data",
+    "-t ext4 -b 1024 -I 256 -O inline_data,ea_inode",
+    "-t ext4 -b 4096 -I 256 -O ea_inode",
+    "-t ext4 -b 1024 -I 128 -O ea_inode,^metadata_csum,^64bit",
+    "-t ext4 -b 4096 -O ea_inode,bigalloc -C 16384",
+    "-t ext3 -b 1024 -O ea_inode",
+];
+
+pub(super) fn find(fs: &Arc<Ext4>, path: &str) -> Inode {
+    fs.resolve(path.as_bytes(), Follow::NotLast).unwrap()
+}
+
+pub(super) fn set(
+    fs: &Arc<Ext4>,
+    path: &str,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
+) -> Result<()> {
+    let inode = find(fs, path);
+    fs.transact(fs.xattr_credits(&inode), |h| fs.set_xattr(h, &inode, name, value, how))
+}
+
+pub(super) fn remove(fs: &Arc<Ext4>, path: &str, name: &[u8]) -> Result<()> {
+    let inode = find(fs, path);
+    fs.transact(fs.xattr_credits(&inode), |h| fs.remove_xattr(h, &inode, name))
+}
+
+fn ours(inode: &Inode) -> Attributes {
+    inode.xattrs().unwrap().into_iter().map(|xattr| (xattr.name, xattr.value)).collect()
+}
+
+fn kernels(path: &Path) -> Attributes {
+    let mut names = vec![0; 64 << 10];
+    let len = rustix::fs::llistxattr(path, &mut names).unwrap();
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| {
+            let mut value = vec![0; 64 << 10];
+            let len = rustix::fs::lgetxattr(path, name, &mut value).unwrap();
+            value.truncate(len);
+            (name.to_vec(), value)
+        })
+        .collect()
+}
+
+/// Any sequence of setting and removing leaves what a map would hold, an attribute that finds no room leaves everything as it was, and
+/// e2fsck and the kernel agree.
+#[test]
+fn attributes_follow_a_model() {
+    for (seed, kind) in (1..).zip(KINDS) {
+        let image = Image::with_files(kind, &FILES);
+        let mut rng = Rng(seed);
+        let mut model: BTreeMap<&str, Attributes> =
+            FILES.iter().chain(&["dir"]).map(|file| (*file, Attributes::new())).collect();
+        let paths: Vec<_> = model.keys().copied().collect();
+        let large = kind.contains("ea_inode");
+        let mut refused = 0;
+        for _ in 0..2 {
+            let fs = image.open();
+            for step in 0..150 {
+                let path = paths[rng.below(paths.len())];
+                let prefix = ["user.", "trusted.", "security."][rng.below(3)];
+                let name = format!("{prefix}{}", "name".repeat(rng.below(8) + 1)).into_bytes();
+                let context = format!("{kind}, seed {seed}, step {step}, {path}");
+                let held = model.get_mut(path).unwrap();
+                if rng.below(4) == 0 {
+                    let removed = remove(&fs, path, &name).map_err(|error| error.kind());
+                    let expected = held.remove(&name).map(|_| ()).ok_or(ErrorKind::NoData);
+                    assert_eq!(removed, expected, "{context}");
+                } else {
+                    let most = [8, 100, 500, 3000, 65_537][rng.below(if large { 5 } else { 4 })];
+                    let len = rng.below(most);
+                    let value = rng.bytes(len);
+                    match set(&fs, path, &name, &value, SetXattr::Any) {
+                        Ok(()) => drop(held.insert(name, value)),
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::NoSpace, "{context}: {error}");
+                            refused += 1;
+                        }
+                    }
+                }
+                assert!(ours(&find(&fs, path)) == *held, "{context}");
+            }
+            fs.close().unwrap();
+            drop(fs);
+            image.fsck();
+        }
+        assert!(large || refused > 0, "{kind}: some had no room");
+        let Some(mount) = image.mount() else { continue };
+        for (path, held) in &model {
+            assert!(kernels(&mount.path(path)) == *held, "{kind}, seed {seed}: {path}");
+            if *path != "dir" {
+                assert_eq!(std::fs::read(mount.path(path)).unwrap(), path.as_bytes(), "{kind}");
+            }
+        }
+    }
+}
+
+/// The same steps give the same answers as the kernel's, down to the byte where there is no more room.
+#[test]
+fn the_kernel_refuses_the_same() {
+    for (seed, kind) in (100..).zip(&KINDS[..3]) {
+        let (image, other) = (Image::with_files(kind, &FILES), Image::with_files(kind, &FILES));
+        let Some(mount) = other.mount() else { return };
+        let fs = image.open();
+        let mut rng = Rng(seed);
+        for step in 0..300 {
+            let path = FILES[rng.below(3)];
+            let name = format!("user.{}", "n".repeat(rng.below(10)));
+            let most = [8, 40, 200, 1000, 4000][rng.below(5)];
+            let len = rng.below(most);
+            let value = rng.bytes(len);
+            let at = mount.path(path);
+            let (how, flag) = [
+                (SetXattr::Any, rustix::fs::XattrFlags::empty()),
+                (SetXattr::Create, rustix::fs::XattrFlags::CREATE),
+                (SetXattr::Replace, rustix::fs::XattrFlags::REPLACE),
+            ][rng.below(5).saturating_sub(2)];
+            let (ours, kernels) = if rng.below(4) == 0 {
+                (remove(&fs, path, name.as_bytes()), rustix::fs::lremovexattr(&at, name.as_str()))
+            } else {
+                (
+                    set(&fs, path, name.as_bytes(), &value, how),
+                    rustix::fs::lsetxattr(&at, name.as_str(), &value, flag),
+                )
+            };
+            assert_eq!(
+                ours.map_err(|error| error.errno().0),
+                kernels.map_err(|error| error.raw_os_error()),
+                "{kind}, seed {seed}, step {step}: {path} {name} {len} {how:?}"
+            );
+        }
+        for path in FILES {
+            assert!(ours(&find(&fs, path)) == kernels(&mount.path(path)), "{kind}: {path}");
+        }
+    }
+}
+
+/// Names and values that Linux refuses are refused with its errno.
+#[test]
+fn refusals_are_those_of_the_kernel() {
+    let kind = "-t ext4 -O ea_inode";
+    let (image, other) = (Image::with_files(kind, &FILES), Image::with_files(kind, &FILES));
+    let Some(mount) = other.mount() else { return };
+    let fs = image.open();
+    let long = format!("user.{}", "x".repeat(251));
+    let value = vec![1; 65_537];
+    for (path, name, len) in [
+        ("a", long.as_str(), 1),
+        ("a", &long[..255], 1),
+        ("a", "user.", 1),
+        ("a", "user.x", 65_537),
+        ("a", "user.x", 65_536),
+        ("a", "nobody.x", 1),
+        ("a", "system.x", 1),
+        ("a", "system.data", 1),
+        ("a", "plain", 1),
+        ("link", "user.x", 1),
+        ("link", "trusted.x", 1),
+        ("link", "system.posix_acl_access", 0),
+        ("a", "system.posix_acl_access", 1),
+        ("a", "system.posix_acl_access", 4),
+        ("a", "system.posix_acl_access", 0),
+    ] {
+        let value = &value[..len];
+        let ours = set(&fs, path, name.as_bytes(), value, SetXattr::Any);
+        let flags = rustix::fs::XattrFlags::empty();
+        let kernels = rustix::fs::lsetxattr(mount.path(path), name, value, flags);
+        let errno = |error: crate::Error| error.errno().0;
+        let context = format!("{path} {name:.30} {len}");
+        assert_eq!(ours.map_err(errno), kernels.map_err(|e| e.raw_os_error()), "set {context}");
+        let ours = remove(&fs, path, name.as_bytes());
+        let kernels = rustix::fs::lremovexattr(mount.path(path), name);
+        assert_eq!(ours.map_err(errno), kernels.map_err(|e| e.raw_os_error()), "remove {context}");
+    }
+    fs.close().unwrap();
+    image.fsck();
+}
+
+/// Inodes that the kernel gave one block, and values that it gave one inode, are told apart when one of them changes.
+#[test]
+fn what_the_kernel_shared_is_told_apart() {
+    for kind in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ea_inode", "-t ext4 -I 128 -O ea_inode"] {
+        let names: Vec<_> = (0..12).map(|number| format!("file-{number}")).collect();
+        let files: Vec<_> = names.iter().map(String::as_str).collect();
+        let image = Image::with_files(kind, &files);
+        let Some(mount) = image.mount() else { return };
+        let mut rng = Rng(7);
+        let value = rng.bytes(500);
+        let large = rng.bytes(9000);
+        let flags = rustix::fs::XattrFlags::empty();
+        for file in &files {
+            let path = mount.path(file);
+            rustix::fs::lsetxattr(&path, "user.one", &value[..300], flags).unwrap();
+            rustix::fs::lsetxattr(&path, "user.two", &value, flags).unwrap();
+            if kind.contains("ea_inode") {
+                rustix::fs::lsetxattr(&path, "user.large", &large, flags).unwrap();
+            }
+        }
+        let before = kernels(&mount.path(files[0]));
+        drop(mount);
+        let fs = image.open();
+        let blocks: Vec<_> = files.iter().map(|file| find(&fs, file).xattr_block).collect();
+        assert!(blocks[0].is_some() && blocks.iter().all(|block| *block == blocks[0]));
+        set(&fs, files[0], b"user.two", b"another", SetXattr::Replace).unwrap();
+        remove(&fs, files[1], b"user.two").unwrap();
+        set(&fs, files[2], b"user.three", b"3", SetXattr::Create).unwrap();
+        for name in before.keys() {
+            remove(&fs, files[3], name).unwrap();
+        }
+        for file in &files[4..8] {
+            let inode = find(&fs, file);
+            fs.transact(fs.xattr_credits(&inode), |h| fs.drop_xattrs(h, &inode)).unwrap();
+            // What lies in the inode goes with the inode, which stays here.
+            fs.transact(1, |h| {
+                fs.update_inode(h, inode.number, |raw| {
+                    let at = 128 + raw.extra_size();
+                    raw.bytes().get_mut(at..).unwrap_or_default().fill(0);
+                    Ok(())
+                })
+            })
+            .unwrap();
+        }
+        fs.close().unwrap();
+        drop(fs);
+        image.fsck();
+        let mount = image.mount().unwrap();
+        let mut expected: Vec<_> = vec![before; files.len()];
+        expected[0].insert(b"user.two".to_vec(), b"another".to_vec());
+        expected[1].remove(&b"user.two"[..]);
+        expected[2].insert(b"user.three".to_vec(), b"3".to_vec());
+        expected[3..8].fill(Attributes::new());
+        for (file, expected) in files.iter().zip(expected) {
+            assert!(kernels(&mount.path(file)) == expected, "{kind}: {file}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Large values: each in an inode of its own, which several attributes may share.
+//!
+//! Its time stamps are none: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
+//! blocks are metadata and go through the journal.
+
+use super::super::Ext4;
+use super::super::alloc::Freed;
+use super::super::inode::{Inode, InodeFlags};
+use super::super::jbd2::Handle;
+use super::super::raw::InodeMut;
+use super::super::xattr::value_checksum;
+use super::create::{Body, NewInode};
+use super::fields::Times;
+use crate::error::{Place, Result};
+use crate::fs::Timestamp;
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+/// Type and permissions of such an inode.
+const MODE: u32 = 0o100_600;
+
+/// The longest value that the format knows.
+const MOST: u64 = 16 << 20;
+
+/// A value that was given an inode.
+pub(super) struct Made {
+    pub(super) number: InodeNo,
+    pub(super) checksum: u32,
+}
+
+impl Ext4 {
+    /// Gives a value, which is not empty, an inode that one attribute refers to.
+    ///
+    /// # Errors
+    /// `NoSpace`, and then everything is as before.
+    pub(super) fn create_value(
+        &self,
+        h: &mut Handle<'_>,
+        owner: &Inode,
+        value: &[u8],
+    ) -> Result<Made> {
+        let checksum = value_checksum(&self.superblock, value);
+        let number = self.allocate_inode(h, owner.number, false)?;
+        let made = self.fill_value(h, owner, number, value, checksum);
+        if made.is_err() {
+            self.free_inode(h, number, false)?;
+        }
+        made.map(|()| Made { number, checksum })
+    }
+
+    fn fill_value(
+        &self,
+        h: &mut Handle<'_>,
+        owner: &Inode,
+        number: InodeNo,
+        value: &[u8],
+        checksum: u32,
+    ) -> Result<()> {
+        let runs = self.allocate_runs(h, number, value)?;
+        let stat = owner.stat();
+        let new = NewInode {
+            mode: MODE,
+            uid: stat.uid,
+            gid: stat.gid,
+            links: 1,
+            flags: InodeFlags::EA_INODE,
+            time: h.now(),
+            // The older form is known by a generation that is the owner's.
+            generation: !owner.generation,
+            project: stat.project.unwrap_or(0),
+            body: Body::Mapped,
+        };
+        self.init_inode(h, number, &new)?;
+        let mut first = FileBlock(0);
+        for (start, len) in &runs {
+            let inode = owner.fs.inode(number)?;
+            let (start, len, state) = (*start, *len, ExtentState::Written);
+            let mapped = self.map_extent(h, &inode, Extent { first, start, len, state });
+            if mapped.is_err() {
+                // Nothing was written to the blocks, and the inode goes too.
+                self.unmap_value(h, &owner.fs.inode(number)?)?;
+                for (start, len) in runs.iter().skip_while(|run| run.0 != start) {
+                    self.free_blocks(h, *start, u64::from(*len), Freed::Data)?;
+                }
+                return mapped;
+            }
+            first.0 += u64::from(len);
+        }
+        let blocks =
+            runs.iter().flat_map(|(start, len)| (start.0..start.0 + u64::from(*len)).map(FsBlock));
+        for (block, part) in blocks.zip(value.chunks(self.superblock.block_size.bytes())) {
+            h.create(block, |bytes| bytes[..part.len()].copy_from_slice(part))?;
+        }
+        self.update_inode(h, number, |inode| {
+            let stamp =
+                |seconds: u32| Some(Timestamp { seconds: (seconds as i32).into(), nanoseconds: 0 });
+            inode.set_size(value.len() as u64)?;
+            inode.set_times(&Times { accessed: stamp(checksum), ..Times::default() })?;
+            set_references(inode, 1)
+        })
+    }
+
+    /// Blocks for a value, in as many runs as it takes; none if they do not suffice.
+    fn allocate_runs(
+        &self,
+        h: &mut Handle<'_>,
+        number: InodeNo,
+        value: &[u8],
+    ) -> Result<Vec<(FsBlock, u32)>> {
+        let mut runs: Vec<(FsBlock, u32)> = Vec::new();
+        let mut goal = self.goal_of(number);
+        let mut left = self.superblock.block_size.blocks_for(value.len() as u64) as u32;
+        while left > 0 {
+            match self.allocate_blocks(h, goal, left) {
+                Ok((start, len)) => {
+                    // Of a cluster the last blocks may be left over.
+                    runs.push((start, len.min(left)));
+                    left = left.saturating_sub(len);
+                    goal = FsBlock(start.0 + u64::from(len));
+                }
+                Err(error) => {
+                    for (start, len) in runs {
+                        self.free_blocks(h, start, u64::from(len), Freed::Data)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// One more attribute has the value of this inode.
+    pub(super) fn share_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
+        self.update_inode(h, number, |inode| {
+            check_value(inode, number)?;
+            let references = references(inode)?;
+            set_references(inode, references.saturating_add(1))
+        })
+    }
+
+    /// An attribute no longer has the value of this inode, which goes with its last one.
+    pub(super) fn drop_value(
+        &self,
+        h: &mut Handle<'_>,
+        owner: &Inode,
+        number: InodeNo,
+    ) -> Result<()> {
+        let value = owner.fs.inode(number)?;
+        let counted = !owner.is_owner_of(&value);
+        let last = self.update_inode(h, number, |inode| {
+            check_value(inode, number)?;
+            let left = if counted { references(inode)?.saturating_sub(1) } else { 0 };
+            set_references(inode, left)?;
+            Ok(left == 0)
+        })?;
+        if !last {
+            return Ok(());
+        }
+        self.unmap_value(h, &value)?;
+        let now = h.now().seconds as u32;
+        self.update_inode(h, number, |inode| {
+            inode.set_links(0)?;
+            inode.set_size(0)?;
+            inode.set_dtime(now)
+        })?;
+        self.free_inode(h, number, false)
+    }
+
+    fn unmap_value(&self, h: &mut Handle<'_>, value: &Inode) -> Result<()> {
+        // What the journal holds of these blocks must not come back over the data of who gets them next.
+        let count = self.superblock.block_size.blocks_for(value.size.min(MOST));
+        for block in (0..count).map(FileBlock) {
+            if let Some(block) = value.home_block(block)? {
+                h.forget(block);
+            }
+        }
+        self.unmap_range(h, value, FileBlock(0)..FileBlock(u64::from(u32::MAX)))
+    }
+}
+
+fn check_value(inode: &mut InodeMut<'_>, number: InodeNo) -> Result<()> {
+    if inode.flags()?.contains(InodeFlags::EA_INODE) {
+        return Ok(());
+    }
+    let place = Place::new("attribute").field("e_value_inum");
+    Err(place.corrupt(format!("inode {number} holds no value")))
+}
+
+fn references(inode: &mut InodeMut<'_>) -> Result<u64> {
+    let fields = inode.fields()?;
+    Ok(u64::from(fields.i_ctime.get()) << 32 | u64::from(fields.i_version_lo.get()))
+}
+
+fn set_references(inode: &mut InodeMut<'_>, count: u64) -> Result<()> {
+    let high = Timestamp { seconds: ((count >> 32) as i32).into(), nanoseconds: 0 };
+    inode.set_times(&Times { changed: Some(high), ..Times::default() })?;
+    inode.fields()?.i_version_lo.set(count as u32);
+    Ok(())
+}

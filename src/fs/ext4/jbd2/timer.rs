@@ -1,0 +1,62 @@
+//! Commits what nobody asked for, after some seconds, and keeps room in the log.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Errno, Error, Result};
+use crate::fs::ext4::Ext4;
+
+/// A thread that commits in intervals, until this is dropped. It holds no volume but while it commits.
+pub struct CommitTimer {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    told: Condvar,
+}
+
+impl CommitTimer {
+    /// Commits the transactions of a volume, each at most this long after its beginning.
+    ///
+    /// # Errors
+    /// `Io` where there can be no more threads.
+    pub fn start(fs: &Arc<Ext4>, interval: Duration) -> Result<Self> {
+        let (fs, stop) = (Arc::downgrade(fs), Arc::new(Stop::default()));
+        let own = Arc::clone(&stop);
+        let run = move || own.run(&fs, interval);
+        let thread = std::thread::Builder::new().name("ironmap-commit".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| {
+            Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)), "thread")
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Stop {
+    fn run(&self, fs: &Weak<Ext4>, interval: Duration) {
+        let mut stopped = self.stopped.lock();
+        while !*stopped {
+            self.told.wait_for(&mut stopped, interval);
+            // What fails aborts the journal, and whoever asks next hears of it.
+            if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
+                let _ = fs.commit_running().and_then(|()| fs.make_room());
+            }
+        }
+    }
+}
+
+impl Drop for CommitTimer {
+    fn drop(&mut self) {
+        *self.stop.stopped.lock() = true;
+        self.stop.told.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

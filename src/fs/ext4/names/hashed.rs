@@ -1,0 +1,215 @@
+//! Names added to the leaves of a hash tree, and the growth of its nodes.
+
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::super::Ext4;
+use super::super::casefold::Wanted;
+use super::super::dir::{Area, HEADER, Home, raw_record_length};
+use super::super::disk::dir::{
+    DX_NODE_COUNT_OFFSET, DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDirEntry, RawDxCount,
+    RawDxEntry, RawDxRootInfo,
+};
+use super::super::hash::NameHash;
+use super::super::htree::{ENTRY, dx_offset, dx_position};
+use super::super::inode::Inode;
+use super::super::jbd2::Handle;
+use super::super::superblock::Superblock;
+use super::{Addition, PLACE, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::units::{FileBlock, FsBlock};
+
+/// The way from the root to the leaf of a hash.
+pub(super) struct Path {
+    pub(super) hash: NameHash,
+    /// From the root down; never empty.
+    nodes: SmallVec<[Node; 3]>,
+    pub(super) leaf: Area,
+}
+
+/// A node on the way.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    block: FileBlock,
+    at: FsBlock,
+    /// Which of its entries leads on.
+    entry: usize,
+    count: usize,
+    /// The hash of the entry behind that one.
+    next: Option<u32>,
+}
+
+impl Node {
+    fn is_full(&self, sb: &Superblock) -> bool {
+        self.count >= sb.dx_limit(dx_offset(self.block))
+    }
+
+    /// Whether an entry with this hash may stand behind the one that leads on.
+    pub(super) fn takes(&self, hash: u32) -> bool {
+        self.next.is_none_or(|next| hash <= next)
+    }
+}
+
+impl Path {
+    pub(super) fn parent(&self) -> &Node {
+        &self.nodes[self.nodes.len() - 1]
+    }
+}
+
+impl Ext4 {
+    /// Adds a name to the leaf of its hash. Where that is full it is split, and before that a node above it where that is full too.
+    pub(super) fn add_hashed(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        addition: &Addition<'_>,
+    ) -> Result<Step> {
+        let path = self.path_to(dir, &addition.wanted)?;
+        let (name, target) = (addition.wanted.name, addition.target);
+        if let Some(gap) = path.leaf.gap(name, self)? {
+            let home = path.leaf.home;
+            drop(path);
+            self.change_entries(h, dir, home, |mut entries| entries.insert(gap, name, target))?;
+            Ok(Step::Added)
+        } else if path.parent().is_full(&self.superblock) {
+            self.grow_nodes(h, dir, &path)?;
+            Ok(Step::Grown)
+        } else {
+            self.split_leaf(h, dir, &path, addition)?;
+            Ok(Step::Added)
+        }
+    }
+
+    fn path_to(&self, dir: &Inode, wanted: &Wanted<'_>) -> Result<Path> {
+        let root = dir.dx_root()?;
+        let hash = root.hash.of(wanted.hashed_bytes());
+        let (mut below, mut nodes) = (root.area, SmallVec::new());
+        for _ in 0..=root.levels {
+            let Home::Block(block, at) = below.home else {
+                return Err(below.place.corrupt("a node is no block"));
+            };
+            let entries = dir.dx_entries(&below)?;
+            let entry = dx_position(entries, hash);
+            let next = entries.get(entry + 1).map(|entry| entry.hash.get());
+            nodes.push(Node { block, at, entry, count: entries.len(), next });
+            below = dir.dx_child(&entries[entry], &below)?;
+        }
+        if below.end != self.superblock.entries_end() {
+            return Err(below.place.corrupt("a node of the tree is where a leaf should be"));
+        }
+        Ok(Path { hash: root.hash, nodes, leaf: below })
+    }
+
+    /// Makes room in the nodes above a leaf: splits the highest one that has to be, or puts a level below a full root.
+    fn grow_nodes(&self, h: &mut Handle<'_>, dir: &Inode, path: &Path) -> Result<()> {
+        let nodes = &path.nodes;
+        match nodes.iter().rposition(|node| !node.is_full(&self.superblock)) {
+            Some(above) => self.split_node(h, dir, &nodes[above], &nodes[above + 1]),
+            None if nodes.len() > usize::from(self.superblock.deepest_htree()) => {
+                let what = format!("the hash tree of directory inode {} is full", dir.number);
+                Err(Error::new(ErrorKind::NoSpace, what))
+            }
+            None => self.deepen(h, dir, &nodes[0]),
+        }
+    }
+
+    /// Moves the upper half of a node's entries to a new node, which follows it in the one above.
+    fn split_node(&self, h: &mut Handle<'_>, dir: &Inode, above: &Node, node: &Node) -> Result<()> {
+        let half = node.count / 2;
+        let (upper, hash) = {
+            let area = self.node_area(dir, node)?;
+            let entries = &dir.dx_entries(&area)?[half..];
+            (entries.as_bytes().to_vec(), entries[0].hash.get())
+        };
+        let new = self.append_node(h, dir, &upper)?;
+        self.change_node(h, dir, node, |bytes| {
+            set_count(bytes, DX_NODE_COUNT_OFFSET, &self.superblock, half);
+        })?;
+        self.insert_behind(h, dir, above, hash, new)
+    }
+
+    /// Moves all entries of the root to a new node, which becomes its only child.
+    fn deepen(&self, h: &mut Handle<'_>, dir: &Inode, root: &Node) -> Result<()> {
+        let entries = {
+            let area = self.node_area(dir, root)?;
+            dir.dx_entries(&area)?.as_bytes().to_vec()
+        };
+        let new = self.append_node(h, dir, &entries)?;
+        self.change_node(h, dir, root, |bytes| {
+            if let Ok((info, _)) = RawDxRootInfo::mut_from_prefix(&mut bytes[DX_ROOT_INFO_OFFSET..])
+            {
+                info.indirect_levels += 1;
+            }
+            put_entry(bytes, DX_ROOT_COUNT_OFFSET, 0, new);
+            set_count(bytes, DX_ROOT_COUNT_OFFSET, &self.superblock, 1);
+        })
+    }
+
+    fn node_area(&self, dir: &Inode, node: &Node) -> Result<Area> {
+        let area = dir.dir_block(node.block)?;
+        area.ok_or_else(|| PLACE.inode(dir.number).corrupt("a node is a hole"))
+    }
+
+    fn append_node(&self, h: &mut Handle<'_>, dir: &Inode, entries: &[u8]) -> Result<FileBlock> {
+        let block = FileBlock(dir.dir_blocks()?);
+        self.append_block(h, dir, |bytes| {
+            // To a linear reader it is unused space.
+            let raw = RawDirEntry {
+                inode: 0.into(),
+                rec_len: raw_record_length(bytes.len()).into(),
+                name_len: 0,
+                file_type: 0,
+            };
+            bytes[..HEADER].copy_from_slice(raw.as_bytes());
+            bytes[DX_NODE_COUNT_OFFSET..][..entries.len()].copy_from_slice(entries);
+            let count = entries.len() / ENTRY;
+            set_count(bytes, DX_NODE_COUNT_OFFSET, &self.superblock, count);
+            dir.seal_node(block, bytes);
+        })
+    }
+
+    /// Adds an entry behind the one that leads on. The node has room for it.
+    pub(super) fn insert_behind(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        node: &Node,
+        hash: u32,
+        block: FileBlock,
+    ) -> Result<()> {
+        let offset = dx_offset(node.block);
+        self.change_node(h, dir, node, |bytes| {
+            let at = offset + (node.entry + 1) * ENTRY;
+            bytes.copy_within(at..offset + node.count * ENTRY, at + ENTRY);
+            put_entry(bytes, at, hash, block);
+            set_count(bytes, offset, &self.superblock, node.count + 1);
+        })
+    }
+
+    fn change_node(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        node: &Node,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
+        h.update(node.at, PLACE.inode(dir.number), |bytes| {
+            change(bytes);
+            dir.seal_node(node.block, bytes);
+            Ok(())
+        })
+    }
+}
+
+/// Writes an entry.
+pub(super) fn put_entry(bytes: &mut [u8], at: usize, hash: u32, block: FileBlock) {
+    let raw = RawDxEntry { hash: hash.into(), block: (block.0 as u32).into() };
+    bytes[at..at + ENTRY].copy_from_slice(raw.as_bytes());
+}
+
+/// Writes the header, in the place of the first entry's hash.
+pub(super) fn set_count(bytes: &mut [u8], offset: usize, sb: &Superblock, count: usize) {
+    let limit = sb.dx_limit(offset) as u16;
+    let raw = RawDxCount { limit: limit.into(), count: (count as u16).into() };
+    bytes[offset..offset + size_of::<RawDxCount>()].copy_from_slice(raw.as_bytes());
+}

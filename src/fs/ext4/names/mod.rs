@@ -1,0 +1,297 @@
+//! Changing directories: names are added, removed, and pointed to other inodes.
+//!
+//! A directory has one of three forms: its entries lie in the inode, in a row of blocks, or in the leaves of a hash tree. Where one
+//! form is full, the next one is made of it, and a full tree grows by splits. Each such step leaves a directory that is whole: where the
+//! next step finds no space, nothing is undone, since the same names are there as before. Nothing shrinks.
+//!
+//! The caller holds the directory's lock; its link count and time stamps are the caller's.
+
+mod entries;
+mod hashed;
+mod inline;
+mod linear;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use self::entries::{Entries, Target};
+use super::Ext4;
+use super::alloc::Freed;
+use super::casefold::Wanted;
+use super::dir::{Home, MAX_NAME, seal_dir_block};
+use super::features::{Compat, Incompat};
+use super::htree::seal_dx_block;
+use super::inode::{Inode, InodeFlags};
+use super::jbd2::Handle;
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::FileType;
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+/// How many blocks it takes at most to add a name. The deepest tree gets a leaf and a node, or becomes hashed; each new block changes
+/// a bitmap, its group's descriptor and the directory's map, and all change the inode.
+pub(crate) const ADD_CREDITS: u32 = 24;
+/// How many blocks it takes at most to remove a name, or to point it elsewhere.
+pub(crate) const CHANGE_CREDITS: u32 = 1;
+
+/// How many steps it takes at most to add a name: out of the inode, into a tree, a split at each level, the leaf itself.
+const MOST_STEPS: usize = 8;
+/// Blocks of a tree are numbered with 28 bits.
+const MAX_BLOCKS: u64 = 1 << 28;
+
+const PLACE: Place = Place::new("directory");
+
+/// What is added.
+struct Addition<'a> {
+    wanted: Wanted<'a>,
+    target: Target,
+}
+
+/// What a step towards adding a name has done.
+#[derive(PartialEq, Eq)]
+enum Step {
+    Added,
+    /// The directory has more room, and perhaps another form.
+    Grown,
+}
+
+impl Ext4 {
+    /// Adds a name that the directory does not have.
+    ///
+    /// # Errors
+    /// `InvalidInput` and `NameTooLong` for what is no name; `NoSpace` where there are no blocks left, or the tree is as large as the
+    /// format allows: the directory has the same names as before.
+    pub(crate) fn add_entry(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        name: &[u8],
+        target: InodeNo,
+        kind: FileType,
+    ) -> Result<()> {
+        check_name(name)?;
+        dir.check_directory()?;
+        let wanted = dir.wanted(name)?;
+        if dir.flags.contains(InodeFlags::CASEFOLD) {
+            wanted.check_new(self)?;
+        }
+        let addition = Addition { wanted, target: Target::new(self, target, kind)? };
+        let mut step = self.add_step(h, dir, &addition)?;
+        for _ in 1..MOST_STEPS {
+            if step == Step::Added {
+                return Ok(());
+            }
+            let grown = dir.fs.inode_or_orphan(dir.number)?;
+            step = self.add_step(h, &grown, &addition)?;
+        }
+        Err(PLACE.inode(dir.number).corrupt("there is never room for a name"))
+    }
+
+    fn add_step(&self, h: &mut Handle<'_>, dir: &Inode, addition: &Addition<'_>) -> Result<Step> {
+        if dir.has_inline_data() {
+            self.add_inline(h, dir, addition)
+        } else if dir.is_hashed() {
+            self.add_hashed(h, dir, addition)
+        } else {
+            self.add_linear(h, dir, addition)
+        }
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` and `NameTooLong` for what is no name.
+    pub(crate) fn remove_entry(&self, h: &mut Handle<'_>, dir: &Inode, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        dir.check_directory()?;
+        let found = dir.find(name)?.ok_or_else(|| not_found(name))?;
+        let (home, spot) = (found.area.home, found.spot);
+        drop(found);
+        self.change_entries(h, dir, home, |mut entries| entries.remove(spot))
+    }
+
+    /// Points a name to another inode. `..` is one too.
+    ///
+    /// # Errors
+    /// As [`remove_entry`](Self::remove_entry).
+    pub(crate) fn set_entry(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        name: &[u8],
+        target: InodeNo,
+        kind: FileType,
+    ) -> Result<()> {
+        if name != b".." {
+            check_name(name)?;
+        }
+        dir.check_directory()?;
+        let target = Target::new(self, target, kind)?;
+        let found = dir.find(name)?.ok_or_else(|| not_found(name))?;
+        let (home, at) = (found.area.home, found.spot.at);
+        drop(found);
+        if home == Home::Inline(0) {
+            return self.set_inline_parent(h, dir, target);
+        }
+        self.change_entries(h, dir, home, |mut entries| entries.set_target(at, target))
+    }
+
+    /// Gives a new directory its first entries, `.` and `..`. Its inode has an empty map and no attributes.
+    ///
+    /// # Errors
+    /// `NoSpace`, where nothing has changed.
+    pub(crate) fn init_directory(
+        self: &Arc<Self>,
+        h: &mut Handle<'_>,
+        dir: InodeNo,
+        parent: InodeNo,
+    ) -> Result<()> {
+        if self.init_inline_directory(h, dir, parent)? {
+            return Ok(());
+        }
+        let dots = self.dots(dir, parent)?;
+        let inode = self.inode_or_orphan(dir)?;
+        self.append_leaf(h, &inode, |mut entries| entries.pack(dots.into_iter()))?;
+        Ok(())
+    }
+
+    /// Whether a directory has no entries but `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`Inode::read_dir`].
+    pub(crate) fn is_empty_directory(&self, dir: &Inode) -> Result<bool> {
+        for entry in dir.read_dir()? {
+            if !matches!(&entry?.name[..], b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Changes the entries of an area, wherever it stands.
+    fn change_entries(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        home: Home,
+        change: impl FnOnce(Entries<'_>),
+    ) -> Result<()> {
+        match home {
+            Home::Inline(part) => self.change_inline(h, dir, part, change),
+            Home::Block(block, at) => h.update(at, PLACE.inode(dir.number), |bytes| {
+                // `..` stands in the tree's root.
+                if dir.is_hashed() && block.0 == 0 {
+                    change(Entries(bytes));
+                    dir.seal_node(block, bytes);
+                } else {
+                    change(Entries(&mut bytes[..self.superblock.entries_end()]));
+                    dir.seal_entries(bytes);
+                }
+                Ok(())
+            }),
+        }
+    }
+
+    /// Adds a block of entries to a directory. The inode that the caller has is outdated then.
+    fn append_leaf(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        fill: impl FnOnce(Entries<'_>),
+    ) -> Result<FileBlock> {
+        self.append_block(h, dir, |bytes| {
+            fill(Entries(&mut bytes[..self.superblock.entries_end()]));
+            dir.seal_entries(bytes);
+        })
+    }
+
+    /// Adds a block to a directory. Where there is no space, nothing has changed.
+    fn append_block(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<FileBlock> {
+        let sb = &self.superblock;
+        let block = FileBlock(dir.dir_blocks()?);
+        let size = dir.size + sb.block_size.bytes() as u64;
+        let large = sb.incompat.contains(Incompat::LARGEDIR);
+        if block.0 >= MAX_BLOCKS || (size > u64::from(u32::MAX) && !large) {
+            let what = format!("directory inode {} is as large as it can be", dir.number);
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
+        let start = self.map_next_block(h, dir, block)?;
+        h.create(start, fill)?;
+        self.update_inode(h, dir.number, |inode| inode.set_size(size))?;
+        Ok(block)
+    }
+
+    /// Allocates a directory's next block, behind its last one where that can be had.
+    fn map_next_block(&self, h: &mut Handle<'_>, dir: &Inode, block: FileBlock) -> Result<FsBlock> {
+        let last = block.0.checked_sub(1).map(|last| dir.fs_block(FileBlock(last)));
+        let last = last.transpose()?.flatten();
+        let extent = |start| Extent { first: block, start, len: 1, state: ExtentState::Written };
+        if let Some(last) = last
+            && !block.0.is_multiple_of(u64::from(self.superblock.cluster_blocks))
+        {
+            // The rest of a cluster is the directory's already.
+            let start = FsBlock(last.0 + 1);
+            self.map_extent(h, dir, extent(start))?;
+            return Ok(start);
+        }
+        let goal = last.map_or_else(|| self.goal_of(dir.number), |last| FsBlock(last.0 + 1));
+        let (start, count) = self.allocate_blocks(h, goal, 1)?;
+        if let Err(error) = self.map_extent(h, dir, extent(start)) {
+            self.free_blocks(h, start, u64::from(count), Freed::Data)?;
+            return Err(error);
+        }
+        Ok(start)
+    }
+
+    /// The two entries that a directory begins with.
+    fn dots(&self, dir: InodeNo, parent: InodeNo) -> Result<[(&'static [u8], Target); 2]> {
+        let target = |inode| Target::new(self, inode, FileType::Directory);
+        Ok([(b".", target(dir)?), (b"..", target(parent)?)])
+    }
+
+    /// Whether directories become hashed.
+    fn hashes_directories(&self) -> bool {
+        self.superblock.compat.contains(Compat::DIR_INDEX)
+    }
+}
+
+impl Inode {
+    /// The seed of this directory's checksums.
+    fn seed(&self) -> Option<u32> {
+        self.fs.superblock.inode_seed(self.number, self.generation)
+    }
+
+    fn seal_entries(&self, block: &mut [u8]) {
+        seal_dir_block(self.seed(), block);
+    }
+
+    fn seal_node(&self, block: FileBlock, bytes: &mut [u8]) {
+        seal_dx_block(self.seed(), block, bytes);
+    }
+}
+
+/// Refuses what is no name. `.` and `..` are none that could be added or removed.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > MAX_NAME {
+        let len = name.len();
+        return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
+    }
+    let shown = String::from_utf8_lossy(name);
+    if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        return Err(Error::invalid(format!("{shown:?} is no name")));
+    }
+    Ok(())
+}
+
+#[cold]
+fn not_found(name: &[u8]) -> Error {
+    let shown = String::from_utf8_lossy(name);
+    Error::new(ErrorKind::NotFound, format!("{shown}: no such entry"))
+}

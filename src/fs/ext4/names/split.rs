@@ -1,0 +1,137 @@
+//! Leaves of a hash tree: a full one becomes two, and a directory's only block becomes the first one.
+
+use zerocopy::IntoBytes;
+
+use super::super::Ext4;
+use super::super::dir::Area;
+use super::super::disk::dir::{DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxRootInfo};
+use super::super::hash::HashVersion;
+use super::super::inode::{Inode, InodeFlags};
+use super::super::jbd2::Handle;
+use super::entries::{Entries, Target, length};
+use super::hashed::{Path, put_entry, set_count};
+use super::{Addition, PLACE};
+use crate::error::{Place, Result};
+use crate::units::FileBlock;
+
+/// An entry of a leaf, by the hash of its name.
+struct Hashed<'a> {
+    hash: u32,
+    name: &'a [u8],
+    target: Target,
+}
+
+/// Where the two entries `.` and `..` begin.
+const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
+
+impl Ext4 {
+    /// Splits a full leaf in two, a name among them that is added, and puts the upper one behind the lower in the node above, which
+    /// has room.
+    pub(super) fn split_leaf(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        path: &Path,
+        addition: &Addition<'_>,
+    ) -> Result<()> {
+        let leaf = &path.leaf;
+        let mut all = self.by_hash(dir, path, addition)?;
+        all.sort_by_key(|entry| entry.hash);
+        let middle = median(&all);
+        let (lower, upper) = all.split_at(middle);
+        let (Some(last), Some(first)) = (lower.last(), upper.first()) else {
+            return Err(leaf.place.corrupt("it is full of one entry"));
+        };
+        // The lowest bit says that names of one hash begin in the leaf before.
+        let hash = first.hash | u32::from(first.hash == last.hash);
+        if !path.parent().takes(hash) {
+            return Err(leaf.place.corrupt("it has names of another leaf"));
+        }
+        let pack = |mut entries: Entries<'_>, half: &[Hashed<'_>]| {
+            entries.pack(half.iter().map(|entry| (entry.name, entry.target)));
+        };
+        let new = self.append_leaf(h, dir, |entries| pack(entries, upper))?;
+        self.change_entries(h, dir, leaf.home, |entries| pack(entries, lower))?;
+        self.insert_behind(h, dir, path.parent(), hash, new)
+    }
+
+    fn by_hash<'a>(
+        &self,
+        dir: &Inode,
+        path: &'a Path,
+        addition: &'a Addition<'_>,
+    ) -> Result<Vec<Hashed<'a>>> {
+        let there = path.leaf.used_entries(0, self)?.into_iter();
+        let added = (addition.wanted.name, addition.target);
+        let hashed = |(name, target)| {
+            let hash = path.hash.of(dir.wanted(name)?.hashed_bytes());
+            Ok(Hashed { hash, name, target })
+        };
+        there.chain(std::iter::once(added)).map(hashed).collect()
+    }
+
+    /// Makes a tree of a directory of one block: a root in its place, and one leaf with all names.
+    pub(super) fn make_hashed(&self, h: &mut Handle<'_>, dir: &Inode) -> Result<()> {
+        let sb = &self.superblock;
+        if HashVersion::from_raw(sb.hash_version).is_none() {
+            let place = Place::new("superblock").field("s_def_hash_version");
+            return Err(place.corrupt(format!("{}", sb.hash_version)));
+        }
+        let Some(area) = dir.dir_block(FileBlock(0))? else {
+            return Err(PLACE.inode(dir.number).corrupt("its first block is a hole"));
+        };
+        let behind_dots = self.check_dots(&area)?;
+        let entries = area.used_entries(behind_dots, self)?;
+        let leaf = self.append_leaf(h, dir, |mut leaf| leaf.pack(entries.iter().copied()))?;
+        let Some(root) = dir.fs_block(FileBlock(0))? else { return Ok(()) };
+        h.update(root, PLACE.inode(dir.number), |bytes| {
+            let [_, (dotdot, _)] = DOTS;
+            let end = bytes.len();
+            bytes[DX_ROOT_INFO_OFFSET..].fill(0);
+            Entries(bytes).set_length(dotdot, end - dotdot);
+            let info = RawDxRootInfo {
+                reserved_zero: 0.into(),
+                hash_version: sb.hash_version,
+                info_length: size_of::<RawDxRootInfo>() as u8,
+                indirect_levels: 0,
+                unused_flags: 0,
+            };
+            bytes[DX_ROOT_INFO_OFFSET..DX_ROOT_COUNT_OFFSET].copy_from_slice(info.as_bytes());
+            put_entry(bytes, DX_ROOT_COUNT_OFFSET, 0, leaf);
+            set_count(bytes, DX_ROOT_COUNT_OFFSET, sb, 1);
+            dir.seal_node(FileBlock(0), bytes);
+            Ok(())
+        })?;
+        self.update_inode(h, dir.number, |inode| {
+            let flags = inode.flags()?;
+            inode.set_flags(flags | InodeFlags::INDEX)
+        })
+    }
+
+    /// That `.` and `..` stand where a root has them. Gives the first byte behind them.
+    fn check_dots(&self, area: &Area) -> Result<usize> {
+        let mut behind = 0;
+        for (at, name) in DOTS {
+            let entry = area.entry(at, self)?;
+            if behind != at || entry.name != name {
+                return Err(area
+                    .place
+                    .corrupt(format!("{} is not at byte {at}", String::from_utf8_lossy(name))));
+            }
+            behind = entry.next;
+        }
+        Ok(behind)
+    }
+}
+
+/// How many of the entries stay in the lower of two blocks: half of the bytes, at least one. Both halves fit, since the longest entry
+/// takes less than a third of the smallest block.
+fn median(entries: &[Hashed<'_>]) -> usize {
+    let half = entries.iter().map(|entry| length(entry.name)).sum::<usize>() / 2;
+    let mut before = 0;
+    let fits = |entry: &&Hashed<'_>| {
+        before += length(entry.name);
+        before <= half
+    };
+    entries.iter().take_while(fits).count().max(1)
+}

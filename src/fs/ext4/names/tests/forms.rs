@@ -1,0 +1,249 @@
+//! The forms of a directory: how each begins, where it ends, and what each refuses.
+
+use super::super::{ADD_CREDITS, CHANGE_CREDITS};
+use super::volume::{Image, Volume};
+use crate::ErrorKind;
+use crate::fs::FileType;
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::attr::{Body, NewInode};
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{InodeFlags, ROOT};
+use crate::units::{FsBlock, InodeNo};
+
+/// A new directory is one for e2fsck too: inline where the volume has such, else with one block, with every size of the inode.
+#[test]
+fn a_new_directory_has_its_two_entries() {
+    for (options, inline) in [
+        ("-t ext4 -b 4096", false),
+        ("-t ext4 -b 1024 -O ^metadata_csum,^filetype", false),
+        ("-t ext4 -b 65536", false),
+        ("-t ext2 -b 1024 -I 128", false),
+        ("-t ext4 -b 4096 -O inline_data", true),
+        ("-t ext4 -b 1024 -O inline_data,casefold -E encoding=utf8 -I 1024", true),
+    ] {
+        let volume = Volume::new("64M", options);
+        let (fs, root) = (&volume.fs, volume.fs.inode(ROOT).unwrap());
+        let parent = volume.dir();
+        let make = |h: &mut Handle<'_>, name: &[u8]| {
+            let number = fs.allocate_inode(h, volume.dir, true)?;
+            let new = NewInode {
+                mode: 0o040_755,
+                uid: 0,
+                gid: 0,
+                links: 2,
+                flags: InodeFlags::empty(),
+                time: crate::fs::Timestamp::default(),
+                generation: 77,
+                project: 0,
+                body: Body::Mapped,
+            };
+            fs.init_inode(h, number, &new)?;
+            fs.init_directory(h, number, volume.dir)?;
+            fs.add_entry(h, &parent, name, number, FileType::Directory)?;
+            fs.update_inode(h, volume.dir, |raw| raw.set_links(3))?;
+            crate::Result::Ok(number)
+        };
+        let number = fs.transact(ADD_CREDITS + 20, |h| make(h, b"new")).unwrap();
+        let new = volume.dir().lookup(b"new").unwrap();
+        assert_eq!(new.number(), number);
+        assert_eq!(new.has_inline_data(), inline, "{options}");
+        assert!(fs.is_empty_directory(&new).unwrap());
+        assert!(!fs.is_empty_directory(&volume.dir()).unwrap());
+        assert_eq!(new.lookup(b"..").unwrap().number(), volume.dir);
+        assert_eq!(new.read_dir().unwrap().count(), 2);
+        // Its parent can be another one.
+        let set = |parent| {
+            let new = fs.inode(number).unwrap();
+            fs.transact(CHANGE_CREDITS, |h| {
+                fs.set_entry(h, &new, b"..", parent, FileType::Directory)
+            })
+            .unwrap();
+            assert_eq!(fs.inode(number).unwrap().lookup(b"..").unwrap().number(), parent);
+        };
+        set(root.number());
+        set(volume.dir);
+        fs.close().unwrap();
+        volume.image.fsck();
+    }
+}
+
+/// The parent of a directory stands in its tree's root.
+#[test]
+fn the_parent_of_a_hashed_directory_can_change() {
+    for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
+        let mut volume = Volume::new("16M", options);
+        for number in 0..100 {
+            volume.add(format!("name-{number}").as_bytes(), 0);
+        }
+        assert!(volume.dir().is_hashed());
+        for parent in [volume.file(0), ROOT] {
+            let dir = volume.dir();
+            volume
+                .fs
+                .transact(CHANGE_CREDITS, |h| {
+                    volume.fs.set_entry(h, &dir, b"..", parent, FileType::Directory)
+                })
+                .unwrap();
+            assert_eq!(volume.dir().lookup(b"..").unwrap().number(), parent);
+        }
+        volume.finish();
+    }
+}
+
+/// An inline directory uses what the inode has, then gets a block; its other attributes stay.
+#[test]
+fn an_inline_directory_outgrows_the_inode() {
+    for (inode_size, attributes) in [
+        (256, ""),
+        (256, "ea_set dir user.a 12345\n"),
+        (1024, "ea_set dir user.colour blue\nea_set dir user.b xyz\n"),
+    ] {
+        let image = Image::new("16M", &format!("-t ext4 -b 1024 -O inline_data -I {inode_size}"));
+        image.debugfs(attributes);
+        let expected = ask_attributes(&image);
+        let mut volume = Volume::of(image, Default::default());
+        assert!(volume.dir().has_inline_data());
+        let mut inline = 0;
+        for number in 0..40 {
+            let name = format!("{number:04}");
+            volume.add(name.as_bytes(), number % 2);
+            inline += usize::from(volume.dir().has_inline_data());
+            if number % 4 == 3 {
+                volume.set(name.as_bytes(), 0);
+                volume.remove(format!("{:04}", number - 1).as_bytes());
+            }
+            volume.assert_names();
+        }
+        // 56 bytes hold four names of four bytes.
+        assert!((4..20).contains(&inline), "{inline} inline of {inode_size}");
+        assert_eq!(ask_attributes(&volume.finish()), expected);
+    }
+}
+
+fn ask_attributes(image: &Image) -> Vec<String> {
+    let answer = image.debugfs("ea_list dir\n");
+    let mut lines: Vec<_> =
+        answer.lines().filter(|line| line.contains("user.")).map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// Where no block is left, the directory is as it was, in every form; where there is one again, names are added again.
+#[test]
+fn without_space_nothing_changes() {
+    for options in [
+        "-t ext4 -b 1024 -O inline_data",
+        "-t ext4 -b 1024",
+        "-t ext4 -b 1024 -O ^dir_index",
+        "-t ext4 -b 1024 -O bigalloc -C 4096",
+        "-t ext2 -b 1024",
+    ] {
+        let mut volume = Volume::new("16M", options);
+        let mut added = 0;
+        // One block more each time, so that every step of growth is met without space.
+        for round in 0..12 {
+            let hold = take_all_blocks(&volume);
+            let (kind, before, state) = loop {
+                let before = volume.dir();
+                let name = format!("{added:0100}");
+                match volume.try_add(name.as_bytes(), 0) {
+                    Ok(()) => added += 1,
+                    Err(error) => break (error.kind(), before, volume.dir()),
+                }
+            };
+            assert_eq!(kind, ErrorKind::NoSpace, "{options}");
+            volume.assert_names();
+            assert_eq!(state.size(), before.size(), "{options}, round {round}");
+            assert_eq!(state.flags(), before.flags(), "{options}, round {round}");
+            assert_eq!(state.stat().blocks, before.stat().blocks, "{options}, round {round}");
+            assert_eq!((state.i_block, &state.xattr_area), (before.i_block, &before.xattr_area));
+            give_back(&volume, &hold);
+            volume.add(format!("{added:0100}").as_bytes(), 1);
+            added += 1;
+        }
+        volume.finish();
+    }
+}
+
+fn take_all_blocks(volume: &Volume) -> Vec<(FsBlock, u32)> {
+    let fs = &volume.fs;
+    let mut hold = Vec::new();
+    loop {
+        match fs.transact(3, |h| fs.allocate_blocks(h, FsBlock(0), 1000)) {
+            Ok(run) => hold.push(run),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                return hold;
+            }
+        }
+    }
+}
+
+fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
+    let fs = &volume.fs;
+    for (start, count) in hold {
+        fs.transact(3, |h| fs.free_blocks(h, *start, u64::from(*count), Freed::Data)).unwrap();
+    }
+    fs.sync().unwrap();
+}
+
+/// A directory without regard to case hashes the folded name; what Linux would fold in another way, or refuse, is refused.
+#[test]
+fn names_without_regard_to_case() {
+    for (options, strict) in [
+        ("-t ext4 -b 1024 -O casefold -E encoding=utf8", false),
+        ("-t ext4 -b 1024 -O casefold -E encoding=utf8,encoding_flags=strict", true),
+    ] {
+        let image = Image::new("16M", options);
+        image.debugfs("set_inode_field dir flags 0x40080000\n");
+        let mut volume = Volume::of(image, Default::default());
+        for number in 0..300 {
+            let name = format!("Größer-{number}-ΣΊΣΥΦΟΣ");
+            volume.add(name.as_bytes(), number % 2);
+            let found = volume.dir().lookup(format!("GRÖSSER-{number}-σίσυφος").as_bytes());
+            assert_eq!(found.unwrap().number(), volume.file(number % 2));
+        }
+        assert!(volume.dir().is_hashed());
+        let refused = |volume: &mut Volume, name: &[u8]| {
+            volume.try_add(name, 0).err().map(|error| error.kind())
+        };
+        assert_eq!(refused(&mut volume, "\u{A7C7}".as_bytes()), Some(ErrorKind::Unsupported));
+        let expected = strict.then_some(ErrorKind::InvalidInput);
+        assert_eq!(refused(&mut volume, b"\xFFno UTF-8"), expected);
+        volume.remove("Größer-7-ΣΊΣΥΦΟΣ".as_bytes());
+        volume.finish();
+    }
+}
+
+/// What is no name is neither added, removed nor set, and what is not there neither removed nor set.
+#[test]
+fn what_is_no_name_is_refused() {
+    let mut volume = Volume::new("16M", "-t ext4 -b 1024");
+    volume.add(&[b'x'; 255], 0);
+    let (fs, dir, file) = (volume.fs.clone(), volume.dir(), volume.file(0));
+    for (name, kind) in [
+        (&b""[..], ErrorKind::InvalidInput),
+        (b".", ErrorKind::InvalidInput),
+        (b"..", ErrorKind::InvalidInput),
+        (b"a/b", ErrorKind::InvalidInput),
+        (b"a\0b", ErrorKind::InvalidInput),
+        (&[b'x'; 256], ErrorKind::NameTooLong),
+    ] {
+        let added =
+            fs.transact(ADD_CREDITS, |h| fs.add_entry(h, &dir, name, file, FileType::Regular));
+        assert_eq!(added.unwrap_err().kind(), kind, "{}", name.escape_ascii());
+        let removed = fs.transact(CHANGE_CREDITS, |h| fs.remove_entry(h, &dir, name));
+        assert_eq!(removed.unwrap_err().kind(), kind, "{}", name.escape_ascii());
+    }
+    let none = InodeNo(0);
+    let added = fs.transact(ADD_CREDITS, |h| fs.add_entry(h, &dir, b"a", none, FileType::Regular));
+    assert_eq!(added.unwrap_err().kind(), ErrorKind::InvalidInput);
+    let removed = fs.transact(CHANGE_CREDITS, |h| fs.remove_entry(h, &dir, b"a"));
+    assert_eq!(removed.unwrap_err().kind(), ErrorKind::NotFound);
+    let set = fs.transact(CHANGE_CREDITS, |h| fs.set_entry(h, &dir, b"a", file, FileType::Regular));
+    assert_eq!(set.unwrap_err().kind(), ErrorKind::NotFound);
+    let root = fs.inode(file).unwrap();
+    let added = fs.transact(ADD_CREDITS, |h| fs.add_entry(h, &root, b"a", file, FileType::Regular));
+    assert_eq!(added.unwrap_err().kind(), ErrorKind::NotADirectory);
+    volume.finish();
+}

@@ -1,0 +1,98 @@
+//! One directory, changed by the kernel and by us in turn.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirEntryExt;
+use std::path::Path;
+
+use super::volume::{Image, Volume};
+
+/// Whether the kernel may be asked; else says that a test is skipped.
+fn may_mount(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIP {test}: needs root");
+    }
+    root
+}
+
+fn name(number: usize) -> Vec<u8> {
+    let mut name = format!("{number}-").into_bytes();
+    match number % 4 {
+        0 => name.resize(20 + number % 230, b'x'),
+        1 => name.extend_from_slice("größer-世界".as_bytes()),
+        2 => name.extend_from_slice(&[0xFF, 0x80, 0xC3]),
+        _ => {}
+    }
+    name
+}
+
+/// The kernel sees our names and finds each; then it removes some of them and adds others.
+fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
+    image.mounted(|root| {
+        let dir = root.join("dir");
+        let inode = |path: &Path| rustix::fs::stat(path).unwrap().st_ino;
+        let files = ["first", "second"].map(|file| root.join(file));
+        let numbers = [inode(&files[0]), inode(&files[1])];
+        let entries = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap());
+        let listed: BTreeMap<_, _> =
+            entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
+        let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
+        assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
+        let path = |name: &[u8]| dir.join(OsStr::from_bytes(name));
+        for (name, file) in names.iter() {
+            assert_eq!(inode(&path(name)), numbers[*file], "{}", name.escape_ascii());
+        }
+        let ours: Vec<_> = names.keys().step_by(3).cloned().collect();
+        for name in ours {
+            fs::remove_file(path(&name)).unwrap();
+            names.remove(&name);
+        }
+        for number in 0..300 {
+            let name = name(round * 10_000 + number);
+            fs::hard_link(&files[number % 2], path(&name)).unwrap();
+            names.insert(name, number % 2);
+        }
+    });
+}
+
+#[test]
+fn the_kernel_and_we_change_the_same_directory() {
+    if !may_mount("the_kernel_and_we_change_the_same_directory") {
+        return;
+    }
+    for options in [
+        "-t ext4 -b 1024",
+        "-t ext4 -b 4096",
+        "-t ext4 -b 1024 -O ^metadata_csum",
+        "-t ext4 -b 1024 -O inline_data",
+        "-t ext4 -b 1024 -O ^filetype,large_dir",
+        "-t ext4 -b 4096 -O bigalloc",
+        "-t ext3 -b 1024",
+        "-t ext2 -b 4096 -O ^dir_index",
+    ] {
+        println!("{options}");
+        let mut image = Image::new("64M", options);
+        let mut names = BTreeMap::new();
+        for round in 0..3 {
+            let mut volume = Volume::of(image, names);
+            volume.assert_names();
+            // The kernel's names among them.
+            let some: Vec<_> = volume.names.keys().skip(1).step_by(2).cloned().collect();
+            for name in some {
+                volume.remove(&name);
+            }
+            // Few at first: an inline directory that the kernel finds.
+            let count = if round == 0 { 2 } else { 400 };
+            for number in 0..count {
+                volume.add(&name(round * 10_000 + 5_000 + number), number % 2);
+            }
+            names = volume.names.clone();
+            image = volume.finish();
+            kernels_turn(&image, &mut names, round);
+        }
+        Volume::of(image, names).finish();
+    }
+}

@@ -1,0 +1,203 @@
+//! A volume made by mke2fs with a directory that is changed, a model of its names, and programs that know nothing of us as judges.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use super::super::{ADD_CREDITS, CHANGE_CREDITS};
+use crate::device::{BlockFile, OpenMode, Psync};
+use crate::error::{ErrorKind, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::{Clock, Ext4, Follow, Inode};
+use crate::units::InodeNo;
+
+/// The files that names point to. None may have more than 65,000.
+const FILES: [&str; 2] = ["first", "second"];
+
+/// Runs a program that must succeed.
+pub(super) fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program).args(args).env("LC_ALL", "C").output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program} {}: {text}{errors}", args.join(" "));
+    text
+}
+
+/// An image file, gone when dropped.
+pub(super) struct Image(TempDir);
+
+impl Image {
+    /// A volume made with these options of mke2fs, as one writes them in a shell, with the directory `dir` and two empty files.
+    pub(super) fn new(size: &str, options: &str) -> Self {
+        let prefix = format!("ironmap-test-{}-", std::process::id());
+        let image = Self(tempfile::Builder::new().prefix(&prefix).tempdir().unwrap());
+        let path = image.path().display().to_string();
+        let mut args = vec!["-Fq"];
+        args.extend(options.split_whitespace());
+        args.extend([&path[..], size]);
+        run("mke2fs", &args);
+        let mut commands = String::from("mkdir dir\n");
+        for file in FILES {
+            commands.push_str(&format!("write /dev/null {file}\n"));
+        }
+        image.debugfs(&commands);
+        image
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.0.path().join("image")
+    }
+
+    /// What debugfs answers to commands, one a line.
+    pub(super) fn debugfs(&self, commands: &str) -> String {
+        let script = self.0.path().join("commands");
+        std::fs::write(&script, commands).unwrap();
+        run("debugfs", &["-w", "-f", script.to_str().unwrap(), self.path().to_str().unwrap()])
+    }
+
+    /// e2fsck finds nothing to repair.
+    pub(super) fn fsck(&self) {
+        run("e2fsck", &["-fn", self.path().to_str().unwrap()]);
+    }
+
+    /// The kernel's mount of it, for as long as `look` runs.
+    pub(super) fn mounted<R>(&self, look: impl FnOnce(&std::path::Path) -> R) -> R {
+        struct Mount(PathBuf);
+        impl Drop for Mount {
+            fn drop(&mut self) {
+                let _ = Command::new("umount").arg(&self.0).status();
+            }
+        }
+        let at = self.0.path().join("mnt");
+        std::fs::create_dir_all(&at).unwrap();
+        run("mount", &["-o", "loop", self.path().to_str().unwrap(), at.to_str().unwrap()]);
+        let mount = Mount(at);
+        look(&mount.0)
+    }
+
+    pub(super) fn open(&self) -> Arc<Ext4> {
+        let mode = OpenMode { write: true, ..OpenMode::default() };
+        let device = Psync::new(Arc::new(BlockFile::open(&self.path(), &mode).unwrap()));
+        Ext4::open_for_writing(Arc::new(device), &Arc::default(), Clock::default()).unwrap()
+    }
+}
+
+/// The volume, open for writing, and which of the files each name of the directory should point to.
+pub(super) struct Volume {
+    pub(super) image: Image,
+    pub(super) fs: Arc<Ext4>,
+    pub(super) dir: InodeNo,
+    files: [InodeNo; 2],
+    pub(super) names: BTreeMap<Vec<u8>, usize>,
+}
+
+impl Volume {
+    pub(super) fn new(size: &str, options: &str) -> Self {
+        Self::of(Image::new(size, options), BTreeMap::new())
+    }
+
+    /// An image whose directory has these names.
+    pub(super) fn of(image: Image, names: BTreeMap<Vec<u8>, usize>) -> Self {
+        let fs = image.open();
+        let number = |path: &str| fs.resolve(path.as_bytes(), Follow::All).unwrap().number();
+        let (dir, files) = (number("dir"), FILES.map(number));
+        Self { image, fs, dir, files, names }
+    }
+
+    pub(super) fn dir(&self) -> Inode {
+        self.fs.inode(self.dir).unwrap()
+    }
+
+    pub(super) fn file(&self, index: usize) -> InodeNo {
+        self.files[index]
+    }
+
+    pub(super) fn try_add(&mut self, name: &[u8], file: usize) -> Result<()> {
+        let (dir, target) = (self.dir(), self.files[file]);
+        self.fs.transact(ADD_CREDITS, |h| {
+            self.fs.add_entry(h, &dir, name, target, FileType::Regular)
+        })?;
+        self.names.insert(name.to_vec(), file);
+        Ok(())
+    }
+
+    pub(super) fn add(&mut self, name: &[u8], file: usize) {
+        self.try_add(name, file).unwrap_or_else(|error| panic!("{}: {error}", name.escape_ascii()));
+        assert_eq!(self.dir().lookup(name).unwrap().number(), self.files[file]);
+    }
+
+    pub(super) fn remove(&mut self, name: &[u8]) {
+        let dir = self.dir();
+        self.fs.transact(CHANGE_CREDITS, |h| self.fs.remove_entry(h, &dir, name)).unwrap();
+        self.names.remove(name);
+        let gone = self.dir().lookup(name).err().map(|error| error.kind());
+        assert_eq!(gone, Some(ErrorKind::NotFound), "{}", name.escape_ascii());
+    }
+
+    pub(super) fn set(&mut self, name: &[u8], file: usize) {
+        let (dir, target) = (self.dir(), self.files[file]);
+        self.fs
+            .transact(CHANGE_CREDITS, |h| {
+                self.fs.set_entry(h, &dir, name, target, FileType::Regular)
+            })
+            .unwrap();
+        self.names.insert(name.to_vec(), file);
+        assert_eq!(self.dir().lookup(name).unwrap().number(), target);
+    }
+
+    /// The directory lists the model's names and no others, and finds each.
+    pub(super) fn assert_names(&self) {
+        let dir = self.dir();
+        let entries = dir.read_dir().unwrap().map(|entry| entry.unwrap());
+        let mut listed: BTreeMap<_, _> = entries.map(|entry| (entry.name, entry.inode)).collect();
+        assert_eq!(listed.remove(&b"."[..]), Some(self.dir));
+        assert_eq!(listed.remove(&b".."[..]), Some(crate::fs::ext4::ROOT));
+        let expected = self.names.iter().map(|(name, file)| (name.clone(), self.files[*file]));
+        assert!(listed == expected.collect(), "{} listed of {}", listed.len(), self.names.len());
+        for (name, file) in &self.names {
+            assert_eq!(dir.lookup(name).unwrap().number(), self.files[*file]);
+        }
+        assert_eq!(self.fs.is_empty_directory(&dir).unwrap(), self.names.is_empty());
+    }
+
+    /// Gives the files the link counts that their names make, closes the volume, and asks e2fsck and debugfs. Gives the image for more.
+    pub(super) fn finish(self) -> Image {
+        self.assert_names();
+        for (index, number) in self.files.into_iter().enumerate() {
+            let links = 1 + self.names.values().filter(|file| **file == index).count();
+            self.fs
+                .transact(1, |h| self.fs.update_inode(h, number, |raw| raw.set_links(links as u16)))
+                .unwrap();
+        }
+        self.fs.close().unwrap();
+        let Self { image, fs, names, .. } = self;
+        drop(fs);
+        image.fsck();
+        let answer = image.debugfs("ls -p dir\n");
+        // "/12/100644/0/0/name/0/", also of unused entries, whose inode is 0.
+        let used = |line: &&str| !line.starts_with("/0/");
+        let listed = answer.lines().filter(used).filter_map(|line| line.split('/').nth(5));
+        let mut listed: Vec<_> = listed.filter(|name| !matches!(*name, "." | "..")).collect();
+        listed.sort_unstable();
+        let printable = names.keys().all(|name| name.is_ascii());
+        let expected: Vec<_> = names.keys().map(|name| String::from_utf8_lossy(name)).collect();
+        assert!(!printable || listed == expected, "{} of {}", listed.len(), expected.len());
+        image
+    }
+}
+
+/// Numbers from a seed (SplitMix64).
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound.max(1) as u64) as usize
+    }
+}

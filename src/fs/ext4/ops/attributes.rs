@@ -1,0 +1,149 @@
+//! What an inode says of its file: permissions, owner, times, flags, extended attributes.
+
+use std::sync::Arc;
+
+use super::refuse;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::attr::{SetXattr, Times};
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::{FileType, Timestamp};
+use crate::units::InodeNo;
+
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+/// The extended attribute that gives a program privileges.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Blocks that a change of an inode alone takes: the inode, and the superblock.
+const CREDITS: u32 = 4;
+
+/// What is to change of an inode; `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// The lower twelve bits of the mode.
+    pub permissions: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub accessed: Option<Timestamp>,
+    /// Last change of the content.
+    pub modified: Option<Timestamp>,
+    /// Project, for quota.
+    pub project: Option<u32>,
+}
+
+impl Ext4 {
+    /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
+    ///
+    /// # Errors
+    /// `NotPermitted` for an immutable or append-only file, `ReadOnly`, `NoSpace` (an ACL that has to change).
+    pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.inode_or_orphan(number)?;
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        let stat = inode.stat();
+        let owned = set.uid.is_some() || set.gid.is_some();
+        let mut mode = stat.mode;
+        if let Some(permissions) = set.permissions {
+            mode = mode & !0o7777 | permissions & 0o7777;
+        }
+        let program = inode.file_type() != FileType::Directory;
+        if owned && program {
+            mode &= !SET_USER;
+            if mode & GROUP_EXECUTE != 0 {
+                mode &= !SET_GROUP;
+            }
+        }
+        let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
+        self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
+            if set.permissions.is_some() {
+                self.chmod_acl(handle, &inode, mode)?;
+            }
+            if stripped {
+                self.remove_xattr(handle, &self.inode_or_orphan(number)?, CAPABILITY)?;
+            }
+            let now = handle.now();
+            self.update_inode(handle, number, |raw| {
+                raw.set_mode(mode)?;
+                if owned {
+                    raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
+                }
+                let (accessed, modified) = (set.accessed, set.modified);
+                raw.set_times(&Times { accessed, modified, ..Times::changed(now) })?;
+                set.project.map_or(Ok(()), |project| raw.set_project(project))
+            })
+        })
+    }
+
+    /// Sets the flags that users may change (`chattr`): of the others, what is there stays.
+    ///
+    /// # Errors
+    /// `Unsupported` for a flag that would have to convert the file.
+    pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.inode_or_orphan(number)?;
+        let changed = inode.flags().symmetric_difference(flags);
+        let refused = changed - InodeFlags::CHANGEABLE;
+        if !refused.is_empty() {
+            let bits = refused.bits();
+            return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
+        }
+        self.transact_for_space(CREDITS, |handle| {
+            let now = handle.now();
+            self.update_inode(handle, number, |raw| {
+                raw.set_flags(flags)?;
+                raw.set_times(&Times::changed(now))
+            })
+        })
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `Exists`, `NoData` (as `how` asks), `NoSpace` (also for a value that the format has no room for), `Unsupported` for a name
+    /// without a known prefix, `NotPermitted`, `ReadOnly`.
+    pub fn setxattr(
+        self: &Arc<Self>,
+        number: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        self.change_xattrs(number, |inode| {
+            self.transact_for_space(self.xattr_credits(inode) + CREDITS, |handle| {
+                self.set_xattr(handle, inode, name, value, how)?;
+                self.touch_changed(handle, number)
+            })
+        })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoData` where there is none; as [`setxattr`](Self::setxattr).
+    pub fn removexattr(self: &Arc<Self>, number: InodeNo, name: &[u8]) -> Result<()> {
+        self.change_xattrs(number, |inode| {
+            self.transact_for_space(self.xattr_credits(inode) + CREDITS, |handle| {
+                self.remove_xattr(handle, inode, name)?;
+                self.touch_changed(handle, number)
+            })
+        })
+    }
+
+    fn change_xattrs(
+        self: &Arc<Self>,
+        number: InodeNo,
+        change: impl FnOnce(&Inode) -> Result<()>,
+    ) -> Result<()> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.inode_or_orphan(number)?;
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        change(&inode)
+    }
+}

@@ -1,0 +1,267 @@
+//! The content of files, written past the journal: new blocks get their data before the transaction that maps them ends, so that no crash
+//! shows what stood in them before.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::refuse;
+use crate::error::{ErrorKind, Result};
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::iomap::{ExtentState, IomapType};
+use crate::sys::Buffer;
+use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
+
+/// How much one transaction writes at most, in bytes.
+const PIECE: usize = 8 << 20;
+/// Blocks of metadata that a piece changes beside the file's map.
+const CREDITS: u32 = 16;
+/// The room for the content of a file that lies in its inode is smaller than this, in bytes.
+const INLINE_LIMIT: u64 = 64 << 10;
+
+/// Whole blocks of a file with their new content.
+struct Blocks<'a> {
+    first: FileBlock,
+    content: &'a Buffer,
+}
+
+impl Ext4 {
+    /// Writes at a position of a regular file; longer files become longer. Durable after the next [`sync`](Self::sync).
+    ///
+    /// # Errors
+    /// `NoSpace` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
+    pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.file_to_change(number)?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        if inode.flags().contains(InodeFlags::APPEND) && pos.0 != inode.size() {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        }
+        let end = pos.0.checked_add(bytes.len() as u64);
+        self.check_size(&inode, end.unwrap_or(u64::MAX))?;
+        if inode.has_inline_data() && self.write_inline(&inode, pos, bytes)? {
+            return Ok(bytes.len());
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = FilePos(pos.0 + done as u64);
+            let count = PIECE.min(bytes.len() - done);
+            match self.write_piece(number, at, &bytes[done..done + count]) {
+                Ok(()) => done += count,
+                Err(error) if error.kind() == ErrorKind::NoSpace && done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_piece(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<()> {
+        let inode = self.inode_or_orphan(number)?;
+        let size = self.superblock.block_size;
+        let end = pos.0 + bytes.len() as u64;
+        let (first, behind) = (size.block_of(pos), FileBlock(size.blocks_for(end)));
+        let count = (behind.0 - first.0) as usize;
+        let mut content = Buffer::aligned(count * size.bytes())?;
+        let skip = size.offset_in(pos);
+        // What the first and the last block hold beside the new bytes.
+        if skip > 0 {
+            self.read_block(&inode, first, &mut content[..size.bytes()])?;
+        }
+        if !end.is_multiple_of(size.bytes() as u64) && (count > 1 || skip == 0) {
+            let last = FileBlock(behind.0 - 1);
+            self.read_block(&inode, last, &mut content[(count - 1) * size.bytes()..])?;
+        }
+        content[skip..skip + bytes.len()].copy_from_slice(bytes);
+        let blocks = Blocks { first, content: &content };
+        let longer = end.max(inode.size());
+        self.transact_for_space(CREDITS + self.credits_for_map(&inode), |handle| {
+            self.write_blocks(handle, number, &blocks, first..behind, longer)?;
+            self.set_size(handle, number, longer)
+        })
+    }
+
+    /// Writes blocks where they are mapped, and maps those that are not. Where that takes several transactions, the size follows in each:
+    /// it is `longer` in the end.
+    fn write_blocks(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        blocks: &Blocks<'_>,
+        range: Range<FileBlock>,
+        longer: u64,
+    ) -> Result<()> {
+        let size = self.superblock.block_size;
+        let mut next = range.start;
+        while next < range.end {
+            let inode = self.inode_or_orphan(number)?;
+            let needed = CREDITS + self.credits_for_map(&inode);
+            if next > range.start && handle.credits_left() < needed {
+                self.set_size(handle, number, inode.size().max(size.pos_of(next).0.min(longer)))?;
+                handle.renew(needed)?;
+            }
+            let (start, count, kind) = self.mapping(&inode, next..range.end)?;
+            next = match kind {
+                IomapType::Hole => self.fill_hole(handle, &inode, blocks, next, count)?,
+                kind => {
+                    let behind = FileBlock(next.0 + count);
+                    self.write_data(blocks, next, start, count)?;
+                    if kind == IomapType::Unwritten {
+                        let written = ExtentState::Written;
+                        self.set_range_state(handle, &inode, next..behind, written)?;
+                    }
+                    behind
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Allocates, writes, and then maps as many blocks of a hole as are to be had in one piece; gives the block behind them.
+    fn fill_hole(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        blocks: &Blocks<'_>,
+        first: FileBlock,
+        count: u64,
+    ) -> Result<FileBlock> {
+        let room = self.find_room(handle, inode, first, count)?;
+        let extent = room.extent(first, ExtentState::Written);
+        let filled = self
+            .write_data(blocks, first, room.start, room.len.into())
+            .and_then(|()| self.map_extent(handle, inode, extent));
+        if let Err(error) = filled {
+            self.give_back(handle, &room)?;
+            return Err(error);
+        }
+        Ok(extent.end())
+    }
+
+    fn write_data(
+        &self,
+        blocks: &Blocks<'_>,
+        first: FileBlock,
+        start: FsBlock,
+        count: u64,
+    ) -> Result<()> {
+        let size = self.superblock.block_size;
+        let skip = (first.0 - blocks.first.0) as usize * size.bytes();
+        let part = &blocks.content[skip..skip + count as usize * size.bytes()];
+        self.blocks.device().write_all_at(&[IoSlice::new(part)], size.offset_of(start), false)
+    }
+
+    /// The first block of a range, how many there are like it, and what they are.
+    pub(super) fn mapping(
+        &self,
+        inode: &Inode,
+        range: Range<FileBlock>,
+    ) -> Result<(FsBlock, u64, IomapType)> {
+        let size = self.superblock.block_size;
+        let (pos, end) = (size.pos_of(range.start), size.pos_of(range.end));
+        let iomap = inode.map_by_leaf(pos)?;
+        let count = (iomap.end().0.min(end.0) - pos.0) >> size.shift();
+        let start = match iomap.kind {
+            IomapType::Hole => FsBlock(0),
+            _ => FsBlock(iomap.addr_of(pos).0 >> size.shift()),
+        };
+        Ok((start, count, iomap.kind))
+    }
+
+    /// A block as readers see it: zeros where there is nothing.
+    fn read_block(&self, inode: &Inode, block: FileBlock, into: &mut [u8]) -> Result<()> {
+        let size = self.superblock.block_size;
+        let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
+        if kind != IomapType::Mapped {
+            into.fill(0);
+            return Ok(());
+        }
+        self.blocks.device().read_exact_at(into, size.offset_of(start))?;
+        let pos = size.pos_of(block);
+        let valid = inode.size().saturating_sub(pos.0).min(into.len() as u64);
+        into[valid as usize..].fill(0);
+        Ok(())
+    }
+
+    /// Zeros a part of one block on the device, where it holds data.
+    pub(super) fn zero_part(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
+        let size = self.superblock.block_size;
+        let block = size.block_of(FilePos(part.start));
+        let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
+        if part.is_empty() || kind != IomapType::Mapped {
+            return Ok(());
+        }
+        let mut content = Buffer::aligned(size.bytes())?;
+        self.read_block(inode, block, &mut content)?;
+        let base = size.pos_of(block).0;
+        content[(part.start - base) as usize..(part.end - base) as usize].fill(0);
+        self.blocks.device().write_all_at(&[IoSlice::new(&content)], size.offset_of(start), false)
+    }
+
+    /// Zeros what the last block of a file holds behind its new end: it must not come back when the file grows again.
+    pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
+        let block = self.superblock.block_size.bytes() as u64;
+        self.zero_part(inode, size..size.next_multiple_of(block))
+    }
+
+    /// Writes into a file whose content lies in its inode. False where that is too small: the content is in blocks then.
+    fn write_inline(self: &Arc<Self>, inode: &Inode, pos: FilePos, bytes: &[u8]) -> Result<bool> {
+        let end = pos.0 + bytes.len() as u64;
+        if end > INLINE_LIMIT {
+            self.move_out(inode)?;
+            return Ok(false);
+        }
+        let mut content = vec![0; end.max(inode.size()) as usize];
+        inode.read_inline_data(&mut content[..inode.size() as usize], FilePos(0))?;
+        content[pos.0 as usize..end as usize].copy_from_slice(bytes);
+        self.replace_inline(inode, &content)
+    }
+
+    pub(super) fn resize_inline(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
+        if size <= INLINE_LIMIT {
+            let mut content = vec![0; inode.size().max(size) as usize];
+            inode.read_inline_data(&mut content[..inode.size() as usize], FilePos(0))?;
+            content.truncate(size as usize);
+            if self.replace_inline(inode, &content)? {
+                return Ok(());
+            }
+        } else {
+            self.move_out(inode)?;
+        }
+        let number = inode.number();
+        self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
+    }
+
+    /// Stores content in the inode; where it does not fit, what was there is in blocks afterwards.
+    fn replace_inline(self: &Arc<Self>, inode: &Inode, content: &[u8]) -> Result<bool> {
+        let number = inode.number();
+        let fitted = self.transact_for_space(CREDITS + self.xattr_credits(inode), |handle| {
+            let fitted = self.store_inline(handle, inode, content)?;
+            if fitted {
+                self.set_size(handle, number, content.len() as u64)?;
+            }
+            Ok(fitted)
+        })?;
+        if !fitted {
+            self.move_out(inode)?;
+        }
+        Ok(fitted)
+    }
+
+    /// Moves content from the inode to blocks.
+    pub(super) fn move_out(self: &Arc<Self>, inode: &Inode) -> Result<()> {
+        let size = self.superblock.block_size;
+        let count = size.blocks_for(inode.size());
+        let credits = CREDITS + self.xattr_credits(inode) + self.credits_for_map(inode);
+        self.transact_for_space(credits, |handle| {
+            let old = self.evict_inline(handle, inode)?;
+            let mut content = Buffer::aligned((count as usize * size.bytes()).max(1))?;
+            content[..old.len()].copy_from_slice(&old);
+            let blocks = Blocks { first: FileBlock(0), content: &content };
+            let range = FileBlock(0)..FileBlock(count);
+            self.write_blocks(handle, inode.number(), &blocks, range, inode.size())
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! New files: of every type, and new names for old ones.
+
+use std::sync::Arc;
+
+use super::{MAX_LINKS, check_name, refuse};
+use crate::error::{ErrorKind, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::attr::{Body, NewInode, Times};
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, InodeNo};
+
+/// `S_ISGID`: of a directory, whose files get its group.
+const SET_GROUP: u32 = 0o2000;
+/// A link's target of fewer bytes stands in the inode.
+const FAST_SYMLINK: usize = 60;
+
+/// Who makes a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Its group, unless the directory's set-group bit gives it the directory's.
+    pub gid: u32,
+    /// Permissions that are taken away, unless the directory has a default ACL.
+    pub umask: u32,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewFile<'a> {
+    /// An empty file.
+    Regular,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link with this target.
+    Symlink(&'a [u8]),
+    /// A character device with major and minor number.
+    CharDevice(u32, u32),
+    /// A block device with major and minor number.
+    BlockDevice(u32, u32),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+impl NewFile<'_> {
+    fn file_type(self) -> FileType {
+        match self {
+            Self::Regular => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::CharDevice(..) => FileType::CharDevice,
+            Self::BlockDevice(..) => FileType::BlockDevice,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
+}
+
+impl<'a> NewFile<'a> {
+    fn body(self) -> Body<'a> {
+        match self {
+            Self::CharDevice(major, minor) | Self::BlockDevice(major, minor) => {
+                Body::Device(major, minor)
+            }
+            Self::Symlink(target) if target.len() < FAST_SYMLINK => Body::Target(target),
+            Self::Regular | Self::Directory | Self::Symlink(_) => Body::Mapped,
+            Self::Fifo | Self::Socket => Body::Nothing,
+        }
+    }
+}
+
+impl Ext4 {
+    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
+    ///
+    /// # Errors
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`;
+    /// what reading and checking gives.
+    pub fn create(
+        self: &Arc<Self>,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<InodeNo> {
+        check_name(name)?;
+        check_file(file, self.superblock.block_size.bytes())?;
+        let _dir = self.writing()?.locks.exclusive(dir);
+        let dir = self.directory(dir)?;
+        if self.entry(&dir, name)?.is_some() {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
+        let directory = file == NewFile::Directory;
+        if directory {
+            self.check_room_for_link(&dir)?;
+        }
+        let credits = self.name_credits(&dir) + CREATE_CREDITS;
+        self.transact_for_space(credits, |handle| {
+            let number = self.allocate_inode(handle, dir.number(), directory)?;
+            let made = self
+                .fill(handle, &dir, number, file, permissions, who)
+                .and_then(|()| self.add_entry(handle, &dir, name, number, file.file_type()));
+            if let Err(error) = made {
+                self.take_back(handle, number, directory)?;
+                return Err(error);
+            }
+            self.touch_directory(handle, &dir, i16::from(directory))?;
+            Ok(number)
+        })
+    }
+
+    /// The new inode, and what it holds from the start.
+    fn fill(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        number: InodeNo,
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<()> {
+        let (parent, file_type) = (dir.stat(), file.file_type());
+        let directory = file_type == FileType::Directory;
+        let inherits_group = parent.mode & SET_GROUP != 0;
+        let mut mode = file_type.to_mode() | permissions & 0o7777;
+        if directory && inherits_group {
+            mode |= SET_GROUP;
+        }
+        let acl = match file {
+            NewFile::Symlink(_) => None,
+            _ => Some(self.inherited_acl(dir, mode, who.umask)?),
+        };
+        let mode = acl.as_ref().map_or(mode, |acl| acl.mode);
+        let inherited = dir.flags() & InodeFlags::inherited_by(file_type);
+        let project = parent
+            .project
+            .filter(|_| dir.flags().contains(InodeFlags::PROJECT_INHERIT))
+            .unwrap_or(0);
+        let new = NewInode {
+            mode,
+            uid: who.uid,
+            gid: if inherits_group { parent.gid } else { who.gid },
+            links: if directory { 2 } else { 1 },
+            flags: inherited,
+            project,
+            time: handle.now(),
+            generation: self.writing()?.generation(),
+            body: file.body(),
+        };
+        self.init_inode(handle, number, &new)?;
+        match file {
+            NewFile::Directory => self.init_directory(handle, number, dir.number())?,
+            NewFile::Symlink(target) if target.len() >= FAST_SYMLINK => {
+                self.store_target(handle, number, target)?;
+            }
+            _ => {}
+        }
+        match acl {
+            Some(acl) => self.set_inherited(handle, &self.inode(number)?, &acl),
+            None => Ok(()),
+        }
+    }
+
+    /// The target of a new symbolic link in a block of its own.
+    fn store_target(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        target: &[u8],
+    ) -> Result<()> {
+        self.update_inode(handle, number, |inode| inode.set_size(target.len() as u64))?;
+        let (block, count) = self.allocate_blocks(handle, self.goal_of(number), 1)?;
+        handle.create(block, |bytes| bytes[..target.len()].copy_from_slice(target))?;
+        let extent =
+            Extent { first: FileBlock(0), start: block, len: 1, state: ExtentState::Written };
+        let mapped = self.map_extent(handle, &self.inode(number)?, extent);
+        if mapped.is_err() {
+            self.free_blocks(handle, block, count.into(), Freed::Metadata)?;
+        }
+        mapped
+    }
+
+    /// Takes back an inode that got no name.
+    fn take_back(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        directory: bool,
+    ) -> Result<()> {
+        if let Ok(inode) = self.inode_or_orphan(number) {
+            self.release_content(handle, &inode)?;
+        }
+        self.end_inode(handle, number, directory)
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file.
+    pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        let locks = &self.writing()?.locks;
+        let _dir = locks.exclusive(dir);
+        let dir = self.directory(dir)?;
+        if inode == dir.number() {
+            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+        }
+        let _inode = locks.exclusive(inode);
+        let inode = self.inode(inode)?;
+        if inode.file_type() == FileType::Directory {
+            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+        }
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        if inode.stat().links >= MAX_LINKS {
+            return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
+        }
+        if self.entry(&dir, name)?.is_some() {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
+        self.transact_for_space(self.name_credits(&dir) + 4, |handle| {
+            self.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;
+            self.touch_directory(handle, &dir, 0)?;
+            let now = handle.now();
+            self.update_inode(handle, inode.number(), |inode| {
+                inode.set_times(&Times::changed(now))?;
+                let links = inode.links()?;
+                inode.set_links(links + 1)
+            })
+        })
+    }
+}
+
+/// Blocks that a new file changes beside the directory's: two bitmaps and two descriptors, its inode, a block and a tree's, attributes,
+/// the superblock.
+const CREATE_CREDITS: u32 = 16;
+
+fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
+    if let NewFile::Symlink(target) = file {
+        if target.is_empty() {
+            return Err(refuse(ErrorKind::NotFound, "a link without target"));
+        }
+        if target.len() >= block_size {
+            return Err(refuse(ErrorKind::NameTooLong, "the target does not fit into a block"));
+        }
+    }
+    Ok(())
+}

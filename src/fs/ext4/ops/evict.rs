@@ -1,0 +1,201 @@
+//! The end of inodes: open ones outlive their names, large ones go in several transactions, and orphans that a crash left go at the next
+//! opening.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::fs::FileType;
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::locks::Open;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::units::{FileBlock, InodeNo};
+
+/// What becomes of an inode that loses a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It has another one.
+    Stays,
+    /// It goes in the same transaction.
+    EndsNow,
+    /// It is an orphan until all of it is gone.
+    EndsLater,
+    /// It is an orphan until nobody has it open.
+    EndsWhenClosed,
+}
+
+/// A root without nodes below has at most four extents, each in two groups: bitmaps and descriptors; attributes, inode, superblock.
+const SMALL_CREDITS: u32 = 32;
+/// Beside a piece of a large map: the orphan list and the inode.
+const PIECE_CREDITS: u32 = 16;
+
+/// An inode that is open: it stays when it loses its last name, until this is dropped.
+pub struct Held {
+    fs: Arc<Ext4>,
+    number: InodeNo,
+    /// `None` on a volume that is read-only.
+    open: Option<Open>,
+}
+
+impl Held {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> InodeNo {
+        self.number
+    }
+
+    /// What it is now, with a name or without.
+    ///
+    /// # Errors
+    /// What reading and checking gives.
+    pub fn inode(&self) -> Result<Inode> {
+        self.fs.inode_or_orphan(self.number)
+    }
+
+    /// As long as this number stays, what was read of the inode before is right.
+    pub(crate) fn changes(&self) -> u64 {
+        self.open.as_ref().map_or(0, Open::changes)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let (Some(open), Ok(writing)) = (self.open.take(), self.fs.writing()) else { return };
+        let inode = writing.locks.exclusive(self.number);
+        if !inode.close(&open) {
+            return;
+        }
+        drop(open);
+        writing.return_withheld(&self.fs, self.number);
+        // What fails here is an orphan still, and goes at the next opening.
+        if self.inode().is_ok_and(|inode| inode.stat().links == 0) {
+            let _ = self.fs.evict(self.number);
+        }
+    }
+}
+
+impl Ext4 {
+    /// Opens an inode, so that it stays as long as it is held, and so do the blocks that it loses meanwhile. Costs nothing on a volume
+    /// that is read-only.
+    ///
+    /// # Errors
+    /// `NotFound` where it has no name any more.
+    pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Held> {
+        let mut open = None;
+        if let Ok(writing) = self.writing() {
+            let lock = writing.locks.shared(number);
+            self.inode(number)?;
+            open = Some(lock.open());
+        }
+        Ok(Held { fs: Arc::clone(self), number, open })
+    }
+
+    /// What becomes of an inode when it loses a name, its lock held.
+    pub(super) fn fate(&self, inode: &Inode) -> Result<Fate> {
+        let directory = inode.file_type() == FileType::Directory;
+        if inode.stat().links > 1 && !directory {
+            return Ok(Fate::Stays);
+        }
+        if self.writing()?.locks.is_open(inode.number()) {
+            return Ok(Fate::EndsWhenClosed);
+        }
+        Ok(if inode.has_small_map() { Fate::EndsNow } else { Fate::EndsLater })
+    }
+
+    /// How many blocks that changes beside the directory's.
+    pub(super) fn eviction_credits(&self, inode: &Inode, fate: Fate) -> u32 {
+        match fate {
+            Fate::Stays | Fate::EndsWhenClosed | Fate::EndsLater => 8,
+            Fate::EndsNow => SMALL_CREDITS + self.xattr_credits(inode),
+        }
+    }
+
+    /// Ends what the transaction of its last name left, its lock held.
+    pub(super) fn finish(self: &Arc<Self>, number: InodeNo, fate: Fate) -> Result<()> {
+        if fate == Fate::EndsLater { self.evict(number) } else { Ok(()) }
+    }
+
+    /// Ends an orphan without names.
+    fn evict(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        let inode = self.inode_or_orphan(number)?;
+        let directory = inode.file_type() == FileType::Directory;
+        let credits = PIECE_CREDITS + self.credits_for_unmap(&inode) + self.xattr_credits(&inode);
+        self.transact(credits, |handle| {
+            self.release_content(handle, &inode)?;
+            self.remove_orphan(handle, number)?;
+            self.end_inode(handle, number, directory)
+        })
+    }
+
+    /// Frees all that an inode has beside itself.
+    pub(super) fn release_content(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<()> {
+        if inode.has_map() {
+            self.unmap_range(handle, inode, FileBlock(0)..FileBlock(1 << 32))?;
+        }
+        self.drop_xattrs(handle, inode)
+    }
+
+    /// Frees an inode that has nothing any more.
+    pub(super) fn end_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        directory: bool,
+    ) -> Result<()> {
+        let now = handle.now();
+        self.update_inode(handle, number, |inode| {
+            inode.set_links(0)?;
+            inode.set_size(0)?;
+            inode.set_dtime(now.seconds as u32)
+        })?;
+        self.free_inode(handle, number, directory)
+    }
+
+    /// Ends what a crash, or a program that had it open, left.
+    pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
+        for number in self.adopt_orphans()? {
+            let _inode = self.writing()?.locks.exclusive(number);
+            let inode = self.inode_or_orphan(number)?;
+            if inode.stat().links == 0 {
+                self.evict(number)?;
+            } else {
+                self.finish_truncation(&inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a truncation that was under way: what lies behind the size goes.
+    pub(super) fn finish_truncation(self: &Arc<Self>, inode: &Inode) -> Result<()> {
+        let number = inode.number();
+        let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
+        self.transact(PIECE_CREDITS + self.credits_for_unmap(inode), |handle| {
+            handle.frees_of(number);
+            if inode.has_map() {
+                self.unmap_range(handle, inode, end..FileBlock(1 << 32))?;
+            }
+            self.remove_orphan(handle, number)
+        })
+    }
+}
+
+impl Inode {
+    /// Whether blocks hold its content: no device, no link within the inode, no inline data.
+    pub(crate) fn has_map(&self) -> bool {
+        match self.file_type() {
+            FileType::Regular | FileType::Directory => !self.has_inline_data(),
+            FileType::Symlink => !self.is_fast_symlink() && !self.has_inline_data(),
+            _ => false,
+        }
+    }
+
+    /// Whether its map has no nodes beside its root.
+    pub(super) fn has_small_map(&self) -> bool {
+        // `eh_depth` in the root.
+        let flat = self.i_block[6..8] == [0, 0];
+        !self.has_map() || self.flags().contains(InodeFlags::EXTENTS) && flat
+    }
+}

@@ -1,0 +1,188 @@
+//! Space without content: preallocated, zeroed, punched out, collapsed, inserted.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::refuse;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::iomap::{ExtentState, IomapType};
+use crate::units::{FileBlock, FilePos, InodeNo};
+
+/// Blocks of metadata that a piece changes beside the file's map.
+const CREDITS: u32 = 16;
+
+/// What `fallocate` does with a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocates what is a hole; it reads as zeros.
+    Allocate {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+    /// Frees it; it reads as zeros. The size stays.
+    Punch,
+    /// Allocates it without content.
+    Zero {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+    /// Takes whole blocks out; what is behind moves up.
+    Collapse,
+    /// Inserts whole blocks that read as zeros.
+    Insert,
+}
+
+impl Ext4 {
+    /// Changes the space of a range of a regular file.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty range, or one that is not whole blocks where that is needed; `Unsupported` for a file with indirect
+    /// blocks; `NoSpace`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
+    pub fn fallocate(
+        self: &Arc<Self>,
+        number: InodeNo,
+        how: Fallocate,
+        pos: FilePos,
+        len: u64,
+    ) -> Result<()> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.file_to_change(number)?;
+        if inode.flags().contains(InodeFlags::APPEND)
+            && how != (Fallocate::Allocate { keep_size: true })
+        {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        }
+        let end = pos.0.checked_add(len).filter(|_| len > 0);
+        let Some(end) = end else { return Err(Error::invalid("an empty range")) };
+        self.check_size(&inode, end)?;
+        if inode.has_inline_data() {
+            self.move_out(&inode)?;
+        }
+        let inode = self.inode_or_orphan(number)?;
+        if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
+            return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
+        }
+        let range = pos.0..end;
+        match how {
+            Fallocate::Allocate { keep_size } => {
+                self.allocate_range(&inode, range.clone())?;
+                self.grow(number, end, keep_size)
+            }
+            Fallocate::Punch => {
+                self.empty_range(&inode, range)?;
+                self.grow(number, 0, true)
+            }
+            Fallocate::Zero { keep_size } => {
+                self.empty_range(&inode, range.clone())?;
+                self.allocate_range(&self.inode_or_orphan(number)?, range)?;
+                self.grow(number, end, keep_size)
+            }
+            Fallocate::Collapse => self.collapse(&inode, range),
+            Fallocate::Insert => self.insert(&inode, range),
+        }
+    }
+
+    /// The new size where it is larger, and the times.
+    fn grow(self: &Arc<Self>, number: InodeNo, end: u64, keep_size: bool) -> Result<()> {
+        let size = self.inode_or_orphan(number)?.size();
+        let size = if keep_size { size } else { size.max(end) };
+        self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
+    }
+
+    /// Allocates the holes of a range.
+    fn allocate_range(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let (size, number) = (self.superblock.block_size, inode.number());
+        let end = FileBlock(size.blocks_for(range.end));
+        let mut next = size.block_of(FilePos(range.start));
+        while next < end {
+            let inode = self.inode_or_orphan(number)?;
+            let (_, count, kind) = self.mapping(&inode, next..end)?;
+            if kind != IomapType::Hole {
+                next.0 += count;
+                continue;
+            }
+            let credits = CREDITS + self.credits_for_map(&inode);
+            let placed = self.transact_for_space(credits, |handle| {
+                self.allocate_unwritten(handle, &inode, next, count)
+            })?;
+            next.0 += placed;
+        }
+        Ok(())
+    }
+
+    fn allocate_unwritten(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        first: FileBlock,
+        count: u64,
+    ) -> Result<u64> {
+        let room = self.find_room(handle, inode, first, count)?;
+        let extent = room.extent(first, ExtentState::Unwritten);
+        if let Err(error) = self.map_extent(handle, inode, extent) {
+            self.give_back(handle, &room)?;
+            return Err(error);
+        }
+        Ok(room.len.into())
+    }
+
+    /// Frees the whole blocks of a range, and zeros what is left of it at both ends.
+    fn empty_range(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let size = self.superblock.block_size;
+        let block = size.bytes() as u64;
+        let (first, last) = (range.start.next_multiple_of(block), range.end / block * block);
+        if first > last {
+            return self.zero_part(inode, range);
+        }
+        self.zero_part(inode, range.start..first)?;
+        self.zero_part(inode, last..range.end)?;
+        let whole = FileBlock(first >> size.shift())..FileBlock(last >> size.shift());
+        if whole.is_empty() {
+            return Ok(());
+        }
+        self.transact_for_space(self.credits_for_unmap(inode) + CREDITS, |handle| {
+            handle.frees_of(inode.number());
+            self.unmap_range(handle, inode, whole.clone())
+        })
+    }
+
+    fn whole_blocks(&self, range: &Range<u64>) -> Result<Range<FileBlock>> {
+        let size = self.superblock.block_size;
+        let unit = u64::from(self.superblock.cluster_blocks) * size.bytes() as u64;
+        if !range.start.is_multiple_of(unit) || !range.end.is_multiple_of(unit) {
+            return Err(Error::invalid(format!("not whole blocks of {unit} bytes")));
+        }
+        Ok(FileBlock(range.start >> size.shift())..FileBlock(range.end >> size.shift()))
+    }
+
+    fn collapse(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let blocks = self.whole_blocks(&range)?;
+        if range.end >= inode.size() {
+            return Err(Error::invalid("a range that reaches the file's end is truncated instead"));
+        }
+        let (number, count) = (inode.number(), (blocks.end.0 - blocks.start.0) as i64);
+        let size = inode.size() - (range.end - range.start);
+        self.transact_for_space(2 * self.credits_for_unmap(inode) + CREDITS, |handle| {
+            handle.frees_of(number);
+            self.unmap_range(handle, inode, blocks.clone())?;
+            self.shift_range(handle, &self.inode_or_orphan(number)?, blocks.end, -count)?;
+            self.set_size(handle, number, size)
+        })
+    }
+
+    fn insert(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let blocks = self.whole_blocks(&range)?;
+        if range.start >= inode.size() {
+            return Err(Error::invalid("a position behind the file's end"));
+        }
+        let (number, count) = (inode.number(), (blocks.end.0 - blocks.start.0) as i64);
+        let size = inode.size().saturating_add(range.end - range.start);
+        self.check_size(inode, size)?;
+        self.transact_for_space(2 * self.credits_for_unmap(inode) + CREDITS, |handle| {
+            self.shift_range(handle, inode, blocks.start, count)?;
+            self.set_size(handle, number, size)
+        })
+    }
+}

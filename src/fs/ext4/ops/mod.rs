@@ -1,0 +1,135 @@
+//! What a program asks of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
+//!
+//! Inodes are given by their numbers: what they are is read under their locks. An operation checks everything before it changes anything;
+//! what can still fail behind that for want of space is taken back.
+
+mod attributes;
+mod content;
+mod create;
+mod evict;
+mod fallocate;
+mod orphans;
+mod rename;
+mod size;
+mod space;
+mod unlink;
+
+pub use attributes::SetAttributes;
+pub use create::{Credentials, NewFile};
+pub use evict::Held;
+pub use fallocate::Fallocate;
+pub use rename::RenameFlags;
+
+use std::sync::Arc;
+
+use super::attr::Times;
+use super::jbd2::Handle;
+use super::{Ext4, Inode, InodeFlags, RoCompat};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::FileType;
+use crate::units::InodeNo;
+
+/// The most names that a file, and subdirectories that a directory without dir_nlink, can have.
+const MAX_LINKS: u32 = 65_000;
+
+fn refuse(kind: ErrorKind, what: &'static str) -> Error {
+    Error::new(kind, what)
+}
+
+impl Ext4 {
+    /// How many blocks one more name changes: a leaf and a new one, a node and a new one on each level, and for each new one a bitmap and a
+    /// descriptor, and the map; the inode; the superblock.
+    fn name_credits(&self, dir: &Inode) -> u32 {
+        24 + self.credits_for_map(dir)
+    }
+
+    /// A directory whose entries are to change, read under its lock.
+    fn directory(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        let dir = self.inode(number)?;
+        if dir.file_type() != FileType::Directory {
+            return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
+        }
+        if dir.flags().contains(InodeFlags::IMMUTABLE) {
+            return Err(refuse(ErrorKind::NotPermitted, "the directory is immutable"));
+        }
+        if dir.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(refuse(ErrorKind::Encrypted, "the directory's names are encrypted"));
+        }
+        Ok(dir)
+    }
+
+    /// The same where entries are to go, which append-only directories do not allow.
+    fn directory_to_shrink(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        let dir = self.directory(number)?;
+        if dir.flags().contains(InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the directory is append-only"));
+        }
+        Ok(dir)
+    }
+
+    /// What a name stands for, if anything.
+    fn entry(self: &Arc<Self>, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
+        match dir.lookup(name) {
+            Ok(found) => Ok(Some(found.number())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The time of a directory whose entries have changed, and how many subdirectories it has more or less.
+    fn touch_directory(
+        &self,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        subdirectories: i16,
+    ) -> Result<()> {
+        let now = handle.now();
+        let uncounted = self.superblock.ro_compat.contains(RoCompat::DIR_NLINK);
+        self.update_inode(handle, dir.number(), |inode| {
+            inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
+            let links = inode.links()?;
+            // With dir_nlink, 1 says that there are more than can be counted.
+            if subdirectories != 0 && !(uncounted && links == 1) {
+                let links = links.saturating_add_signed(subdirectories);
+                let uncountable = uncounted && u32::from(links) >= MAX_LINKS;
+                inode.set_links(if uncountable { 1 } else { links })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The time of an inode's last change.
+    fn touch_changed(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
+        let now = handle.now();
+        self.update_inode(handle, number, |inode| inode.set_times(&Times::changed(now)))
+    }
+
+    /// Refuses one subdirectory more where the format cannot count it.
+    fn check_room_for_link(&self, dir: &Inode) -> Result<()> {
+        let uncounted = self.superblock.ro_compat.contains(RoCompat::DIR_NLINK);
+        if dir.stat().links >= MAX_LINKS && !uncounted {
+            return Err(refuse(
+                ErrorKind::TooManyLinks,
+                "the directory has too many subdirectories",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `Exists`, `NameTooLong` and the like for a name that is to be made.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > 255 {
+        return Err(refuse(ErrorKind::NameTooLong, "a name has at most 255 bytes"));
+    }
+    if name.is_empty() {
+        return Err(refuse(ErrorKind::NotFound, "an empty name"));
+    }
+    if name == b"." || name == b".." {
+        return Err(refuse(ErrorKind::Exists, "`.` and `..` are there"));
+    }
+    if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        return Err(Error::invalid("a name holds neither `/` nor NUL"));
+    }
+    Ok(())
+}

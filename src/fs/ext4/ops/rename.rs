@@ -1,0 +1,288 @@
+//! Names that move, replace others, or change places.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+use super::unlink::check_removable;
+use super::{check_name, refuse};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::attr::{Body, NewInode};
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::locks::Exclusive;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags, ROOT};
+use crate::units::InodeNo;
+
+bitflags! {
+    /// How to rename; `renameat2`'s flags.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Replace nothing.
+        const NOREPLACE = 1;
+        /// The two names change places.
+        const EXCHANGE = 2;
+        /// Leave a whiteout (a character device 0, 0) where the old name was.
+        const WHITEOUT = 4;
+    }
+}
+
+/// Two names, and what they stand for.
+struct Move<'a> {
+    from: &'a Inode,
+    old_name: &'a [u8],
+    moved: Inode,
+    to: &'a Inode,
+    new_name: &'a [u8],
+    there: Option<Inode>,
+}
+
+impl Ext4 {
+    /// Moves a name, within its directory or to another one. What the new name stood for is replaced, at once.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`;
+    /// `InvalidInput` for a directory that would be moved into itself, and for flags that exclude each other.
+    pub fn rename(
+        self: &Arc<Self>,
+        from: InodeNo,
+        old_name: &[u8],
+        to: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_flags(flags)?;
+        if matches!(old_name, b"." | b"..") || matches!(new_name, b"." | b"..") {
+            return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
+        }
+        check_name(new_name)?;
+        let locks = &self.writing()?.locks;
+        // Directories keep their places meanwhile, so that nobody comes to be below itself.
+        let _tree = (from != to).then(|| locks.rename());
+        let _dirs = self.lock_directories(from, to)?;
+        let (from_dir, to_dir) = (self.directory_to_shrink(from)?, self.directory(to)?);
+        let moved = from_dir.lookup(old_name)?.number();
+        let there = self.entry(&to_dir, new_name)?;
+        self.check_tree(from, to, moved, there, flags)?;
+        let numbers: Vec<_> = there.into_iter().chain([moved]).collect();
+        if numbers.contains(&from) || numbers.contains(&to) {
+            let place = Place::new("directory entry").inode(to);
+            return Err(place.corrupt("a directory is below itself"));
+        }
+        let _inodes = locks.exclusive_all(&numbers);
+        let change = Move {
+            from: &from_dir,
+            old_name,
+            moved: self.inode(moved)?,
+            to: &to_dir,
+            new_name,
+            there: there.map(|number| self.inode(number)).transpose()?,
+        };
+        check_removable(&change.moved)?;
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return self.exchange(&change);
+        }
+        match &change.there {
+            Some(_) if flags.contains(RenameFlags::NOREPLACE) => {
+                Err(refuse(ErrorKind::Exists, "the name is taken"))
+            }
+            // Two names of one file: nothing happens, as POSIX has it.
+            Some(there) if there.number() == moved => Ok(()),
+            _ => self.move_name(&change, flags),
+        }
+    }
+
+    /// Locks two directories: one that is above the other first, as whoever goes down the tree does.
+    fn lock_directories(
+        self: &Arc<Self>,
+        from: InodeNo,
+        to: InodeNo,
+    ) -> Result<[Option<Exclusive<'_>>; 2]> {
+        let locks = &self.writing()?.locks;
+        if from == to {
+            return Ok([Some(locks.exclusive(from)), None]);
+        }
+        let below = |dir, above: &InodeNo| Ok(self.ancestors(dir)?.contains(above));
+        let from_first = below(to, &from)? || from < to && !below(from, &to)?;
+        let (first, second) = if from_first { (from, to) } else { (to, from) };
+        Ok([Some(locks.exclusive(first)), Some(locks.exclusive(second))])
+    }
+
+    /// Refuses what would put a directory below itself, or replace one of its own parents.
+    fn check_tree(
+        self: &Arc<Self>,
+        from: InodeNo,
+        to: InodeNo,
+        moved: InodeNo,
+        there: Option<InodeNo>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        if self.ancestors(to)?.contains(&moved) {
+            return Err(Error::invalid("a directory cannot be moved into itself"));
+        }
+        let Some(there) = there else { return Ok(()) };
+        if self.ancestors(from)?.contains(&there) {
+            return Err(if flags.contains(RenameFlags::EXCHANGE) {
+                Error::invalid("a directory cannot be moved into itself")
+            } else {
+                refuse(ErrorKind::NotEmpty, "the directory has entries")
+            });
+        }
+        Ok(())
+    }
+
+    /// A directory and all above it.
+    fn ancestors(self: &Arc<Self>, dir: InodeNo) -> Result<HashSet<InodeNo>> {
+        let mut seen = HashSet::new();
+        let mut next = dir;
+        // Ends, since each directory is new.
+        while seen.insert(next) && next != ROOT {
+            next = self.inode(next)?.lookup(b"..")?.number();
+        }
+        Ok(seen)
+    }
+
+    fn move_name(self: &Arc<Self>, change: &Move<'_>, flags: RenameFlags) -> Result<()> {
+        let Move { from, old_name, moved, to, new_name, there } = change;
+        let directory = moved.file_type() == FileType::Directory;
+        let crosses = from.number() != to.number();
+        let mut fate = None;
+        let replaced = there.as_ref().filter(|there| there.number() != moved.number());
+        if let Some(there) = replaced {
+            self.check_replaced(moved, there)?;
+            fate = Some(self.fate(there)?);
+        } else if directory && crosses {
+            self.check_room_for_link(to)?;
+        }
+        let credits = self.name_credits(from)
+            + self.name_credits(to)
+            + replaced.zip(fate).map_or(0, |(there, fate)| self.eviction_credits(there, fate))
+            + 24;
+        self.transact_for_space(credits, |handle| {
+            let whiteout = flags.contains(RenameFlags::WHITEOUT);
+            let whiteout = whiteout.then(|| self.make_whiteout(handle, from)).transpose()?;
+            // What can fail for want of space comes first.
+            let kind = moved.file_type();
+            let placed = match there {
+                Some(_) => self.set_entry(handle, to, new_name, moved.number(), kind),
+                None => self.add_entry(handle, to, new_name, moved.number(), kind),
+            };
+            if let Err(error) = placed {
+                if let Some(number) = whiteout {
+                    self.end_inode(handle, number, false)?;
+                }
+                return Err(error);
+            }
+            let from = &self.inode(from.number())?;
+            match whiteout {
+                Some(number) => {
+                    self.set_entry(handle, from, old_name, number, FileType::CharDevice)?;
+                }
+                None => self.remove_entry(handle, from, old_name)?,
+            }
+            if directory && crosses {
+                self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;
+            }
+            let replaces_directory =
+                replaced.is_some_and(|there| there.file_type() == FileType::Directory);
+            let gained = i16::from(directory && crosses) - i16::from(replaces_directory);
+            let lost = i16::from(directory && crosses);
+            if crosses {
+                self.touch_directory(handle, from, -lost)?;
+                self.touch_directory(handle, to, gained)?;
+            } else {
+                self.touch_directory(handle, to, -i16::from(replaces_directory))?;
+            }
+            self.touch_changed(handle, moved.number())?;
+            match replaced.zip(fate) {
+                Some((there, fate)) => self.drop_name(handle, there, fate),
+                None => Ok(()),
+            }
+        })?;
+        match replaced.zip(fate) {
+            Some((there, fate)) => self.finish(there.number(), fate),
+            None => Ok(()),
+        }
+    }
+
+    fn check_replaced(&self, moved: &Inode, there: &Inode) -> Result<()> {
+        check_removable(there)?;
+        match (moved.file_type(), there.file_type()) {
+            (FileType::Directory, FileType::Directory) => self.check_empty(there),
+            (FileType::Directory, _) => Err(refuse(ErrorKind::NotADirectory, "not a directory")),
+            (_, FileType::Directory) => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
+            _ => Ok(()),
+        }
+    }
+
+    fn exchange(self: &Arc<Self>, change: &Move<'_>) -> Result<()> {
+        let Move { from, old_name, moved, to, new_name, there } = change;
+        let Some(there) = there else {
+            return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
+        };
+        check_removable(there)?;
+        if there.number() == moved.number() {
+            return Ok(());
+        }
+        let is_directory = |inode: &Inode| inode.file_type() == FileType::Directory;
+        let crosses = from.number() != to.number();
+        let (out, back) = (is_directory(moved), is_directory(there));
+        if crosses && out && !back {
+            self.check_room_for_link(to)?;
+        }
+        if crosses && back && !out {
+            self.check_room_for_link(from)?;
+        }
+        self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
+            self.set_entry(handle, to, new_name, moved.number(), moved.file_type())?;
+            self.set_entry(handle, from, old_name, there.number(), there.file_type())?;
+            if crosses && out {
+                self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;
+            }
+            if crosses && back {
+                self.set_entry(handle, there, b"..", from.number(), FileType::Directory)?;
+            }
+            if crosses {
+                let gained = i16::from(out) - i16::from(back);
+                self.touch_directory(handle, to, gained)?;
+                self.touch_directory(handle, from, -gained)?;
+            } else {
+                self.touch_directory(handle, to, 0)?;
+            }
+            self.touch_changed(handle, moved.number())?;
+            self.touch_changed(handle, there.number())
+        })
+    }
+
+    fn make_whiteout(self: &Arc<Self>, handle: &mut Handle<'_>, dir: &Inode) -> Result<InodeNo> {
+        let number = self.allocate_inode(handle, dir.number(), false)?;
+        let new = NewInode {
+            mode: FileType::CharDevice.to_mode(),
+            uid: 0,
+            gid: 0,
+            links: 1,
+            flags: InodeFlags::empty(),
+            time: handle.now(),
+            generation: self.writing()?.generation(),
+            project: 0,
+            body: Body::Device(0, 0),
+        };
+        self.init_inode(handle, number, &new)?;
+        Ok(number)
+    }
+}
+
+fn check_flags(flags: RenameFlags) -> Result<()> {
+    let unknown = flags - RenameFlags::all();
+    let exchange = flags.contains(RenameFlags::EXCHANGE);
+    if !unknown.is_empty()
+        || exchange && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT)
+    {
+        return Err(Error::invalid("flags of a rename that exclude each other"));
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Sizes: files that get shorter or longer.
+
+use std::sync::Arc;
+
+use super::refuse;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::attr::Times;
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags, RoCompat};
+use crate::units::{FileBlock, InodeNo};
+
+/// From this size on, a file needs the large_file feature.
+const LARGE: u64 = 1 << 31;
+const CREDITS: u32 = 40;
+
+impl Ext4 {
+    /// Makes a regular file this long. What is beyond goes; what is added reads as zeros.
+    ///
+    /// # Errors
+    /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
+    pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.file_to_change(number)?;
+        if inode.flags().contains(InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        }
+        self.check_size(&inode, size)?;
+        self.resize(&inode, size)
+    }
+
+    /// A regular file whose content is to change, read under its lock.
+    pub(super) fn file_to_change(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        let inode = self.inode_or_orphan(number)?;
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => {
+                return Err(refuse(ErrorKind::IsADirectory, "is a directory"));
+            }
+            _ => return Err(refuse(ErrorKind::WrongFileType, "is not a regular file")),
+        }
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable"));
+        }
+        if inode.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(refuse(
+                ErrorKind::Encrypted,
+                "the content is encrypted and no key is held",
+            ));
+        }
+        if inode.flags().contains(InodeFlags::JOURNAL_DATA) {
+            return Err(Error::unsupported("to write a file whose data goes through the journal"));
+        }
+        Ok(inode)
+    }
+
+    /// `FileTooLarge` for a size that the file's map cannot reach.
+    pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
+        let limit = inode.most_blocks() << self.superblock.block_size.shift();
+        if size > limit {
+            return Err(refuse(ErrorKind::FileTooLarge, "behind what the format can map"));
+        }
+        Ok(())
+    }
+
+    fn resize(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
+        let number = inode.number();
+        if inode.has_inline_data() {
+            return self.resize_inline(inode, size);
+        }
+        if size >= inode.size() {
+            return self.transact(CREDITS, |handle| self.set_size(handle, number, size));
+        }
+        self.zero_tail(inode, size)?;
+        let end = FileBlock(self.superblock.block_size.blocks_for(size));
+        let whole = end..FileBlock(1 << 32);
+        if inode.has_small_map() {
+            return self.transact(CREDITS, |handle| {
+                self.set_size(handle, number, size)?;
+                handle.frees_of(number);
+                self.unmap_range(handle, inode, whole)
+            });
+        }
+        self.transact(CREDITS, |handle| {
+            self.add_orphan(handle, number)?;
+            self.set_size(handle, number, size)
+        })?;
+        self.finish_truncation(&self.inode_or_orphan(number)?)
+    }
+
+    /// Sets size and times; the superblock says so where a volume gets its first large file.
+    pub(super) fn set_size(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        size: u64,
+    ) -> Result<()> {
+        let now = handle.now();
+        self.update_inode(handle, number, |inode| {
+            inode.set_size(size)?;
+            inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })
+        })?;
+        if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
+            return Ok(());
+        }
+        self.update_superblock(handle, |raw| {
+            let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
+            raw.s_feature_ro_compat.set((features | RoCompat::LARGE_FILE).bits());
+            Ok(())
+        })
+    }
+}
+
+impl Inode {
+    /// How many blocks its map can have.
+    fn most_blocks(&self) -> u64 {
+        if self.flags().contains(InodeFlags::EXTENTS) || self.has_inline_data() {
+            return u64::from(u32::MAX);
+        }
+        let pointers = self.block_size().bytes() as u64 / 4;
+        (12 + pointers + pointers.pow(2) + pointers.pow(3)).min(u64::from(u32::MAX))
+    }
+}

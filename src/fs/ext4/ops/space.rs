@@ -1,0 +1,93 @@
+//! Space for the blocks of a file: near what is before them, and in a cluster of its own or in one that the file has in part.
+
+use crate::error::Result;
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode};
+use crate::iomap::{Extent, ExtentState, IomapType};
+use crate::units::{FileBlock, FsBlock};
+
+/// The longest extent of any state, in blocks.
+const MOST_IN_EXTENT: u32 = 32_767;
+
+/// Where new blocks of a file are, not yet mapped.
+pub(super) struct Room {
+    pub(super) start: FsBlock,
+    pub(super) len: u32,
+    /// What was allocated for them; `None` in a cluster that the file has already.
+    allocated: Option<(FsBlock, u64)>,
+}
+
+impl Room {
+    pub(super) fn extent(&self, first: FileBlock, state: ExtentState) -> Extent {
+        Extent { first, start: self.start, len: self.len, state }
+    }
+}
+
+impl Ext4 {
+    /// Room for at most `count` blocks of a hole from `first` on, in one piece.
+    pub(super) fn find_room(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        first: FileBlock,
+        count: u64,
+    ) -> Result<Room> {
+        let cluster = u64::from(self.superblock.cluster_blocks);
+        let want = u32::try_from(count).unwrap_or(u32::MAX).min(MOST_IN_EXTENT);
+        let within = first.0 % cluster;
+        if cluster > 1
+            && let Some(start) = self.start_of_cluster(inode, FileBlock(first.0 - within))?
+        {
+            let len = want.min((cluster - within) as u32);
+            return Ok(Room { start: FsBlock(start.0 + within), len, allocated: None });
+        }
+        let mut want = want;
+        let last = (first.0 + u64::from(want)) / cluster * cluster;
+        if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
+            // The rest belongs into a cluster that is there.
+            want = (last - first.0) as u32;
+        }
+        let goal = self.data_goal(inode, first)?;
+        let (start, len) = self.allocate_blocks(handle, goal, want + within as u32)?;
+        Ok(Room {
+            start: FsBlock(start.0 + within),
+            len: (len - within as u32).min(want),
+            allocated: Some((start, len.into())),
+        })
+    }
+
+    /// Takes back room that was not mapped.
+    pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
+        match room.allocated {
+            Some((start, count)) => self.free_blocks(handle, start, count, Freed::Data),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the cluster stands that holds these blocks of a file, if the file has one for them.
+    fn start_of_cluster(&self, inode: &Inode, first: FileBlock) -> Result<Option<FsBlock>> {
+        let cluster = u64::from(self.superblock.cluster_blocks);
+        let (mut next, end) = (first, FileBlock(first.0 + cluster));
+        while cluster > 1 && next < end {
+            let (start, count, kind) = self.mapping(inode, next..end)?;
+            if kind != IomapType::Hole {
+                return Ok(Some(FsBlock(start.0 - (next.0 - first.0))));
+            }
+            next.0 += count;
+        }
+        Ok(None)
+    }
+
+    /// Where the blocks of a file should be: behind what is before them, else near its inode.
+    fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<FsBlock> {
+        if first.0 > 0 {
+            let before = FileBlock(first.0 - 1)..first;
+            let (start, _, kind) = self.mapping(inode, before)?;
+            if kind != IomapType::Hole {
+                return Ok(FsBlock(start.0 + 1));
+            }
+        }
+        Ok(self.goal_of(inode.number()))
+    }
+}

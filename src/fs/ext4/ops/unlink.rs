@@ -1,0 +1,108 @@
+//! Names that go.
+
+use std::sync::Arc;
+
+use super::{evict::Fate, refuse};
+use crate::error::{ErrorKind, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::attr::Times;
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::units::InodeNo;
+
+impl Ext4 {
+    /// Removes a name of a file. With its last name a file goes, once nobody has it open.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`; what reading and checking gives.
+    pub fn unlink(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.remove_name(dir, name, |inode| match inode.file_type() {
+            FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
+            _ => Ok(()),
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
+    pub fn rmdir(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(crate::error::Error::invalid("`.` cannot be removed")),
+            b".." => return Err(refuse(ErrorKind::NotEmpty, "`..` has entries")),
+            _ => {}
+        }
+        self.remove_name(dir, name, |inode| {
+            if inode.file_type() != FileType::Directory {
+                return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
+            }
+            self.check_empty(inode)
+        })
+    }
+
+    pub(super) fn check_empty(&self, dir: &Inode) -> Result<()> {
+        if self.is_empty_directory(dir)? {
+            return Ok(());
+        }
+        Err(refuse(ErrorKind::NotEmpty, "the directory has entries"))
+    }
+
+    fn remove_name(
+        self: &Arc<Self>,
+        dir: InodeNo,
+        name: &[u8],
+        check: impl FnOnce(&Inode) -> Result<()>,
+    ) -> Result<()> {
+        let locks = &self.writing()?.locks;
+        let _dir = locks.exclusive(dir);
+        let dir = self.directory_to_shrink(dir)?;
+        let number = dir.lookup(name)?.number();
+        if number == dir.number() {
+            return Err(refuse(ErrorKind::IsADirectory, "is a directory"));
+        }
+        let _inode = locks.exclusive(number);
+        let inode = self.inode(number)?;
+        check(&inode)?;
+        check_removable(&inode)?;
+        let directory = inode.file_type() == FileType::Directory;
+        let fate = self.fate(&inode)?;
+        let credits = self.name_credits(&dir) + self.eviction_credits(&inode, fate);
+        self.transact(credits, |handle| {
+            self.remove_entry(handle, &dir, name)?;
+            self.touch_directory(handle, &dir, -i16::from(directory))?;
+            self.drop_name(handle, &inode, fate)
+        })?;
+        self.finish(number, fate)
+    }
+
+    /// One name less, and with the last one the inode's end as far as it comes now. A directory loses its own `.` with its name.
+    pub(super) fn drop_name(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        fate: Fate,
+    ) -> Result<()> {
+        let now = handle.now();
+        let directory = inode.file_type() == FileType::Directory;
+        self.update_inode(handle, inode.number(), |raw| {
+            raw.set_times(&Times::changed(now))?;
+            let links = if directory { 0 } else { raw.links()?.saturating_sub(1) };
+            raw.set_links(links)
+        })?;
+        match fate {
+            Fate::Stays => Ok(()),
+            Fate::EndsNow => {
+                self.release_content(handle, inode)?;
+                self.end_inode(handle, inode.number(), directory)
+            }
+            Fate::EndsLater | Fate::EndsWhenClosed => self.add_orphan(handle, inode.number()),
+        }
+    }
+}
+
+pub(super) fn check_removable(inode: &Inode) -> Result<()> {
+    if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+    }
+    Ok(())
+}

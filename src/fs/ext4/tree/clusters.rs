@@ -1,0 +1,65 @@
+//! Blocks and clusters of an extent-mapped file. With bigalloc, space is taken and given back in clusters, while extents are of blocks:
+//! a cluster belongs to the file as long as one of its blocks is mapped. Blocks of the file and of the device lie alike in their clusters.
+//!
+//! Source: "Bigalloc" in Linux's ext4 documentation, and volumes that the kernel has written.
+
+use std::ops::Range;
+
+use super::path::Tree;
+use crate::error::Result;
+use crate::iomap::Extent;
+use crate::units::FsBlock;
+
+/// Space to be given back: ranges of blocks, whole clusters.
+#[derive(Default)]
+pub(super) struct Space {
+    pub(super) ranges: Vec<(FsBlock, u64)>,
+    pub(super) clusters: u64,
+}
+
+impl Tree<'_> {
+    pub(super) fn cluster_blocks(&self) -> u64 {
+        u64::from(self.inode.fs.superblock.cluster_blocks)
+    }
+
+    /// The clusters of the file that hold blocks of a range, but no mapped ones outside of it.
+    pub(super) fn own_clusters(&self, range: Range<u64>) -> Result<Range<u64>> {
+        let blocks = self.cluster_blocks();
+        let (mut first, mut end) = (range.start / blocks, range.end.div_ceil(blocks));
+        if self.maps_any(first * blocks..range.start)? {
+            first += 1;
+        }
+        if first < end && self.maps_any(range.end..end * blocks)? {
+            end -= 1;
+        }
+        Ok(first..end)
+    }
+
+    /// The space of extents, in order, within these clusters of the file.
+    pub(super) fn space(&self, extents: &[Extent], within: Range<u64>) -> Result<Space> {
+        let blocks = self.cluster_blocks();
+        let mut space = Space::default();
+        let mut next = within.start;
+        for extent in extents {
+            let first = (extent.first.0 / blocks).max(next);
+            let end = extent.end().0.div_ceil(blocks).min(within.end);
+            if first >= end {
+                continue;
+            }
+            next = end;
+            let start = (extent.start.0 + first * blocks).checked_sub(extent.first.0);
+            let Some(start) = start.filter(|start| start.is_multiple_of(blocks)) else {
+                let place = self.place().field("ee_start");
+                let what = format!("block {} lies otherwise in its cluster", extent.start);
+                return Err(place.corrupt(what));
+            };
+            space.clusters += end - first;
+            let len = (end - first) * blocks;
+            match space.ranges.last_mut() {
+                Some((last, count)) if last.0 + *count == start => *count += len,
+                _ => space.ranges.push((FsBlock(start), len)),
+            }
+        }
+        Ok(space)
+    }
+}

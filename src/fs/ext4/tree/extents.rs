@@ -1,0 +1,211 @@
+//! What is done to the extents of a file: mapped, unmapped, given another state, shifted. Long changes are made leaf by leaf, and the tree
+//! is right after each, so that the transaction can end there.
+
+use std::ops::Range;
+
+use super::path::{Path, Tree};
+use super::pieces::{Pieces, join};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::disk::extent::INIT_MAX_LEN;
+use crate::fs::ext4::extent::MAX_BLOCKS;
+use crate::fs::ext4::jbd2::Handle;
+use crate::iomap::{Extent, ExtentState};
+use crate::units::FileBlock;
+
+/// How many groups' bitmaps are changed in one step of a removal, unless a single extent needs more.
+const GROUPS_AT_ONCE: u64 = 16;
+
+impl Tree<'_> {
+    /// Maps an extent where there is a hole.
+    pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
+        let path = self.find(extent.first)?;
+        let at = path.beginning_at(extent.first);
+        let before = at.checked_sub(1).map(|at| path.extents[at]);
+        let overlaps = before.is_some_and(|before| before.end() > extent.first)
+            || self.maps_any(extent.first.0..extent.end().0)?;
+        if overlaps {
+            return Err(Error::invalid(format!("block {} is mapped already", extent.first)));
+        }
+        let window = at.saturating_sub(1)..(at + 1).min(path.extents.len());
+        let (left, right) = (&path.extents[window.start..at], &path.extents[at..window.end]);
+        let pieces = join(left.iter().chain([&extent]).chain(right).copied());
+        let own = self.own_clusters(extent.first.0..extent.end().0)?;
+        self.replace(handle, &path, window, &pieces, (own.end - own.start) as i64)
+    }
+
+    /// Unmaps a range, from its end to its start, and frees what it took.
+    pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
+        let mut end = range.end;
+        while end > range.start {
+            end = self.unmap_last(handle, range.start..end)?;
+            self.renew(handle)?;
+        }
+        self.lower(handle)
+    }
+
+    /// Unmaps as much at the end of a range as one leaf maps and one step takes; gives where the rest ends.
+    fn unmap_last(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<FileBlock> {
+        let path = self.find(FileBlock(range.end.0 - 1))?;
+        let leaf_start = range.start.max(FileBlock(path.range.start));
+        let (from, to) = (path.ending_behind(leaf_start), path.beginning_at(range.end));
+        let Some(from) = self.last_few(&path, from..to) else { return Ok(leaf_start) };
+        let start = leaf_start.max(path.extents[from].first);
+
+        let old = &path.extents[from..to];
+        let inside = |extent: &Extent| extent.from(start)?.before(range.end);
+        let gone: Vec<_> = old.iter().filter_map(inside).collect();
+        let outside = |extent: &Extent| [extent.before(start), extent.from(range.end)];
+        let kept: Pieces = old.iter().flat_map(outside).flatten().collect();
+        let own = self.own_clusters(start.0..range.end.0)?;
+        let space = self.space(&gone, own)?;
+        self.replace(handle, &path, from..to, &kept, -(space.clusters as i64))?;
+        for (start, count) in space.ranges {
+            self.inode.fs.free_blocks(handle, start, count, Freed::Data)?;
+        }
+        Ok(start)
+    }
+
+    /// Where the last extents of a part of the leaf begin that one step can free; `None` for no extent.
+    fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
+        let sb = &self.inode.fs.superblock;
+        let group = |block: u64| {
+            block.saturating_sub(u64::from(sb.first_data_block)) / u64::from(sb.blocks_per_group)
+        };
+        let (mut groups, mut last_group) = (0, u64::MAX);
+        let mut few = part.clone().rev().take_while(|at| {
+            let extent = &path.extents[*at];
+            let (first, last) =
+                (group(extent.start.0), group(extent.start.0 + u64::from(extent.len) - 1));
+            groups += if first == last && last == last_group { 0 } else { last - first + 1 };
+            last_group = first;
+            groups <= GROUPS_AT_ONCE || *at + 1 == part.end
+        });
+        few.by_ref().last()
+    }
+
+    /// Gives the mapped blocks of a range another state.
+    pub(super) fn set_state(
+        &self,
+        handle: &mut Handle<'_>,
+        range: Range<FileBlock>,
+        state: ExtentState,
+    ) -> Result<()> {
+        let mut start = range.start;
+        while start < range.end {
+            let path = self.find(start)?;
+            let end = range.end.min(FileBlock(path.range.end));
+            let inner = path.ending_behind(start)..path.beginning_at(end);
+            if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
+                // Neighbours may be joined.
+                let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
+                let changed = |extent: &Extent| {
+                    let inside = extent.from(start)?.before(end)?;
+                    Some(Extent { state, ..inside })
+                };
+                let cut =
+                    |extent: &Extent| [extent.before(start), changed(extent), extent.from(end)];
+                let pieces = join(path.extents[window.clone()].iter().flat_map(cut).flatten());
+                self.replace(handle, &path, window, &pieces, 0)?;
+            }
+            start = end;
+            self.renew(handle)?;
+        }
+        Ok(())
+    }
+
+    /// Moves what is mapped from a block on, to lower blocks of the file or to higher ones.
+    pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
+        let blocks = self.cluster_blocks();
+        if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
+            return Err(Error::invalid("extents are shifted by whole clusters"));
+        }
+        if by < 0 {
+            let to = from.0.checked_add_signed(by);
+            let to = to.ok_or_else(|| Error::invalid("extents cannot begin before the file"))?;
+            if self.maps_any(to..from.0)? {
+                return Err(Error::invalid(format!("blocks {to} to {from} are mapped")));
+            }
+            return self.shift_down(handle, from, by);
+        }
+        let last = self.find(FileBlock(MAX_BLOCKS - 1))?;
+        let end = last.extents.last().map_or(0, |extent| extent.end().0);
+        if end.checked_add_signed(by).is_none_or(|end| end > super::FILE_BLOCKS) {
+            return Err(Error::new(ErrorKind::FileTooLarge, format!("{end} blocks by {by} more")));
+        }
+        self.shift_up(handle, from, by)
+    }
+
+    /// From the first leaf to the last: the hole moves through the file.
+    fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
+        let mut from = from;
+        while from.0 < MAX_BLOCKS {
+            let path = self.find(from)?;
+            // `from` lies in no extent: before it there is a hole, or the end of a leaf.
+            let first = path.beginning_at(from);
+            let window = first.saturating_sub(1)..path.extents.len();
+            if first < window.end {
+                let moved = path.extents[first..].iter().map(|extent| shifted(extent, by));
+                let before = path.extents[window.start..first].iter().copied();
+                let pieces = join(before.chain(moved));
+                self.replace(handle, &path, window, &pieces, 0)?;
+            }
+            from = FileBlock(path.range.end);
+            self.renew(handle)?;
+        }
+        Ok(())
+    }
+
+    /// From the last leaf to the first.
+    fn shift_up(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
+        self.cut(handle, from)?;
+        let mut end = MAX_BLOCKS;
+        while end > from.0 {
+            let path = self.find(FileBlock(end - 1))?;
+            let window = path.beginning_at(from)..path.extents.len();
+            if !window.is_empty() {
+                let moved = path.extents[window.clone()].iter();
+                let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
+                self.replace(handle, &path, window, &moved, 0)?;
+            }
+            // What lies before the first leaf is that leaf's too: it must not be found again.
+            end = if path.is_first() { 0 } else { path.range.start };
+            self.renew(handle)?;
+        }
+        Ok(())
+    }
+
+    /// Makes two extents of one that holds both a block and the one before.
+    fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
+        let path = self.find(block)?;
+        let at = path.ending_behind(block);
+        let Some(extent) = path.extents.get(at).filter(|extent| extent.first < block) else {
+            return Ok(());
+        };
+        let halves: Pieces =
+            [extent.before(block), extent.from(block)].into_iter().flatten().collect();
+        self.replace(handle, &path, at..at + 1, &halves, 0)
+    }
+
+    /// Goes on in another transaction if this one may not have room for the next step.
+    fn renew(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let credits = self.credits_for_step()?;
+        if handle.credits_left() < credits { handle.renew(credits) } else { Ok(()) }
+    }
+
+    /// How many blocks one step of a change may change at most.
+    fn credits_for_step(&self) -> Result<u32> {
+        let root = self.raw_inode()?.i_block;
+        Ok(super::credits_for_replace(&root) + self.credits_for_freeing())
+    }
+
+    /// The same for the bitmaps and descriptors of the groups that get something back.
+    pub(super) fn credits_for_freeing(&self) -> u32 {
+        let of_one = u32::from(INIT_MAX_LEN) / self.inode.fs.superblock.blocks_per_group + 2;
+        2 * of_one.max(GROUPS_AT_ONCE as u32)
+    }
+}
+
+fn shifted(extent: &Extent, by: i64) -> Extent {
+    Extent { first: FileBlock(extent.first.0.wrapping_add_signed(by)), ..*extent }
+}

@@ -1,0 +1,313 @@
+//! Maps of pointers, as ext2 and ext3 files have them: 12 in the inode, then trees of one, two and three levels of pointer blocks.
+
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::path::Tree;
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::inode::Inode;
+use crate::fs::ext4::jbd2::Handle;
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock};
+
+const PLACE: Place = Place::new("indirect block");
+const DIRECT: u64 = 12;
+const LEVELS: u64 = 3;
+/// How many groups' bitmaps are changed in one step of a removal.
+const GROUPS_AT_ONCE: u32 = 16;
+
+/// The pointers of an inode.
+#[derive(Clone, Copy)]
+pub(super) struct Pointers<'a> {
+    pub(super) inode: &'a Inode,
+}
+
+/// Where the pointer to a block of the file stands: in the inode, or behind a way through pointer blocks.
+struct Way {
+    /// A slot of the inode, then one of each pointer block.
+    slots: SmallVec<[usize; 4]>,
+    /// The block's distance from the first one that this tree maps.
+    distance: u64,
+}
+
+pub(super) fn no_unwritten() -> Error {
+    Error::unsupported("an unwritten extent in a file without extents")
+}
+
+impl Pointers<'_> {
+    fn place(&self) -> Place {
+        PLACE.inode(self.inode.number)
+    }
+
+    /// How many pointers a block holds.
+    fn fan_out(&self) -> u64 {
+        self.inode.block_size().bytes() as u64 / 4
+    }
+
+    /// How many blocks can be mapped.
+    fn limit(&self) -> u64 {
+        let fan_out = self.fan_out();
+        (DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)).min(super::FILE_BLOCKS)
+    }
+
+    /// The way to a block below the limit.
+    fn way(&self, block: u64) -> Way {
+        let Some(mut distance) = block.checked_sub(DIRECT) else {
+            return Way { slots: smallvec![block as usize], distance: block };
+        };
+        let fan_out = self.fan_out();
+        let mut level = 1;
+        while distance >= fan_out.pow(level) {
+            distance -= fan_out.pow(level);
+            level += 1;
+        }
+        let mut slots = smallvec![(DIRECT - 1 + u64::from(level)) as usize];
+        let of_level = |level| (distance / fan_out.pow(level) % fan_out) as usize;
+        slots.extend((0..level).rev().map(of_level));
+        Way { slots, distance }
+    }
+
+    /// The pointers of a block, or of the inode.
+    fn pointers(&self, node: Option<FsBlock>) -> Result<Vec<u32>> {
+        let of = |bytes: &[u8]| {
+            bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+        };
+        match node {
+            None => Ok(of(&Tree { inode: self.inode }.raw_inode()?.i_block)),
+            Some(block) => Ok(of(&self.inode.fs.blocks.read(block, self.place())?)),
+        }
+    }
+
+    /// Sets pointers that stand one after the other.
+    fn set(
+        &self,
+        handle: &mut Handle<'_>,
+        node: Option<FsBlock>,
+        slot: usize,
+        pointers: impl Iterator<Item = u32>,
+    ) -> Result<()> {
+        let fs = &self.inode.fs;
+        let store = |bytes: &mut [u8]| {
+            let words = bytes.as_chunks_mut::<4>().0;
+            for (word, pointer) in words[slot..].iter_mut().zip(pointers) {
+                *word = pointer.to_le_bytes();
+            }
+            Ok(())
+        };
+        match node {
+            None => fs.update_inode(handle, self.inode.number, |inode| store(inode.i_block()?)),
+            Some(block) => handle.update(block, self.place().block(block), store),
+        }
+    }
+
+    /// Changes how many blocks the inode counts.
+    fn count(&self, handle: &mut Handle<'_>, blocks: i64) -> Result<()> {
+        let fs = &self.inode.fs;
+        let number = self.inode.number;
+        fs.update_inode(handle, number, |inode| inode.add_blocks(&fs.superblock, blocks))
+    }
+
+    /// The parts of a range whose pointers stand together.
+    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let (fan_out, mut at) = (self.fan_out(), range.start);
+        std::iter::from_fn(move || {
+            let start = at;
+            at = if at < DIRECT { DIRECT } else { at + fan_out - (at - DIRECT) % fan_out };
+            at = at.min(range.end);
+            (start < range.end).then_some(start..at)
+        })
+    }
+
+    /// Maps an extent where there is a hole.
+    pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
+        if extent.state == ExtentState::Unwritten {
+            return Err(no_unwritten());
+        }
+        if extent.start.0 + u64::from(extent.len) > 1 << 32 {
+            return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
+        }
+        let range = extent.first.0..extent.end().0;
+        if range.end > self.limit() {
+            let what = format!("{} blocks without extents", range.end);
+            return Err(Error::new(ErrorKind::FileTooLarge, what));
+        }
+        let tree = Tree { inode: self.inode };
+        let new = self.missing(range.clone())?;
+        let blocks = new as i64 + i64::from(extent.len);
+        tree.check_count(blocks)?;
+        let mut spare = tree.reserve(handle, extent.start, new)?;
+        for part in self.parts(range) {
+            let way = self.way(part.start);
+            let mut node = None;
+            for slot in &way.slots[..way.slots.len() - 1] {
+                node = Some(self.child(handle, node, *slot, &mut spare)?);
+            }
+            let slot = way.slots[way.slots.len() - 1];
+            let first = extent.start.0 + (part.start - extent.first.0);
+            let pointers = (first..).take((part.end - part.start) as usize);
+            self.set(handle, node, slot, pointers.map(|pointer| pointer as u32))?;
+        }
+        self.count(handle, blocks)
+    }
+
+    /// How many pointer blocks are missing for a range, all of which must be a hole.
+    fn missing(&self, range: Range<u64>) -> Result<usize> {
+        let mut missing = 0;
+        let mut last: SmallVec<[usize; 4]> = SmallVec::new();
+        for part in self.parts(range) {
+            let slots = self.way(part.start).slots;
+            let mut node = Some(None);
+            for depth in 1..slots.len() {
+                node = match node {
+                    Some(there) => self.follow(there, slots[depth - 1])?.map(Some),
+                    None => None,
+                };
+                // One that is missing for two parts was counted with the first.
+                let known = last.len() == slots.len() && last[..depth] == slots[..depth];
+                missing += usize::from(node.is_none() && !known);
+            }
+            if let Some(node) = node {
+                let pointers = self.pointers(node)?;
+                let slot = slots[slots.len() - 1];
+                let there = &pointers[slot..slot + (part.end - part.start) as usize];
+                if there.iter().any(|pointer| *pointer != 0) {
+                    let what = format!("blocks {} to {} are mapped already", part.start, part.end);
+                    return Err(Error::invalid(what));
+                }
+            }
+            last = slots;
+        }
+        Ok(missing)
+    }
+
+    /// Where a pointer leads.
+    fn follow(&self, node: Option<FsBlock>, slot: usize) -> Result<Option<FsBlock>> {
+        let pointer = self.pointers(node)?.get(slot).copied().unwrap_or(0);
+        Ok((pointer != 0).then_some(FsBlock(u64::from(pointer))))
+    }
+
+    /// The pointer block that a pointer leads to, made where there is none.
+    fn child(
+        &self,
+        handle: &mut Handle<'_>,
+        node: Option<FsBlock>,
+        slot: usize,
+        spare: &mut Vec<FsBlock>,
+    ) -> Result<FsBlock> {
+        if let Some(block) = self.follow(node, slot)? {
+            return Ok(block);
+        }
+        let Some(block) = spare.pop() else {
+            return Err(Error::invalid("a map needs more blocks than were reserved"));
+        };
+        let Ok(pointer) = u32::try_from(block.0) else {
+            return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
+        };
+        handle.create(block, |_| ())?;
+        self.set(handle, node, slot, [pointer].into_iter())?;
+        Ok(block)
+    }
+
+    /// Unmaps a range, from its end to its start.
+    pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
+        let mut end = range.end.0.min(self.limit());
+        while end > range.start.0 {
+            end = self.unmap_last(handle, range.start.0..end)?;
+            let credits = self.credits_for_step();
+            if handle.credits_left() < credits {
+                handle.renew(credits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps as much at the end of a range as has its pointers together and one step takes; gives where the rest ends.
+    fn unmap_last(&self, handle: &mut Handle<'_>, range: Range<u64>) -> Result<u64> {
+        let last = range.end - 1;
+        let Way { slots, distance } = self.way(last);
+        let mut nodes: SmallVec<[Option<FsBlock>; 4]> = smallvec![None];
+        for (depth, slot) in slots[..slots.len() - 1].iter().enumerate() {
+            let Some(below) = self.follow(nodes[depth], *slot)? else {
+                // Nothing is mapped by the whole tree below.
+                let span = self.fan_out().pow((slots.len() - 1 - depth) as u32);
+                return Ok((last - distance % span).max(range.start));
+            };
+            nodes.push(Some(below));
+        }
+        let (mut node, mut slot) = (nodes[nodes.len() - 1], slots[slots.len() - 1]);
+        let pointers = self.pointers(node)?;
+        let low = (slot as u64).saturating_sub(last - range.start) as usize;
+        let (low, gone) = self.last_few(&pointers, low..slot + 1)?;
+        let start = last - (slot - low) as u64;
+        let mut freed: i64 = gone.iter().map(|(_, count)| *count as i64).sum();
+        if freed == 0 {
+            return Ok(start);
+        }
+        let fs = &self.inode.fs;
+        self.set(handle, node, low, std::iter::repeat_n(0, slot + 1 - low))?;
+        for (first, count) in gone {
+            fs.free_blocks(handle, first, count, Freed::Data)?;
+        }
+        for depth in (0..nodes.len() - 1).rev() {
+            let Some(block) = node else { break };
+            if self.pointers(node)?.iter().any(|pointer| *pointer != 0) {
+                break;
+            }
+            (node, slot) = (nodes[depth], slots[depth]);
+            self.set(handle, node, slot, [0].into_iter())?;
+            fs.free_blocks(handle, block, 1, Freed::Metadata)?;
+            freed += 1;
+        }
+        self.count(handle, -freed)?;
+        Ok(start)
+    }
+
+    /// The blocks that the last pointers of a part lead to, as many as one step can free, and where these pointers begin.
+    fn last_few(
+        &self,
+        pointers: &[u32],
+        part: Range<usize>,
+    ) -> Result<(usize, Vec<(FsBlock, u64)>)> {
+        let sb = &self.inode.fs.superblock;
+        let mut runs: Vec<(FsBlock, u64)> = Vec::new();
+        let (mut groups, mut last_group) = (0, None);
+        for slot in part.clone().rev() {
+            let block = u64::from(pointers[slot]);
+            if block == 0 {
+                continue;
+            }
+            if !self.inode.fs.blocks.contain(FsBlock(block), 1) {
+                let what = format!("pointer {slot} to block {block} outside the file system");
+                return Err(self.place().corrupt(what));
+            }
+            let group = (block.saturating_sub(u64::from(sb.first_data_block)))
+                / u64::from(sb.blocks_per_group);
+            if last_group != Some(group) {
+                if groups == GROUPS_AT_ONCE {
+                    return Ok((slot + 1, runs));
+                }
+                (groups, last_group) = (groups + 1, Some(group));
+            }
+            match runs.last_mut() {
+                Some((first, count)) if first.0 == block + 1 => {
+                    (first.0, *count) = (block, *count + 1)
+                }
+                _ => runs.push((FsBlock(block), 1)),
+            }
+        }
+        Ok((part.start, runs))
+    }
+
+    /// The inode; the pointer blocks of a way and, where these are freed or made, a bitmap and a descriptor for each; the same for what
+    /// is freed.
+    pub(super) fn credits_for_step(&self) -> u32 {
+        1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
+    }
+
+    /// An extent whose pointers stand in two blocks at most: one that is longer than they hold takes more.
+    pub(super) fn credits_for_map(&self) -> u32 {
+        1 + 2 * 3 * LEVELS as u32
+    }
+}

@@ -1,0 +1,178 @@
+//! Changing the maps of files: extent trees, and the direct and indirect pointers of ext2 and ext3.
+//!
+//! A map is changed by who has its inode's lock, within a transaction. The inode that is passed is a snapshot: which inode it is, is taken
+//! from it, the root of its map from the table, so that several changes may follow each other. After a change the snapshot's own map is
+//! out of date: who reads the file decodes the inode again.
+//!
+//! - [`path`]: the way to a leaf, read and checked anew for each change.
+//! - [`node`]: a node's bytes.
+//! - [`splice`]: the one change that a tree knows, with the splits and the freeing that follow from it.
+//! - [`pieces`]: extents cut and joined.
+//! - [`extents`]: mapping, unmapping, changing states and shifting, made of these.
+//! - [`clusters`]: what a file takes of the volume, where that is taken in clusters.
+//! - [`indirect`]: the same for pointers.
+
+mod clusters;
+mod extents;
+mod indirect;
+mod node;
+mod path;
+mod pieces;
+mod splice;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use self::indirect::Pointers;
+use self::path::Tree;
+use super::Ext4;
+use super::inode::{Inode, InodeFlags};
+use super::jbd2::Handle;
+use crate::error::{Error, ErrorKind, Result};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::FileBlock;
+
+/// A file has fewer blocks than its 32-bit numbers could tell apart: Linux uses the last one as a mark.
+pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
+
+/// How an inode maps its file.
+enum Map<'a> {
+    Extents(Tree<'a>),
+    Pointers(Pointers<'a>),
+}
+
+impl<'a> Map<'a> {
+    fn of(inode: &'a Inode) -> Result<Self> {
+        if inode.has_inline_data() {
+            return Err(Error::invalid("the content lies in the inode: it has no map"));
+        }
+        if inode.flags.contains(InodeFlags::EXTENTS) {
+            return Ok(Self::Extents(Tree { inode }));
+        }
+        if inode.fs.superblock.cluster_blocks > 1 {
+            return Err(Error::unsupported("a file without extents on a volume with bigalloc"));
+        }
+        Ok(Self::Pointers(Pointers { inode }))
+    }
+}
+
+impl Ext4 {
+    /// Maps an extent where there is a hole, joined with its neighbours. Its blocks have been allocated; nodes are allocated near them.
+    /// Nodes and data are added to what the inode counts.
+    ///
+    /// # Errors
+    /// `NoSpace` for its nodes, `FileTooLarge`, `InvalidInput` where something is mapped already: nothing has been changed then.
+    /// `Unsupported` for an unwritten extent in a file without extents. As [`Handle::update`].
+    pub(crate) fn map_extent(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        extent: Extent,
+    ) -> Result<()> {
+        if extent.end().0 > FILE_BLOCKS {
+            let what = format!("block {} is behind the last of a file", extent.end());
+            return Err(Error::new(ErrorKind::FileTooLarge, what));
+        }
+        if extent.len == 0 || !self.blocks.contain(extent.start, u64::from(extent.len)) {
+            return Err(Error::invalid(format!("an extent {extent:?} of no blocks of the volume")));
+        }
+        match Map::of(inode)? {
+            Map::Extents(tree) => tree.map(handle, extent),
+            Map::Pointers(pointers) => pointers.map(handle, extent),
+        }
+    }
+
+    /// Unmaps a range and frees what it took: its blocks, and the nodes that are empty then.
+    ///
+    /// It goes from the end of the range to its start, and takes further transactions where the handle's has no room: then it begins a
+    /// new one with the credits of [`credits_for_unmap`](Self::credits_for_unmap), and what was unmapped so far stays so.
+    ///
+    /// # Errors
+    /// `NoSpace` where an extent is to be cut in two and that takes a node: nothing has been changed then. As [`Handle::update`].
+    pub(crate) fn unmap_range(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        range: Range<FileBlock>,
+    ) -> Result<()> {
+        let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
+        match Map::of(inode)? {
+            Map::Extents(tree) => tree.unmap(handle, range),
+            Map::Pointers(pointers) => pointers.unmap(handle, range),
+        }
+    }
+
+    /// Gives what is mapped in a range another state. As [`unmap_range`](Self::unmap_range), it may take several transactions.
+    ///
+    /// # Errors
+    /// `NoSpace` where an extent is to be cut and that takes a node: a first part of the range may have its new state then, the rest has
+    /// the old one. `Unsupported` for the unwritten state in a file without extents. As [`Handle::update`].
+    pub(crate) fn set_range_state(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        range: Range<FileBlock>,
+        state: ExtentState,
+    ) -> Result<()> {
+        let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
+        match (Map::of(inode)?, state) {
+            (_, ExtentState::Journal | ExtentState::Memory) => {
+                Err(Error::invalid("a state that no map tells of"))
+            }
+            (Map::Extents(tree), _) => tree.set_state(handle, range, state),
+            (Map::Pointers(_), ExtentState::Written) => Ok(()),
+            (Map::Pointers(_), ExtentState::Unwritten) => Err(indirect::no_unwritten()),
+        }
+    }
+
+    /// Moves all that is mapped from a block on by a number of blocks: down, into a hole that is large enough, or up, where an extent that
+    /// begins before the block is cut. As [`unmap_range`](Self::unmap_range), it may take several transactions.
+    ///
+    /// # Errors
+    /// `NoSpace` for a cut, `FileTooLarge`, `InvalidInput` where there is no such hole or a cluster would be cut: nothing has been changed
+    /// then. `Unsupported` in a file without extents. As [`Handle::update`].
+    pub(crate) fn shift_range(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        from: FileBlock,
+        by: i64,
+    ) -> Result<()> {
+        match Map::of(inode)? {
+            Map::Extents(tree) => tree.shift(handle, from, by),
+            Map::Pointers(_) => {
+                Err(Error::unsupported("shifting the blocks of a file without extents"))
+            }
+        }
+    }
+
+    /// How many blocks [`map_extent`](Self::map_extent) may change, and a [`set_range_state`](Self::set_range_state) within one extent.
+    pub(crate) fn credits_for_map(&self, inode: &Inode) -> u32 {
+        match Map::of(inode) {
+            Ok(Map::Extents(_)) => credits_for_replace(&inode.i_block),
+            Ok(Map::Pointers(pointers)) => pointers.credits_for_map(),
+            Err(_) => 1,
+        }
+    }
+
+    /// How many blocks a step of [`unmap_range`](Self::unmap_range) or [`shift_range`](Self::shift_range) may change: with so many left
+    /// they begin no further transaction for what is small.
+    pub(crate) fn credits_for_unmap(&self, inode: &Inode) -> u32 {
+        match Map::of(inode) {
+            Ok(Map::Extents(tree)) => {
+                credits_for_replace(&inode.i_block) + tree.credits_for_freeing()
+            }
+            Ok(Map::Pointers(pointers)) => pointers.credits_for_step(),
+            Err(_) => 1,
+        }
+    }
+}
+
+/// How many blocks a change of one leaf may change: on each level, one more than there are, a node and a new one beside it; for the new
+/// one, a bitmap and a descriptor; and the inode.
+fn credits_for_replace(root: &[u8; 60]) -> u32 {
+    let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
+    4 * (depth + 2) + 1
+}

@@ -1,0 +1,290 @@
+//! The one change of an extent tree that all others are made of: extents of a leaf are replaced by others. A node that gets too full is
+//! split, one that gets empty is freed, and each change of a node's first key or of the number of nodes is the same change one level up.
+//!
+//! Blocks for new nodes are allocated before anything is changed: `NoSpace` leaves the tree as it was.
+
+use std::ops::Range;
+
+use smallvec::smallvec;
+
+use super::node::{Entries, NodeMut, capacity, index, leaf_entry};
+use super::path::{Path, Step, Tree};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawEntry};
+use crate::fs::ext4::extent::seal_extent_block;
+use crate::fs::ext4::features::RoCompat;
+use crate::fs::ext4::jbd2::Handle;
+use crate::iomap::Extent;
+use crate::units::{FileBlock, FsBlock};
+
+/// Entries of a node that are replaced, and by what.
+struct Edit {
+    range: Range<usize>,
+    with: Entries,
+}
+
+/// A change under way: what it has left to use, and what the inode gets at its end.
+struct Change<'t, 'h, 'f> {
+    tree: Tree<'t>,
+    handle: &'h mut Handle<'f>,
+    /// Blocks for new nodes.
+    spare: Vec<FsBlock>,
+    /// Clusters that the inode takes more than before.
+    clusters: i64,
+    root: Option<[u8; 60]>,
+}
+
+impl Tree<'_> {
+    /// Replaces extents of the leaf at the end of a path. `clusters` is how many more of data the inode takes.
+    ///
+    /// # Errors
+    /// `NoSpace`, `FileTooLarge`: nothing has been changed.
+    pub(super) fn replace(
+        &self,
+        handle: &mut Handle<'_>,
+        path: &Path,
+        range: Range<usize>,
+        with: &[Extent],
+        clusters: i64,
+    ) -> Result<()> {
+        let nodes = self.nodes_needed(path, range.len(), with.len())?;
+        self.check_count(clusters + nodes as i64)?;
+        let last = path.steps.last().and_then(|step| step.block);
+        let data = with.first().map(|extent| extent.start);
+        let goal = last.or(data).unwrap_or(FsBlock(0));
+        let spare = self.reserve(handle, goal, nodes)?;
+        let clusters = clusters + nodes as i64;
+        let mut change = Change { tree: *self, handle, spare, clusters, root: None };
+        let with = with.iter().map(leaf_entry).collect();
+        change.apply(path, Edit { range, with })?;
+        change.finish()
+    }
+
+    /// How many new nodes are needed where `added` entries take the place of `removed` ones of a leaf.
+    fn nodes_needed(&self, path: &Path, removed: usize, added: usize) -> Result<usize> {
+        let capacity = capacity(self.inode.block_size().bytes());
+        let (mut removed, mut added, mut new) = (removed, added, 0);
+        for step in path.steps.iter().rev() {
+            let mut total = step.entries - removed + added;
+            if total <= step.max {
+                return Ok(new);
+            }
+            if step.block.is_some() {
+                (removed, added) = (1, total.div_ceil(step.max));
+                new += added - 1;
+                continue;
+            }
+            let mut depth = path.depth();
+            while total > step.max {
+                total = total.div_ceil(capacity);
+                new += total;
+                depth += 1;
+            }
+            if depth > usize::from(MAX_DEPTH) {
+                let what = format!("its map would need {depth} levels");
+                return Err(Error::new(ErrorKind::FileTooLarge, what));
+            }
+        }
+        Ok(new)
+    }
+
+    /// Without the feature `huge_file` an inode cannot count more than 2 TiB.
+    pub(super) fn check_count(&self, clusters: i64) -> Result<()> {
+        let sb = &self.inode.fs.superblock;
+        if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+            return Ok(());
+        }
+        let more = clusters as u64 * u64::from(sb.cluster_blocks) << (sb.block_size.shift() - 9);
+        if u64::from(self.raw_inode()?.i_blocks_lo.get()) + more > u64::from(u32::MAX) {
+            return Err(Error::new(ErrorKind::FileTooLarge, "it would take more than 2 TiB"));
+        }
+        Ok(())
+    }
+
+    /// Allocates blocks for nodes: all of them, or none. With clusters, each node takes a whole one.
+    pub(super) fn reserve(
+        &self,
+        handle: &mut Handle<'_>,
+        goal: FsBlock,
+        count: usize,
+    ) -> Result<Vec<FsBlock>> {
+        let fs = &self.inode.fs;
+        let cluster = fs.superblock.cluster_blocks;
+        let mut spare = Vec::with_capacity(count);
+        while spare.len() < count {
+            let want = (count - spare.len()) as u32 * cluster;
+            match fs.allocate_blocks(handle, goal, want) {
+                Ok((start, got)) => {
+                    let nodes = u64::from(got / cluster);
+                    spare.extend((0..nodes).map(|i| FsBlock(start.0 + i * u64::from(cluster))));
+                }
+                Err(error) => {
+                    for block in spare {
+                        fs.free_blocks(handle, block, u64::from(cluster), Freed::Data)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        // Taken from the end.
+        spare.reverse();
+        Ok(spare)
+    }
+
+    /// Makes the tree less deep as long as all that stands below the root fits into it.
+    pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let inode = self.inode;
+        for _ in 0..MAX_DEPTH {
+            let path = self.find(FileBlock(0))?;
+            let [root, child, ..] = &path.steps[..] else { return Ok(()) };
+            let Some(block) = child.block.filter(|_| root.entries == 1) else { return Ok(()) };
+            if child.entries > root.max {
+                return Ok(());
+            }
+            let mut content = inode.fs.blocks.read(block, self.place())?.to_vec();
+            let place = self.place().block(block);
+            let below = NodeMut::of(&mut content, place)?;
+            let mut bytes = path.root;
+            let mut node = NodeMut::of(&mut bytes, self.place())?;
+            node.splice(0..1, below.entries());
+            node.set_depth(below.depth());
+            let (spare, root) = (Vec::new(), Some(bytes));
+            let mut change = Change { tree: *self, handle, spare, clusters: 0, root };
+            change.release(block)?;
+            change.finish()?;
+        }
+        Ok(())
+    }
+}
+
+impl Change<'_, '_, '_> {
+    /// Changes the leaf, and what follows from it above.
+    fn apply(&mut self, path: &Path, edit: Edit) -> Result<()> {
+        let mut edit = edit;
+        for (level, step) in path.steps.iter().enumerate().rev() {
+            let Some(block) = step.block else { return self.edit_root(path, &edit) };
+            let above = &path.steps[level - 1];
+            let with = match step.entries - edit.range.len() + edit.with.len() {
+                0 => {
+                    self.release(block)?;
+                    Entries::new()
+                }
+                total if total <= step.max => {
+                    let key = self.edit(block, step, &edit)?;
+                    if key == above.key {
+                        return Ok(());
+                    }
+                    smallvec![index(key, block)]
+                }
+                _ => self.split(block, step, &edit)?,
+            };
+            edit = Edit { range: above.at..above.at + 1, with };
+        }
+        Ok(())
+    }
+
+    /// Changes a node that has room for it; gives its first key.
+    fn edit(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<u64> {
+        let place = self.tree.place().block(block);
+        let seed = self.seed();
+        self.handle.update(block, place, |bytes| {
+            let mut node = NodeMut::of(bytes, place)?;
+            if node.entries().len() != step.entries {
+                return Err(place.field("eh_entries").corrupt("it has changed meanwhile"));
+            }
+            node.splice(edit.range.clone(), &edit.with);
+            let key = node.entries().first().map_or(0, |entry| u64::from(entry.key.get()));
+            seal_extent_block(seed, bytes);
+            Ok(key)
+        })
+    }
+
+    /// Changes a node that has no room for it: others take the rest. Gives the entries of all of them.
+    fn split(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<Entries> {
+        let place = self.tree.place().block(block);
+        let mut content = self.tree.inode.fs.blocks.read(block, place)?.to_vec();
+        let node = NodeMut::of(&mut content, place)?;
+        let mut entries = node.entries().to_vec();
+        entries.splice(edit.range.clone(), edit.with.iter().copied());
+        // What is appended to leaves full nodes behind. Elsewhere, more is to come on both sides.
+        let appends = edit.range.end == step.entries;
+        let nodes = entries.len().div_ceil(step.max);
+        let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
+        let (first, rest) = entries.split_at(share);
+        let whole = Edit { range: 0..step.entries, with: first.into() };
+        let key = self.edit(block, step, &whole)?;
+        let mut indexes: Entries = smallvec![index(key, block)];
+        indexes.extend(self.make_nodes(node.depth(), rest, share)?);
+        Ok(indexes)
+    }
+
+    /// Changes the root; where it has no room, its entries move down.
+    fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
+        let mut bytes = path.root;
+        let mut node = NodeMut::of(&mut bytes, self.tree.place())?;
+        let mut entries = node.entries().to_vec();
+        entries.splice(edit.range.clone(), edit.with.iter().copied());
+        let mut depth = if entries.is_empty() { 0 } else { node.depth() };
+        let capacity = capacity(self.tree.inode.block_size().bytes());
+        while entries.len() > node.max() {
+            entries = self.make_nodes(depth, &entries, capacity)?.into_vec();
+            depth += 1;
+        }
+        node.splice(0..node.entries().len(), &entries);
+        node.set_depth(depth);
+        self.root = Some(bytes);
+        Ok(())
+    }
+
+    /// Makes nodes of so many entries each; gives the entries that lead to them.
+    fn make_nodes(&mut self, depth: u16, entries: &[RawEntry], share: usize) -> Result<Entries> {
+        let seed = self.seed();
+        let mut indexes = Entries::new();
+        for entries in entries.chunks(share) {
+            let Some(block) = self.spare.pop() else {
+                return Err(Error::invalid("a split needs more blocks than were reserved"));
+            };
+            self.handle.create(block, |bytes| {
+                NodeMut::init(bytes, depth, entries);
+                seal_extent_block(seed, bytes);
+            })?;
+            indexes.push(index(u64::from(entries[0].key.get()), block));
+        }
+        Ok(indexes)
+    }
+
+    /// Frees a node's block.
+    fn release(&mut self, block: FsBlock) -> Result<()> {
+        let fs = &self.tree.inode.fs;
+        let cluster = u64::from(fs.superblock.cluster_blocks);
+        self.clusters -= 1;
+        let start = FsBlock(block.0 - block.0 % cluster);
+        fs.free_blocks(self.handle, start, cluster, Freed::Metadata)
+    }
+
+    /// Changes the inode.
+    fn finish(mut self) -> Result<()> {
+        let (tree, fs) = (self.tree, &self.tree.inode.fs);
+        // An even split may do with fewer.
+        while let Some(block) = self.spare.pop() {
+            self.release(block)?;
+        }
+        if self.clusters == 0 && self.root.is_none() {
+            return Ok(());
+        }
+        let blocks = self.clusters * i64::from(fs.superblock.cluster_blocks);
+        fs.update_inode(self.handle, tree.inode.number, |inode| {
+            inode.add_blocks(&fs.superblock, blocks)?;
+            if let Some(root) = self.root {
+                *inode.i_block()? = root;
+            }
+            Ok(())
+        })
+    }
+
+    fn seed(&self) -> Option<u32> {
+        let inode = self.tree.inode;
+        inode.fs.superblock.inode_seed(inode.number, inode.generation)
+    }
+}

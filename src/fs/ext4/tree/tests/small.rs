@@ -1,0 +1,174 @@
+//! Single steps, and what debugfs shows of them.
+
+use super::image::{Image, extent};
+use crate::error::ErrorKind;
+use crate::iomap::ExtentState::{Unwritten, Written};
+
+const KINDS: [&str; 4] = [
+    "-t ext4",
+    "-t ext4 -b 1024",
+    "-t ext4 -b 1024 -O ^metadata_csum,^64bit,^huge_file",
+    "-t ext4 -O ^has_journal",
+];
+
+/// What adjoins is one extent, whichever comes first.
+#[test]
+fn neighbours_are_joined() {
+    for kind in KINDS {
+        let image = Image::new(kind, "64M");
+        let file = image.open();
+        file.set_size(100);
+        let (start, len) = file.allocate(3000, 12);
+        assert_eq!(len, 12);
+        for (at, many) in [(3, 3), (9, 3), (0, 3), (6, 3)] {
+            file.map(at, start + at, many, Written).unwrap();
+        }
+        assert_eq!(file.extents(), [extent(0, start, 12, Written)]);
+        file.close();
+        let shown = image.debugfs("ex <12>");
+        let words: Vec<_> = shown.split_whitespace().skip(6).collect();
+        let row = format!("0/ 0 1/ 1 0 - 11 {start} - {} 12", start + 11);
+        assert_eq!(words.join(" "), row, "{kind}: {shown}");
+        image.fsck();
+    }
+}
+
+/// Extents are as long as the format allows and no longer: 32768 blocks, and 32767 of unwritten ones.
+#[test]
+fn the_longest_extents() {
+    let image = Image::new("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
+    let file = image.open();
+    file.set_size(200_000);
+    let (start, len) = file.allocate(40_000, 90_000);
+    let long = u64::from(len);
+    assert!(len > 32_768 / 2, "{len}");
+    file.map(0, start, len, Unwritten).unwrap();
+    let mut end = start + long;
+    let mut mapped = long;
+    while mapped < 100_000 {
+        let (next, len) = file.allocate(end, 30_000);
+        file.map(mapped, next, len, Unwritten).unwrap();
+        (end, mapped) = (next + u64::from(len), mapped + u64::from(len));
+    }
+    file.set_state(0, mapped, Written).unwrap();
+    let written = file.extents();
+    file.set_state(0, mapped, Unwritten).unwrap();
+    let lengths: u64 = file.extents().iter().map(|extent| u64::from(extent.len)).sum();
+    assert_eq!((file.extents().len(), lengths), (written.len(), mapped));
+    file.set_state(0, mapped, Written).unwrap();
+    assert_eq!(file.extents(), written);
+    file.close();
+    image.fsck();
+}
+
+/// A range of an unwritten extent becomes written and unwritten again: in the middle, at the edges, all of it.
+#[test]
+fn states_change_and_join_again() {
+    for kind in KINDS {
+        let image = Image::new(kind, "64M");
+        let file = image.open();
+        file.set_size(100);
+        let (start, _) = file.allocate(3000, 20);
+        file.map(10, start, 20, Unwritten).unwrap();
+        file.set_state(15, 17, Written).unwrap();
+        let parts = [
+            extent(10, start, 5, Unwritten),
+            extent(15, start + 5, 2, Written),
+            extent(17, start + 7, 13, Unwritten),
+        ];
+        assert_eq!(file.extents(), parts);
+        file.set_state(0, 15, Written).unwrap();
+        file.set_state(17, 99, Written).unwrap();
+        assert_eq!(file.extents(), [extent(10, start, 20, Written)]);
+        file.set_state(0, 12, Unwritten).unwrap();
+        file.set_state(12, 13, Unwritten).unwrap();
+        assert_eq!(
+            file.extents(),
+            [extent(10, start, 3, Unwritten), extent(13, start + 3, 17, Written)]
+        );
+        file.close();
+        image.fsck();
+    }
+}
+
+/// Holes are punched and closed, ranges are inserted; at the end nothing is left of the file.
+#[test]
+fn punch_collapse_insert() {
+    for kind in KINDS {
+        let image = Image::new(kind, "64M");
+        let before =
+            image.debugfs("stats").lines().find(|l| l.contains("Free blocks")).unwrap().to_owned();
+        let file = image.open();
+        file.set_size(100);
+        let (start, _) = file.allocate(3000, 30);
+        file.map(0, start, 30, Written).unwrap();
+        file.unmap(10, 20).unwrap();
+        file.shift(20, -10).unwrap();
+        assert_eq!(
+            file.extents(),
+            [extent(0, start, 10, Written), extent(10, start + 20, 10, Written)]
+        );
+        file.shift(5, 7).unwrap();
+        assert_eq!(
+            file.extents(),
+            [
+                extent(0, start, 5, Written),
+                extent(12, start + 5, 5, Written),
+                extent(17, start + 20, 10, Written)
+            ]
+        );
+        file.shift(12, -7).unwrap();
+        assert_eq!(file.extents()[0], extent(0, start, 10, Written));
+        assert_eq!(
+            file.inode().stat().blocks,
+            20 * file.fs.superblock.block_size.bytes() as u64 / 512
+        );
+        file.unmap(0, u64::MAX).unwrap();
+        assert_eq!(file.inode().stat().blocks, 0);
+        file.close();
+        image.fsck();
+        let after = image.debugfs("stats");
+        assert!(after.contains(&before), "{before}, then {after}");
+    }
+}
+
+/// What cannot be is refused before anything is changed.
+#[test]
+fn refusals() {
+    let image = Image::new("-t ext4 -b 1024", "64M");
+    let file = image.open();
+    file.set_size(100);
+    let (start, _) = file.allocate(3000, 10);
+    let last = u64::from(u32::MAX) - 1;
+    file.map(0, start, 5, Written).unwrap();
+    file.map(last, start + 5, 5, Written).unwrap_err();
+    assert_eq!(file.map(last, start + 5, 2, Written).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    assert_eq!(file.map(4, start + 5, 2, Written).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(file.map(9, 1 << 40, 2, Written).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(file.shift(3, -2).unwrap_err().kind(), ErrorKind::InvalidInput);
+    file.map(last, start + 5, 1, Written).unwrap();
+    assert_eq!(file.shift(0, 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    file.unmap(last, u64::MAX).unwrap();
+    file.map(100, start + 6, 4, Written).unwrap();
+    assert_eq!(file.extents(), [extent(0, start, 5, Written), extent(100, start + 6, 4, Written)]);
+    file.set_size(104);
+    file.close();
+    image.fsck();
+}
+
+/// A range is inserted before everything that the only leaf maps.
+#[test]
+fn insert_before_the_first_leaf() {
+    let image = Image::new("-t ext4 -b 1024", "64M");
+    let file = image.open();
+    file.set_size(200);
+    let (start, _) = file.allocate(3000, 5);
+    for i in 0..5 {
+        file.map(100 + i * 2, start + i, 1, Written).unwrap();
+    }
+    assert_eq!(file.depth(), 1);
+    file.shift(50, 20).unwrap();
+    assert_eq!(file.extents()[0], extent(120, start, 1, Written));
+    file.close();
+    image.fsck();
+}
