@@ -37,3 +37,30 @@ fn opened_and_closed_it_is_clean() {
         fsck(&image);
     }
 }
+
+/// While it is open for writing, multiple mount protection keeps others off; afterwards it does not.
+#[test]
+fn a_protected_volume_is_held_while_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-Fq", "-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
+    assert!(mke2fs.arg(&image).arg("64M").status().unwrap().success());
+    let seq = |path: &Path| {
+        let out = Command::new("dumpe2fs").arg("-m").arg(path).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        text.lines().find(|line| line.contains("sequence")).unwrap_or_default().to_owned()
+    };
+    let clean = seq(&image);
+    let volume = open(&image);
+    assert_ne!(seq(&image), clean, "it is not held");
+    // Another node sees the same image without our lock.
+    let other = dir.path().join("other");
+    std::fs::copy(&image, &other).unwrap();
+    let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
+    assert!(!out.status.success(), "e2fsck took it: {}", String::from_utf8_lossy(&out.stdout));
+    volume.close().unwrap();
+    drop(volume);
+    assert_eq!(seq(&image), clean);
+    fsck(&image);
+}

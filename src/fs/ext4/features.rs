@@ -136,7 +136,7 @@ impl Incompat {
 
 impl Incompat {
     /// What the write side keeps right.
-    pub const WRITABLE: Self = Self::READABLE.difference(Self::MMP);
+    pub const WRITABLE: Self = Self::READABLE;
 }
 
 impl RoCompat {

@@ -63,7 +63,7 @@ fn check_with(
 }
 
 /// The block as the device holds it now: it changes, so that it is never cached.
-fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
+pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {
         let place = Place::new("superblock").field("s_mmp_block");

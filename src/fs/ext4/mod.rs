@@ -23,6 +23,7 @@ mod jbd2;
 mod locks;
 mod map;
 mod mmp;
+mod mmp_hold;
 mod names;
 mod ops;
 mod orphan;

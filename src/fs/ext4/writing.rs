@@ -12,6 +12,7 @@ use super::alloc::Allocator;
 use super::disk::superblock::RawSuperblock;
 use super::jbd2::{self, Freed, LogWriter, Transactions};
 use super::locks::Locks;
+use super::mmp_hold::MmpHold;
 use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -62,6 +63,8 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<Vec<InodeNo>>,
     /// What the next new inode's generation is made of.
     generations: AtomicU32,
+    /// Keeps other nodes off a volume with multiple mount protection.
+    pub(crate) mmp: Mutex<Option<MmpHold>>,
     closed: AtomicBool,
 }
 
@@ -108,6 +111,7 @@ impl Ext4 {
         }
         let found = Self::open(Arc::clone(&device), events)?;
         found.refuse_writing()?;
+        let mmp = MmpHold::take(&device, &found.superblock)?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = found.journal.clone();
@@ -126,6 +130,7 @@ impl Ext4 {
             withheld: Mutex::default(),
             orphans: Mutex::default(),
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
+            mmp: Mutex::new(mmp),
             closed: AtomicBool::new(false),
         });
         let fs = Arc::new(fs);
@@ -200,7 +205,9 @@ impl Ext4 {
             }
             set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, writing.clock.now());
             counts.store(raw);
-        })
+        })?;
+        *writing.mmp.lock() = None;
+        Ok(())
     }
 
     /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.

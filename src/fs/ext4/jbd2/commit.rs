@@ -64,6 +64,9 @@ impl Ext4 {
         if frozen.is_empty() && work.revoked.is_empty() {
             return self.blocks.flush();
         }
+        if let Some(mmp) = &*writing.mmp.lock() {
+            mmp.check()?;
+        }
         match &mut *writing.log.lock() {
             Some(log) => log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now()),
             None => {
