@@ -76,12 +76,13 @@ impl Ext4 {
             Some(system) => system,
             None => locked.system.insert(self.system_clusters(number)?),
         };
-        if group.blocks_uninit {
+        let content = if group.blocks_uninit {
             let mut fresh = Buffer::aligned(self.superblock.block_size.bytes())?;
             self.fill_block_bitmap(number, system, &mut fresh);
-            return Ok(Block::new(fresh));
-        }
-        let content = self.blocks.read(group.block_bitmap, BLOCK_BITMAP)?;
+            Block::new(fresh)
+        } else {
+            self.blocks.read(group.block_bitmap, BLOCK_BITMAP)?
+        };
         if !locked.blocks_checked {
             self.check_block_bitmap(number, group, system, &content)?;
             locked.blocks_checked = true;
@@ -106,11 +107,10 @@ impl Ext4 {
     ) -> Result<()> {
         let sb = &self.superblock;
         let place = BLOCK_BITMAP.block(group.block_bitmap);
-        self.compare_checksum(
-            group.block_bitmap_checksum,
-            sb.block_bitmap_checksum(content),
-            place,
-        )?;
+        if !group.blocks_uninit {
+            let computed = sb.block_bitmap_checksum(content);
+            self.compare_checksum(group.block_bitmap_checksum, computed, place)?;
+        }
         let bits = Bits::new(content, None);
         let (free, counted) = (bits.clear_bits(0..sb.clusters_in(number)), group.free_clusters);
         if free != counted {
@@ -129,12 +129,13 @@ impl Ext4 {
 
     /// The inode bitmap of a group; where none was ever written, what it would be.
     pub(super) fn inode_bitmap(&self, group: &Group, locked: &mut Locked) -> Result<Block> {
-        if group.inodes_uninit {
+        let content = if group.inodes_uninit {
             let mut fresh = Buffer::aligned(self.superblock.block_size.bytes())?;
             self.fill_inode_bitmap(&mut fresh);
-            return Ok(Block::new(fresh));
-        }
-        let content = self.blocks.read(group.inode_bitmap, INODE_BITMAP)?;
+            Block::new(fresh)
+        } else {
+            self.blocks.read(group.inode_bitmap, INODE_BITMAP)?
+        };
         if !locked.inodes_checked {
             self.check_inode_bitmap(group, &content)?;
             locked.inodes_checked = true;
@@ -150,11 +151,10 @@ impl Ext4 {
     fn check_inode_bitmap(&self, group: &Group, content: &[u8]) -> Result<()> {
         let sb = &self.superblock;
         let place = INODE_BITMAP.block(group.inode_bitmap);
-        self.compare_checksum(
-            group.inode_bitmap_checksum,
-            sb.inode_bitmap_checksum(content),
-            place,
-        )?;
+        if !group.inodes_uninit {
+            let computed = sb.inode_bitmap_checksum(content);
+            self.compare_checksum(group.inode_bitmap_checksum, computed, place)?;
+        }
         let bits = Bits::new(content, None);
         let (free, counted) = (bits.clear_bits(0..sb.inodes_per_group), group.free_inodes);
         if free != counted {

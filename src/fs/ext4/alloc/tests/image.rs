@@ -28,8 +28,12 @@ pub(super) struct Marked {
 
 impl Image {
     pub(super) fn new(options: &str, size: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix("ironmap-alloc").tempdir().unwrap();
         let path = dir.path().join("image");
+        // What mke2fs leaves unwritten is not zero by chance.
+        if options.contains("nodiscard") {
+            std::fs::write(&path, vec![0xA5; 32 << 20]).unwrap();
+        }
         let mut mke2fs = Command::new("mke2fs");
         mke2fs.arg("-Fq").args(options.split(' ')).arg(&path).arg(size);
         let out = mke2fs.output().unwrap();
@@ -37,7 +41,7 @@ impl Image {
         Self { _dir: dir, path }
     }
 
-    fn device(&self, write: bool) -> Arc<Psync> {
+    pub(super) fn device(&self, write: bool) -> Arc<Psync> {
         let mode = OpenMode { write, direct: false, ..OpenMode::default() };
         let file = BlockFile::open(&self.path, &mode).unwrap();
         Arc::new(Psync::new(Arc::new(file)))
