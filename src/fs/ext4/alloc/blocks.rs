@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use super::Allocator;
 use super::bitmap::{self, Bits};
 use super::loading::{BLOCK_BITMAP, DESCRIPTOR};
-use super::search::{BITMAPS, Found, Space, Wish};
-use super::{Allocator, Locked, Pending, get, subtract};
+use super::search::{BITMAP, Found, PATIENCE, Space, Wish};
+use super::summary::{GroupState, Locked, get};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::group::Group;
@@ -65,21 +66,21 @@ impl Ext4 {
         let (first, cluster) = sb.cluster_of(goal);
         let wish = Wish { want, stripe: sb.stripe / sb.cluster_blocks };
         for length in wish.lengths() {
-            let mut bitmaps = BITMAPS;
-            for group in (first..sb.groups).chain(0..first) {
-                if !allocator.may_have(group, length) {
+            let mut patience = PATIENCE;
+            for group in allocator.groups_with_clusters(first, length) {
+                if patience == 0 && length > 1 {
+                    break;
+                }
+                if !allocator.group(group).may_have(length) {
+                    patience = patience.saturating_sub(1);
                     continue;
                 }
-                let from = if group == first { cluster } else { 0 };
-                if let Some(run) = self.allocate_in(handle, group, wish, from, length)? {
+                let goal = (group == first).then_some(cluster);
+                if let Some(run) = self.allocate_in(handle, group, wish, goal, length)? {
                     let blocks = (run.end - run.start) * sb.cluster_blocks;
                     return Ok((sb.cluster_start(group, run.start), blocks));
                 }
-                bitmaps -= 1;
-                if bitmaps == 0 && length > 1 {
-                    break;
-                }
-                bitmaps = bitmaps.max(1);
+                patience = patience.saturating_sub(BITMAP);
             }
         }
         Err(no_space())
@@ -91,21 +92,23 @@ impl Ext4 {
         handle: &mut Handle<'_>,
         number: u32,
         wish: Wish,
-        from: u32,
+        goal: Option<u32>,
         length: u32,
     ) -> Result<Option<Range<u32>>> {
         let (sb, allocator) = (&self.superblock, self.allocator()?);
-        let state = &allocator.groups[number as usize];
+        let state = allocator.group(number);
         let locked = &mut *state.lock();
         let group = self.group(number)?;
         let content = self.block_bitmap(number, &group, locked)?;
-        let bits = Bits::new(&content, locked.pending.as_ref().map(|pending| &*pending.bits));
+        let bits = Bits::new(&content, locked.kept_back());
         let clusters = sb.clusters_in(number);
-        locked.first_cluster = bits.next_clear(locked.first_cluster, clusters);
+        let lowest = bits.next_clear(locked.first_cluster, clusters);
         let start = sb.group_start(number).0 / u64::from(sb.cluster_blocks);
         let phase = start.checked_rem(u64::from(wish.stripe)).unwrap_or(0) as u32;
-        let space = Space { bits, clusters: locked.first_cluster..clusters, phase };
-        let run = match wish.find(&space, from, length) {
+        let space = Space { bits, clusters: lowest..clusters, phase };
+        let found = wish.find(&space, goal, length);
+        locked.first_cluster = lowest;
+        let run = match found {
             Found::Run(run) => run,
             Found::Longest(longest) => {
                 state.longest.store(longest, Ordering::Relaxed);
@@ -115,9 +118,9 @@ impl Ext4 {
         // A version that nobody else holds is changed in place.
         drop(content);
         self.mark_clusters(handle, number, &group, locked, run.clone(), true)?;
-        let count = run.end - run.start;
-        subtract(&state.available, count);
-        allocator.free_clusters.fetch_sub(u64::from(count), Ordering::Relaxed);
+        allocator.take_clusters(number, locked, &run);
+        let count = u64::from(run.end - run.start);
+        allocator.free_clusters.fetch_sub(count, Ordering::Relaxed);
         Ok(Some(run))
     }
 
@@ -172,22 +175,16 @@ impl Ext4 {
         range: Range<u32>,
     ) -> Result<()> {
         let allocator = self.allocator()?;
-        let state = &allocator.groups[number as usize];
-        let locked = &mut *state.lock();
+        let locked = &mut *allocator.group(number).lock();
         let group = self.group(number)?;
         let content = self.block_bitmap(number, &group, locked)?;
         self.check_in_use(number, &group, locked, &content, &range)?;
         drop(content);
         let Some(handle) = handle else { return Ok(()) };
         self.mark_clusters(handle, number, &group, locked, range.clone(), false)?;
-        let count = range.end - range.start;
-        let size = self.superblock.block_size.bytes();
-        let none = || Pending { bits: vec![0; size].into(), count: 0 };
-        let pending = locked.pending.get_or_insert_with(none);
-        bitmap::set(&mut pending.bits, range);
-        pending.count += count;
-        allocator.pending_clusters.fetch_add(u64::from(count), Ordering::Relaxed);
-        allocator.free_clusters.fetch_add(u64::from(count), Ordering::Relaxed);
+        let count = u64::from(range.end - range.start);
+        allocator.keep_back(locked, range, self.superblock.block_size.bytes());
+        allocator.free_clusters.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }
 
@@ -277,11 +274,12 @@ impl Allocator {
         };
         free.saturating_sub(kept).min(u64::from(u32::MAX)) as u32
     }
+}
 
-    /// Whether a group may have a run of so many clusters.
-    fn may_have(&self, group: u32, length: u32) -> bool {
-        let state = &self.groups[group as usize];
-        get(&state.available) >= length && get(&state.longest) >= length
+impl GroupState {
+    /// Whether the group may have a run of so many clusters.
+    fn may_have(&self, length: u32) -> bool {
+        get(&self.available) >= length && get(&self.longest) >= length
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::bitmap::{self, Bits};
 use super::loading::{DESCRIPTOR, INODE_BITMAP};
-use super::{Allocator, add, get, subtract};
+use super::summary::get;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::group::Group;
@@ -29,7 +29,13 @@ impl Ext4 {
         parent: InodeNo,
         directory: bool,
     ) -> Result<InodeNo> {
-        for group in self.allocator()?.groups_for_inode(self, parent, directory) {
+        let (sb, allocator) = (&self.superblock, self.allocator()?);
+        let first = if directory {
+            allocator.group_for_directory(sb, parent)
+        } else {
+            allocator.group_for_file(sb, parent)
+        };
+        for group in allocator.groups_with_inodes(first) {
             if let Some(number) = self.allocate_inode_in(handle, group, directory)? {
                 return Ok(number);
             }
@@ -44,7 +50,7 @@ impl Ext4 {
         directory: bool,
     ) -> Result<Option<InodeNo>> {
         let (sb, allocator) = (&self.superblock, self.allocator()?);
-        let state = &allocator.groups[number as usize];
+        let state = allocator.group(number);
         let locked = &mut *state.lock();
         if get(&state.free_inodes) == 0 {
             return Ok(None);
@@ -69,9 +75,7 @@ impl Ext4 {
         };
         self.mark_inode(handle, number, &group, &change)?;
         locked.first_inode = bit + 1;
-        subtract(&state.free_inodes, 1);
-        subtract(&allocator.free_inodes, 1);
-        add(&state.directories, u32::from(directory));
+        allocator.take_inode(number, directory);
         let index = u64::from(number) * u64::from(sb.inodes_per_group) + u64::from(bit);
         Ok(Some(InodeNo(index + 1)))
     }
@@ -104,8 +108,7 @@ impl Ext4 {
         }
         let number = sb.group_of(inode);
         let bit = ((inode.0 - 1) % u64::from(sb.inodes_per_group)) as u32;
-        let state = &allocator.groups[number as usize];
-        let locked = &mut *state.lock();
+        let locked = &mut *allocator.group(number).lock();
         let group = self.group(number)?;
         let content = self.inode_bitmap(&group, locked)?;
         let place = INODE_BITMAP.block(group.inode_bitmap).inode(inode);
@@ -123,9 +126,7 @@ impl Ext4 {
         let change = Change { bit, in_use: false, free_inodes, directories, unused_inodes };
         self.mark_inode(handle, number, &group, &change)?;
         locked.first_inode = locked.first_inode.min(bit);
-        add(&state.free_inodes, 1);
-        add(&allocator.free_inodes, 1);
-        subtract(&state.directories, u32::from(directory));
+        allocator.give_inode(number, directory);
         Ok(())
     }
 
@@ -166,27 +167,5 @@ impl Ext4 {
             }
             Ok(())
         })
-    }
-}
-
-impl Allocator {
-    /// The groups in which a new inode is looked for, in this order.
-    fn groups_for_inode(
-        &self,
-        fs: &Ext4,
-        parent: InodeNo,
-        directory: bool,
-    ) -> impl Iterator<Item = u32> + use<> {
-        let sb = &fs.superblock;
-        let parent = sb.group_of(parent);
-        let first = if directory { self.group_for_directory(sb.flex_of(parent)) } else { parent };
-        (first..sb.groups).chain(0..first)
-    }
-
-    fn group_for_directory(&self, groups: std::ops::Range<u32>) -> u32 {
-        let first = groups.start;
-        let room = |group: &u32| get(&self.groups[*group as usize].free_inodes) > 0;
-        let directories = |group: &u32| get(&self.groups[*group as usize].directories);
-        groups.filter(room).min_by_key(directories).unwrap_or(first)
     }
 }

@@ -1,12 +1,11 @@
 //! What is on disk: descriptors, added up when the volume is opened, and bitmaps, each checked before it is used for the first time.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use parking_lot::Mutex;
-
+use super::Allocator;
 use super::bitmap::{self, Bits};
-use super::{Allocator, GroupState, Locked};
+use super::summary::{GroupState, Locked, chunks};
 use crate::error::{Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::blocks::Block;
@@ -24,7 +23,7 @@ impl Allocator {
     /// `Corrupt` for a descriptor that counts more than its group has, or points out of the volume.
     pub(crate) fn load(fs: &Ext4) -> Result<Self> {
         let sb = &fs.superblock;
-        let (mut clusters, mut inodes) = (0_u64, 0);
+        let (mut clusters, mut inodes, mut directories) = (0_u64, 0, 0_u32);
         let mut groups = Vec::with_capacity(sb.groups as usize);
         for number in 0..sb.groups {
             let group = fs.group(number)?;
@@ -39,6 +38,7 @@ impl Allocator {
             let counts = [
                 ("bg_free_blocks_count", group.free_clusters, sb.clusters_in(number)),
                 ("bg_free_inodes_count", group.free_inodes, sb.inodes_per_group),
+                ("bg_used_dirs_count", group.directories, sb.inodes_per_group),
                 ("bg_itable_unused", group.unused_inodes, sb.inodes_per_group),
             ];
             for (field, count, all) in counts {
@@ -49,26 +49,18 @@ impl Allocator {
             }
             clusters += u64::from(group.free_clusters);
             inodes += group.free_inodes;
+            directories = directories.saturating_add(group.directories);
             groups.push(GroupState::new(&group));
         }
         Ok(Self {
+            chunks: chunks(&groups),
             groups: groups.into(),
             free_clusters: AtomicU64::new(clusters),
-            pending_clusters: AtomicU64::new(0),
+            kept_back: AtomicU64::new(0),
             free_inodes: AtomicU32::new(inodes),
+            directories: AtomicU32::new(directories),
+            discard: AtomicBool::new(false),
         })
-    }
-}
-
-impl GroupState {
-    fn new(group: &Group) -> Self {
-        Self {
-            available: AtomicU32::new(group.free_clusters),
-            longest: AtomicU32::new(u32::MAX),
-            free_inodes: AtomicU32::new(group.free_inodes),
-            directories: AtomicU32::new(group.directories),
-            locked: Mutex::default(),
-        }
     }
 }
 
@@ -84,12 +76,13 @@ impl Ext4 {
             Some(system) => system,
             None => locked.system.insert(self.system_clusters(number)?),
         };
-        if group.blocks_uninit {
+        let content = if group.blocks_uninit {
             let mut fresh = Buffer::aligned(self.superblock.block_size.bytes())?;
             self.fill_block_bitmap(number, system, &mut fresh);
-            return Ok(Block::new(fresh));
-        }
-        let content = self.blocks.read(group.block_bitmap, BLOCK_BITMAP)?;
+            Block::new(fresh)
+        } else {
+            self.blocks.read(group.block_bitmap, BLOCK_BITMAP)?
+        };
         if !locked.blocks_checked {
             self.check_block_bitmap(number, group, system, &content)?;
             locked.blocks_checked = true;
@@ -114,11 +107,10 @@ impl Ext4 {
     ) -> Result<()> {
         let sb = &self.superblock;
         let place = BLOCK_BITMAP.block(group.block_bitmap);
-        self.compare_checksum(
-            group.block_bitmap_checksum,
-            sb.block_bitmap_checksum(content),
-            place,
-        )?;
+        if !group.blocks_uninit {
+            let computed = sb.block_bitmap_checksum(content);
+            self.compare_checksum(group.block_bitmap_checksum, computed, place)?;
+        }
         let bits = Bits::new(content, None);
         let (free, counted) = (bits.clear_bits(0..sb.clusters_in(number)), group.free_clusters);
         if free != counted {
@@ -137,12 +129,13 @@ impl Ext4 {
 
     /// The inode bitmap of a group; where none was ever written, what it would be.
     pub(super) fn inode_bitmap(&self, group: &Group, locked: &mut Locked) -> Result<Block> {
-        if group.inodes_uninit {
+        let content = if group.inodes_uninit {
             let mut fresh = Buffer::aligned(self.superblock.block_size.bytes())?;
             self.fill_inode_bitmap(&mut fresh);
-            return Ok(Block::new(fresh));
-        }
-        let content = self.blocks.read(group.inode_bitmap, INODE_BITMAP)?;
+            Block::new(fresh)
+        } else {
+            self.blocks.read(group.inode_bitmap, INODE_BITMAP)?
+        };
         if !locked.inodes_checked {
             self.check_inode_bitmap(group, &content)?;
             locked.inodes_checked = true;
@@ -158,11 +151,10 @@ impl Ext4 {
     fn check_inode_bitmap(&self, group: &Group, content: &[u8]) -> Result<()> {
         let sb = &self.superblock;
         let place = INODE_BITMAP.block(group.inode_bitmap);
-        self.compare_checksum(
-            group.inode_bitmap_checksum,
-            sb.inode_bitmap_checksum(content),
-            place,
-        )?;
+        if !group.inodes_uninit {
+            let computed = sb.inode_bitmap_checksum(content);
+            self.compare_checksum(group.inode_bitmap_checksum, computed, place)?;
+        }
         let bits = Bits::new(content, None);
         let (free, counted) = (bits.clear_bits(0..sb.inodes_per_group), group.free_inodes);
         if free != counted {

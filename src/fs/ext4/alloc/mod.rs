@@ -8,19 +8,20 @@
 
 mod bitmap;
 mod blocks;
+mod discard;
 mod inodes;
 mod loading;
+mod orlov;
 mod place;
 mod search;
+mod summary;
 
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-
+use self::summary::{Chunk, GroupState};
 use super::Ext4;
 use super::disk::superblock::RawSuperblock;
 use crate::error::Result;
@@ -31,68 +32,15 @@ pub(crate) use blocks::Freed;
 /// What allocation knows in memory.
 pub(crate) struct Allocator {
     groups: Box<[GroupState]>,
+    chunks: Box<[Chunk]>,
     /// Free clusters as the descriptors count them.
     free_clusters: AtomicU64,
-    /// Of these, what nobody gets before a commit.
-    pending_clusters: AtomicU64,
-    free_inodes: AtomicU32,
-}
-
-/// What is known of a group. The numbers change with the lock held.
-struct GroupState {
-    /// Clusters that are to be had.
-    available: AtomicU32,
-    /// No run of them is longer.
-    longest: AtomicU32,
+    /// Of these, what nobody gets now.
+    kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,
-    locked: Mutex<Locked>,
-}
-
-/// What is known of a group to the one who has its lock.
-#[derive(Default)]
-struct Locked {
-    /// The clusters with blocks of the file system itself, once they are known.
-    system: Option<Box<[Range<u32>]>>,
-    blocks_checked: bool,
-    inodes_checked: bool,
-    /// No cluster below is to be had.
-    first_cluster: u32,
-    /// No inode below is free.
-    first_inode: u32,
-    pending: Option<Pending>,
-}
-
-/// The clusters of a group that are free in its bitmap and that nobody gets before a commit.
-struct Pending {
-    bits: Box<[u8]>,
-    count: u32,
-}
-
-impl GroupState {
-    fn lock(&self) -> MutexGuard<'_, Locked> {
-        self.locked.lock()
-    }
-
-    /// Clusters are to be had that were not. The lock is held.
-    fn clusters_return(&self, locked: &mut Locked, range: Range<u32>) {
-        add(&self.available, range.end - range.start);
-        self.longest.store(u32::MAX, Ordering::Relaxed);
-        locked.first_cluster = locked.first_cluster.min(range.start);
-    }
-}
-
-/// The numbers are estimates for all but the one who has the lock: they order nothing.
-fn get(number: &AtomicU32) -> u32 {
-    number.load(Ordering::Relaxed)
-}
-
-fn add(number: &AtomicU32, by: u32) {
-    number.fetch_add(by, Ordering::Relaxed);
-}
-
-fn subtract(number: &AtomicU32, by: u32) {
-    number.fetch_sub(by, Ordering::Relaxed);
+    /// Tell the device of what was freed.
+    discard: AtomicBool,
 }
 
 /// What the superblock counts.
@@ -127,36 +75,25 @@ impl Allocator {
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             free_clusters: self.free_clusters.load(Ordering::Relaxed),
-            free_inodes: get(&self.free_inodes),
+            free_inodes: self.free_inodes.load(Ordering::Relaxed),
         }
     }
 
-    /// Whether a commit makes blocks available that are not now: who found no space, and can wait for one, may try again afterwards.
+    /// Whether blocks were freed that nobody gets before a commit: who found no space, and can wait for one, may try again afterwards.
     pub(crate) fn commit_frees(&self) -> bool {
-        self.pending_clusters.load(Ordering::Relaxed) > 0
+        self.kept_back.load(Ordering::Relaxed) > 0
     }
 
     /// Blocks that a committed transaction has freed may be allocated again.
     pub(crate) fn committed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
+        if self.discard.load(Ordering::Relaxed) {
+            self.discard_freed(fs, freed);
+        }
         for (start, count) in freed {
             for (group, range) in fs.superblock.cluster_ranges(*start, *count) {
-                self.end_pending(group, range);
+                self.end_keeping(group, range);
             }
         }
-    }
-
-    fn end_pending(&self, group: u32, range: Range<u32>) {
-        let state = &self.groups[group as usize];
-        let locked = &mut *state.lock();
-        let count = range.end - range.start;
-        let Some(pending) = &mut locked.pending else { return };
-        bitmap::clear(&mut pending.bits, range.clone());
-        pending.count = pending.count.saturating_sub(count);
-        if pending.count == 0 {
-            locked.pending = None;
-        }
-        state.clusters_return(locked, range);
-        self.pending_clusters.fetch_sub(u64::from(count), Ordering::Relaxed);
     }
 }
 

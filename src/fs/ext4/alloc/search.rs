@@ -6,8 +6,9 @@ use super::bitmap::Bits;
 
 /// A run of this many clusters is as good as a longer one.
 const LONG: u32 = 2048;
-/// How many bitmaps are searched in vain before less is asked for.
-pub(super) const BITMAPS: u32 = 16;
+/// How many groups are passed by before less is asked for; a bitmap that was searched in vain counts as many.
+pub(super) const PATIENCE: u32 = 1024;
+pub(super) const BITMAP: u32 = 64;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]
@@ -43,28 +44,51 @@ impl Wish {
         })
     }
 
-    /// The first run of `length` clusters or more from `from` on, or before.
-    pub(super) fn find(self, space: &Space<'_>, from: u32, length: u32) -> Found {
+    /// The first run of `length` clusters or more from the goal on, or before.
+    pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
-        let from = from.clamp(start, end);
-        // The run around `from` is seen whole in the second part: the longest one is not to be cut.
+        let from = goal.unwrap_or(start).clamp(start, end);
+        let behind = match self.find_within(space, from..end, goal, length) {
+            Found::Longest(longest) => longest,
+            run => return run,
+        };
+        // The run around the goal is seen whole here: the longest one is not to be cut.
         let around = space.bits.next_set(from, end);
-        let mut longest = 0;
-        for range in [from..end, start..around] {
-            for run in space.bits.runs(range) {
-                let start =
-                    if run.start == from { from } else { self.aligned(space, &run, length) };
-                if run.end - start >= length {
-                    return Found::Run(start..run.end.min(start + self.want));
-                }
-                longest = longest.max(run.end - run.start);
-            }
+        match self.find_within(space, start..around, goal, length) {
+            Found::Longest(before) => Found::Longest(before.max(behind)),
+            run => run,
         }
-        Found::Longest(longest)
+    }
+
+    fn find_within(
+        self,
+        space: &Space<'_>,
+        range: Range<u32>,
+        goal: Option<u32>,
+        length: u32,
+    ) -> Found {
+        // No run is looked at further than it is of use: most of a group may be one.
+        let limit = self.want.saturating_add(self.stripe);
+        let (mut longest, mut at) = (0, range.start);
+        loop {
+            let start = space.bits.next_clear(at, range.end);
+            if start == range.end {
+                return Found::Longest(longest);
+            }
+            let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
+            if end - start >= length {
+                let more_of_a_file = goal == Some(start);
+                let first =
+                    if more_of_a_file { start } else { self.aligned(space, start..end, length) };
+                return Found::Run(first..end.min(first + self.want));
+            }
+            longest = longest.max(end - start);
+            at = end;
+        }
     }
 
     /// Where in a run a large request begins that is not the next part of something: with a stripe, if enough remains then.
-    fn aligned(self, space: &Space<'_>, run: &Range<u32>, length: u32) -> u32 {
+    fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         if self.stripe == 0 || self.want < self.stripe {
             return run.start;
         }
@@ -82,7 +106,7 @@ mod tests {
         let mut bytes = [0; 128];
         used.iter().for_each(|range| bitmap::set(&mut bytes, range.clone()));
         let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 4 };
-        Wish { want, stripe }.find(&space, from, length)
+        Wish { want, stripe }.find(&space, Some(from), length)
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A volume made by mke2fs, and what e2fsck finds in it.
 
 use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -17,14 +19,21 @@ pub(super) struct Image {
 
 /// What is marked in use and belongs to no file.
 pub(super) struct Marked {
-    pub(super) blocks: BTreeSet<u64>,
+    /// Numbered by their first block over `cluster`.
+    pub(super) clusters: BTreeSet<u64>,
+    /// Blocks of a cluster.
+    pub(super) cluster: u64,
     pub(super) inodes: BTreeSet<u64>,
 }
 
 impl Image {
     pub(super) fn new(options: &str, size: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix("ironmap-alloc").tempdir().unwrap();
         let path = dir.path().join("image");
+        // What mke2fs leaves unwritten is not zero by chance.
+        if options.contains("nodiscard") {
+            std::fs::write(&path, vec![0xA5; 32 << 20]).unwrap();
+        }
         let mut mke2fs = Command::new("mke2fs");
         mke2fs.arg("-Fq").args(options.split(' ')).arg(&path).arg(size);
         let out = mke2fs.output().unwrap();
@@ -32,11 +41,37 @@ impl Image {
         Self { _dir: dir, path }
     }
 
-    pub(super) fn open(&self) -> Arc<Ext4> {
-        let mode = OpenMode { write: true, direct: false, ..OpenMode::default() };
+    pub(super) fn device(&self, write: bool) -> Arc<Psync> {
+        let mode = OpenMode { write, direct: false, ..OpenMode::default() };
         let file = BlockFile::open(&self.path, &mode).unwrap();
-        let device = Arc::new(Psync::new(Arc::new(file)));
-        Ext4::open_for_writing(device, &Arc::default(), Clock::System).unwrap()
+        Arc::new(Psync::new(Arc::new(file)))
+    }
+
+    pub(super) fn open(&self) -> Arc<Ext4> {
+        Ext4::open_for_writing(self.device(true), &Arc::default(), Clock::System).unwrap()
+    }
+
+    fn open_to_read(&self) -> Arc<Ext4> {
+        Ext4::open(self.device(false), &Arc::default()).unwrap()
+    }
+
+    /// Writes something into all blocks that are free.
+    pub(super) fn dirty_all_free_blocks(&self) {
+        let fs = self.open();
+        let runs = super::fill(&fs, super::Reserve::Allowed);
+        let size = fs.superblock().block_size;
+        for (start, count) in &runs {
+            let bytes = vec![0xA5; *count as usize * size.bytes()];
+            let bufs = [IoSlice::new(&bytes)];
+            fs.blocks.device().write_all_at(&bufs, size.offset_of(*start), false).unwrap();
+        }
+        super::free(&fs, &runs);
+        fs.close().unwrap();
+    }
+
+    /// How many bytes the image takes.
+    pub(super) fn allocated(&self) -> u64 {
+        std::fs::metadata(&self.path).unwrap().blocks() * 512
     }
 
     fn e2fsck(&self) -> (bool, String) {
@@ -53,10 +88,12 @@ impl Image {
     /// What is marked in use though no file has it. Anything else that is found fails.
     pub(super) fn check(&self) -> Marked {
         let (_, report) = self.e2fsck();
-        let mut marked = Marked { blocks: BTreeSet::new(), inodes: BTreeSet::new() };
+        let cluster = u64::from(self.open_to_read().superblock().cluster_blocks);
+        let (clusters, inodes) = (BTreeSet::new(), BTreeSet::new());
+        let mut marked = Marked { clusters, cluster, inodes };
         for line in report.lines() {
             if let Some(list) = line.strip_prefix("Block bitmap differences:") {
-                marked.blocks.append(&mut numbers(list));
+                marked.clusters.extend(numbers(list).into_iter().map(|block| block / cluster));
             } else if let Some(list) = line.strip_prefix("Inode bitmap differences:") {
                 marked.inodes.append(&mut numbers(list));
             } else {

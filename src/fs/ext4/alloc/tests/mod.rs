@@ -2,7 +2,19 @@
 
 mod image;
 mod model;
+mod policy;
+mod speed;
 
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::Freed;
+use super::blocks::Reserve;
+use crate::device::{Device, Faults, Sim};
+use crate::error::ErrorKind;
+use crate::fs::ext4::{Clock, Ext4, ROOT};
+use crate::units::{DevOffset, FsBlock, InodeNo};
 use image::Image;
 use model::Model;
 
@@ -10,29 +22,266 @@ use model::Model;
 const VOLUMES: &[(&str, &str)] = &[
     ("-t ext4", "300M"),
     ("-t ext4 -b 1024", "60M"),
+    ("-t ext4 -b 2048 -O ^64bit", "200M"),
+    ("-t ext4 -O ^flex_bg", "600M"),
+    ("-t ext4 -b 1024 -O ^flex_bg,^64bit -g 1024 -N 4000", "40M"),
+    ("-t ext4 -O meta_bg,^resize_inode -b 1024 -g 256", "40M"),
+    ("-t ext4 -O meta_bg,^resize_inode,^flex_bg,^64bit -b 1024 -g 256", "40M"),
+    ("-t ext4 -O bigalloc", "1G"),
+    ("-t ext4 -O bigalloc -b 1024 -C 16384", "300M"),
+    ("-t ext4 -O ^metadata_csum,uninit_bg", "600M"),
+    ("-t ext4 -O ^metadata_csum,uninit_bg,^flex_bg -b 1024", "70M"),
+    ("-t ext4 -O ^metadata_csum,^uninit_bg", "300M"),
+    ("-t ext4 -O ^has_journal,sparse_super2 -b 1024", "60M"),
+    ("-t ext4 -E packed_meta_blocks=1 -b 1024", "60M"),
+    ("-t ext4 -G 4 -b 1024 -N 100000", "60M"),
+    ("-t ext4 -E stride=4,stripe_width=12", "300M"),
+    ("-t ext4 -E lazy_itable_init=0", "300M"),
+    ("-t ext4 -E nodiscard,lazy_itable_init=1 -b 1024 -N 30000", "32M"),
+    ("-t ext4 -E nodiscard,lazy_itable_init=1 -O ^metadata_csum,uninit_bg -b 2048 -g 2048", "32M"),
+    ("-t ext4 -b 65536", "8G"),
+    ("-t ext4 -m 0 -N 16", "1M"),
     ("-t ext3", "200M"),
+    ("-t ext2", "300M"),
     ("-t ext2 -b 1024", "40M"),
+    ("-t ext2 -b 1024 -O ^sparse_super,^resize_inode", "70M"),
 ];
 
 #[test]
 fn what_is_allocated_and_freed_is_what_the_bitmaps_say() {
     for (seed, (options, size)) in (1..).zip(VOLUMES) {
-        let image = Image::new(options, size);
-        let mut model = Model::new(seed);
-        let fs = image.open();
-        for _ in 0..300 {
-            model.step(&fs);
-        }
-        fs.close().unwrap();
-        drop(fs);
-        let found = image.check();
-        assert_eq!(found.blocks, model.blocks(), "blocks in use by {options}, seed {seed}");
-        assert_eq!(found.inodes, model.inodes(), "inodes in use by {options}, seed {seed}");
+        model_and_volume(options, size, seed);
+    }
+}
 
+#[test]
+fn on_a_large_volume_too() {
+    model_and_volume("-t ext4 -O ^has_journal", "2T", 77);
+}
+
+fn model_and_volume(options: &str, size: &str, seed: u64) {
+    let image = Image::new(options, size);
+    let mut model = Model::new(seed);
+    let fs = image.open();
+    for _ in 0..200 {
+        model.step(&fs);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let found = image.check();
+    let what = format!("{options}, seed {seed}");
+    assert_same(&found.clusters, &model.clusters(found.cluster), &what);
+    assert_same(&found.inodes, &model.inodes(), &what);
+
+    let fs = image.open();
+    model.free_all(&fs);
+    fs.close().unwrap();
+    drop(fs);
+    image.assert_clean();
+}
+
+fn assert_same(found: &BTreeSet<u64>, expected: &BTreeSet<u64>, what: &str) {
+    let more: Vec<_> = found.difference(expected).take(10).collect();
+    let missing: Vec<_> = expected.difference(found).take(10).collect();
+    assert!(
+        more.is_empty() && missing.is_empty(),
+        "{what}: too many {more:?}, missing {missing:?}"
+    );
+}
+
+/// Takes every block that is to be had.
+fn fill(fs: &Ext4, reserve: Reserve) -> Vec<(FsBlock, u32)> {
+    let mut runs = Vec::new();
+    loop {
+        let got = fs.transact(2, |h| fs.allocate_blocks_for(h, FsBlock(7000), 5000, reserve));
+        match got {
+            Ok(run) => runs.push(run),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                return runs;
+            }
+        }
+    }
+}
+
+fn free(fs: &Ext4, runs: &[(FsBlock, u32)]) {
+    for (start, count) in runs {
+        let count = u64::from(*count);
+        fs.transact(2, |h| fs.free_blocks(h, *start, count, Freed::Data)).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_is_filled_to_the_last_block_and_emptied() {
+    for (options, size) in VOLUMES {
+        let image = Image::new(options, size);
         let fs = image.open();
-        model.free_all(&fs);
+        let before = fs.free_space();
+        let runs = fill(&fs, Reserve::Allowed);
+        assert_eq!(fs.free_space().blocks, 0, "{options}");
+        let sum: u64 = runs.iter().map(|(_, count)| u64::from(*count)).sum();
+        assert_eq!(sum, before.blocks, "{options}");
+        free(&fs, &runs);
+        assert_eq!(fs.free_space(), before, "{options}");
+        let parent = ROOT;
+        let mut inodes = Vec::new();
+        while let Ok(number) =
+            fs.transact(4, |h| fs.allocate_inode(h, parent, inodes.len() % 9 == 0))
+        {
+            inodes.push((number, inodes.len() % 9 == 0));
+        }
+        assert_eq!(inodes.len() as u32, before.inodes, "{options}");
+        for (number, directory) in inodes {
+            fs.transact(4, |h| fs.free_inode(h, number, directory)).unwrap();
+        }
         fs.close().unwrap();
         drop(fs);
         image.assert_clean();
     }
+}
+
+#[test]
+fn freed_blocks_are_to_be_had_after_the_commit() {
+    let image = Image::new("-t ext4", "20M");
+    let fs = image.open();
+    let runs = fill(&fs, Reserve::Allowed);
+    assert!(!fs.allocator().unwrap().commit_frees());
+    free(&fs, &runs[..1]);
+    let again = || fs.transact(2, |h| fs.allocate_blocks(h, runs[0].0, 1));
+    assert_eq!(again().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(fs.allocator().unwrap().commit_frees());
+    fs.sync().unwrap();
+    assert_eq!(again().unwrap(), (runs[0].0, 1));
+}
+
+#[test]
+fn a_bitmap_that_cannot_be_read_or_is_wrong_changes_nothing() {
+    let image = Image::new("-t ext4 -b 1024", "20M");
+    let sim = Arc::new(Sim::new(image.device(true), Faults::default()));
+    let device = Arc::clone(&sim);
+    let fs = Ext4::open_for_writing(device, &Arc::default(), Clock::System).unwrap();
+    let group = fs.group(0).unwrap();
+    let before = fs.free_space();
+    let fails = |expected: fn(ErrorKind) -> bool| {
+        let blocks = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(1), 1));
+        let inode = fs.transact(3, |h| fs.allocate_inode(h, ROOT, false));
+        for error in [blocks.unwrap_err(), inode.unwrap_err()] {
+            assert!(expected(error.kind()), "{error}");
+        }
+        assert_eq!(fs.free_space(), before);
+    };
+    let bitmaps = [group.block_bitmap.0, group.inode_bitmap.0];
+    let bad_sectors = bitmaps.into_iter().flat_map(|block| [block * 2, block * 2 + 1]).collect();
+    sim.set_faults(Faults { bad_sectors, ..Faults::default() });
+    fails(|kind| matches!(kind, ErrorKind::Io(_)));
+
+    sim.set_faults(Faults::default());
+    for block in bitmaps {
+        let at = DevOffset(block * 1024);
+        let mut bytes = [0; 1024];
+        sim.read_exact_at(&mut bytes, at).unwrap();
+        bytes[100] ^= 1;
+        sim.write_all_at(&[IoSlice::new(&bytes)], at, false).unwrap();
+    }
+    fails(|kind| kind == ErrorKind::Corrupt);
+    assert!(fs.transact(2, |h| fs.update_group(h, 0, |_| Ok(()))).is_ok(), "nothing was aborted");
+}
+
+#[test]
+fn the_reserve_is_the_owners() {
+    let image = Image::new("-t ext4 -m 10", "50M");
+    let fs = image.open();
+    fill(&fs, Reserve::Denied);
+    let left = fs.free_space();
+    assert_eq!((left.available, left.blocks), (0, fs.superblock().reserved_blocks));
+    fill(&fs, Reserve::Allowed);
+    assert_eq!(fs.free_space().blocks, 0);
+}
+
+#[test]
+fn what_is_free_or_the_file_systems_own_is_not_freed() {
+    let image = Image::new("-t ext4 -b 1024", "60M");
+    let fs = image.open();
+    let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(8193), 100)).unwrap();
+    let group = fs.group(0).unwrap();
+    let blocks = fs.superblock().blocks_count;
+    let wrong = [
+        (FsBlock(start.0 + 1), u64::from(count)),
+        (FsBlock(start.0 + 1000), 1),
+        (group.inode_table, 1),
+        (group.block_bitmap, 1),
+        (FsBlock(1), 1),
+        (FsBlock(blocks - 1), 2),
+        (FsBlock(u64::MAX), 2),
+        (FsBlock(0), 1),
+    ];
+    let before = fs.free_space();
+    for (start, count) in wrong {
+        let freed = fs.transact(9, |h| fs.free_blocks(h, start, count, Freed::Metadata));
+        assert_eq!(freed.unwrap_err().kind(), ErrorKind::Corrupt, "{count} blocks from {start}");
+    }
+    for number in [0, 1, 10, 4000, 1 << 40] {
+        let freed = fs.transact(9, |h| fs.free_inode(h, InodeNo(number), false));
+        assert_eq!(freed.unwrap_err().kind(), ErrorKind::Corrupt, "inode {number}");
+    }
+    assert_eq!(fs.free_space(), before);
+    free(&fs, &[(start, count)]);
+    fs.close().unwrap();
+    drop(fs);
+    image.assert_clean();
+}
+
+#[test]
+fn four_threads_get_different_blocks_and_inodes() {
+    for options in ["-t ext4 -b 1024", "-t ext4 -O bigalloc"] {
+        let image = Image::new(options, "100M");
+        let fs = image.open();
+        let models: Vec<_> = std::thread::scope(|scope| {
+            let work = |seed| {
+                let mut model = Model::new(seed);
+                (0..400).for_each(|_| model.step_beside_others(&fs));
+                model
+            };
+            let threads: Vec<_> = (100..104).map(|seed| scope.spawn(move || work(seed))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        fs.close().unwrap();
+        drop(fs);
+        let found = image.check();
+        let (mut clusters, mut inodes) = (BTreeSet::new(), BTreeSet::new());
+        for model in &models {
+            let (own_clusters, own_inodes) = (model.clusters(found.cluster), model.inodes());
+            assert!(clusters.is_disjoint(&own_clusters), "{options}: blocks have two owners");
+            assert!(inodes.is_disjoint(&own_inodes), "{options}: inodes have two owners");
+            clusters.extend(own_clusters);
+            inodes.extend(own_inodes);
+        }
+        assert_same(&found.clusters, &clusters, options);
+        assert_same(&found.inodes, &inodes, options);
+    }
+}
+
+#[test]
+fn free_space_is_discarded_and_nothing_else() {
+    let image = Image::new("-t ext4 -b 1024 -O ^has_journal", "60M");
+    image.dirty_all_free_blocks();
+    let before = image.allocated();
+    let fs = image.open();
+    let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(20_000), 3000)).unwrap();
+    let free = fs.free_space().blocks * 1024;
+    let trimmed = fs.trim(1).unwrap();
+    assert_eq!(trimmed, free, "all that is free");
+    assert_eq!(fs.trim(u64::MAX).unwrap(), 0);
+    assert_eq!(fs.free_space().blocks * 1024, free);
+    let after = image.allocated();
+    assert!(after < before - free * 9 / 10, "{before} bytes before, {after} after");
+    assert!(after >= u64::from(count) * 1024);
+
+    fs.set_discard(true).unwrap();
+    self::free(&fs, &[(start, count)]);
+    fs.sync().unwrap();
+    assert!(image.allocated() < after - 2_900_000);
+    fs.close().unwrap();
+    drop(fs);
+    image.assert_clean();
 }

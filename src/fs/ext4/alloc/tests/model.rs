@@ -36,12 +36,19 @@ impl Model {
         Self { rng: Rng(seed), runs: Vec::new(), blocks, pending, inodes: BTreeMap::new() }
     }
 
-    pub(super) fn blocks(&self) -> BTreeSet<u64> {
-        self.blocks.clone()
+    /// The clusters that are in use, each by its first block over their size.
+    pub(super) fn clusters(&self, cluster: u64) -> BTreeSet<u64> {
+        self.blocks.iter().map(|block| block / cluster).collect()
     }
 
     pub(super) fn inodes(&self) -> BTreeSet<u64> {
         self.inodes.keys().copied().collect()
+    }
+
+    /// One operation, where others commit too: what was freed may be had at any time.
+    pub(super) fn step_beside_others(&mut self, fs: &Ext4) {
+        self.step(fs);
+        self.pending.clear();
     }
 
     /// One operation.

@@ -1,0 +1,94 @@
+//! Free space that the device is told of, so that it can forget what is there.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::Allocator;
+use super::bitmap::Bits;
+use super::summary::get;
+use crate::error::{Errno, ErrorKind, Result};
+use crate::fs::ext4::Ext4;
+use crate::units::FsBlock;
+
+impl Ext4 {
+    /// From now on, or no longer, the device is told of blocks that were freed, after the commit that frees them.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub fn set_discard(&self, on: bool) -> Result<()> {
+        self.allocator()?.discard.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Tells the device of all free space in pieces of at least `min_len` bytes. Gives the number of bytes; 0 where the device has
+    /// no use for it. Others may go on meanwhile.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
+    pub fn trim(&self, min_len: u64) -> Result<u64> {
+        let sb = &self.superblock;
+        let cluster = sb.cluster_blocks as usize * sb.block_size.bytes();
+        let least = u32::try_from(min_len.div_ceil(cluster as u64)).unwrap_or(u32::MAX).max(1);
+        let mut bytes = 0;
+        for group in 0..sb.groups {
+            let mut from = 0;
+            while let Some(run) = self.keep_back_run(group, from, least)? {
+                from = run.end;
+                let blocks = u64::from(run.end - run.start) * u64::from(sb.cluster_blocks);
+                let discarded = self.discard(sb.cluster_start(group, run.start), blocks);
+                self.allocator()?.end_keeping(group, run);
+                match discarded {
+                    Err(error) if has_no_use(error.kind()) => return Ok(bytes),
+                    other => other?,
+                }
+                bytes += blocks << sb.block_size.shift();
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The next free run of a group that is long enough: nobody gets it while it is discarded.
+    fn keep_back_run(&self, number: u32, from: u32, least: u32) -> Result<Option<Range<u32>>> {
+        let allocator = self.allocator()?;
+        if get(&allocator.group(number).available) < least {
+            return Ok(None);
+        }
+        let locked = &mut *allocator.group(number).lock();
+        let group = self.group(number)?;
+        let content = self.block_bitmap(number, &group, locked)?;
+        let bits = Bits::new(&content, locked.kept_back());
+        let long = |run: &Range<u32>| run.end - run.start >= least;
+        let run = bits.runs(from..self.superblock.clusters_in(number)).find(long);
+        let Some(run) = run else { return Ok(None) };
+        allocator.take_clusters(number, locked, &run);
+        allocator.keep_back(locked, run.clone(), content.len());
+        Ok(Some(run))
+    }
+
+    fn discard(&self, start: FsBlock, count: u64) -> Result<()> {
+        let size = self.superblock.block_size;
+        self.blocks.device().discard(size.offset_of(start), count << size.shift())
+    }
+}
+
+impl Allocator {
+    /// Discards what a transaction has freed, neighbours together, before anyone may have it. The device may fail at it: nothing is lost.
+    pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
+        let mut freed = freed.to_vec();
+        freed.sort_unstable();
+        for run in freed.chunk_by(|(start, count), (next, _)| start.0 + count == next.0) {
+            let count = run.iter().map(|(_, count)| count).sum();
+            match fs.discard(run[0].0, count) {
+                Err(error) if has_no_use(error.kind()) => {
+                    return self.discard.store(false, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The device cannot do it.
+fn has_no_use(kind: ErrorKind) -> bool {
+    kind == ErrorKind::Io(Errno::EOPNOTSUPP)
+}

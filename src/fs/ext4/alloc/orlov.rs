@@ -1,0 +1,110 @@
+//! In which group a new inode is looked for.
+//!
+//! A directory's files are looked for where the directory is, and their blocks where the files are. So where a directory comes to
+//! stand decides what will lie together: after Orlov's idea, directories in the root are spread over the volume, since they have little
+//! to do with each other, and others stand near their parents as long as there is room for what they will hold.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::Allocator;
+use super::summary::get;
+use crate::fs::ext4::ROOT;
+use crate::fs::ext4::superblock::Superblock;
+use crate::units::InodeNo;
+
+/// For how many files room is kept in a region for each of its directories.
+const FILES_OF_A_DIRECTORY: u64 = 64;
+/// How much less than the average region one may have free, as a part of all that it has, to take directories.
+const SHORTAGE: u64 = 4;
+
+/// Groups whose inode tables lie together, and what they have.
+struct Region {
+    groups: Range<u32>,
+    clusters: u64,
+    inodes: u64,
+    directories: u64,
+}
+
+impl Allocator {
+    /// The group of a file's directory, or one near it that has inodes and blocks.
+    pub(super) fn group_for_file(&self, sb: &Superblock, parent: InodeNo) -> u32 {
+        let home = sb.group_of(parent);
+        let flex = sb.flex_of(home);
+        let mut near = (home..flex.end).chain(flex.start..home);
+        near.find(|group| self.has_room(*group)).unwrap_or(home)
+    }
+
+    /// The group for a new directory.
+    pub(super) fn group_for_directory(&self, sb: &Superblock, parent: InodeNo) -> u32 {
+        let home = sb.flex_of(sb.group_of(parent)).start;
+        let step = sb.flex_groups as usize;
+        let starts = (home..sb.groups).step_by(step).chain((0..home).step_by(step));
+        let average = self.average(sb);
+        let mut regions = starts
+            .map(|start| self.region(sb.flex_of(start)))
+            .filter(|region| region.fits(sb, &average));
+        let region = if parent == ROOT {
+            regions.min_by_key(|region| region.directories)
+        } else {
+            regions.find(|region| region.takes_child(sb, &average))
+        };
+        region.map_or(home, |region| self.emptiest(region.groups))
+    }
+
+    fn average(&self, sb: &Superblock) -> Region {
+        let count = u64::from(sb.groups.div_ceil(sb.flex_groups));
+        Region {
+            groups: 0..sb.groups,
+            clusters: self.free_clusters.load(Ordering::Relaxed) / count,
+            inodes: u64::from(get(&self.free_inodes)) / count,
+            directories: u64::from(get(&self.directories)) / count,
+        }
+    }
+
+    fn region(&self, groups: Range<u32>) -> Region {
+        let (mut clusters, mut inodes, mut directories) = (0, 0, 0);
+        for group in groups.clone() {
+            let state = self.group(group);
+            clusters += u64::from(get(&state.available));
+            inodes += u64::from(get(&state.free_inodes));
+            directories += u64::from(get(&state.directories));
+        }
+        Region { groups, clusters, inodes, directories }
+    }
+
+    /// The group with the fewest directories: their files are apart, and whoever fills them does not wait for another's group.
+    fn emptiest(&self, groups: Range<u32>) -> u32 {
+        let first = groups.start;
+        let directories = |group: &u32| get(&self.group(*group).directories);
+        groups.filter(|group| self.has_room(*group)).min_by_key(directories).unwrap_or(first)
+    }
+
+    fn has_room(&self, group: u32) -> bool {
+        let state = self.group(group);
+        get(&state.free_inodes) > 0 && get(&state.available) > 0
+    }
+}
+
+impl Region {
+    /// Whether it is not much fuller than others.
+    fn fits(&self, sb: &Superblock, average: &Self) -> bool {
+        let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
+        self.inodes > 0
+            && self.inodes >= average.inodes.saturating_sub(self.all_inodes(sb) / SHORTAGE)
+            && self.clusters >= average.clusters.saturating_sub(clusters / SHORTAGE)
+    }
+
+    /// Whether it has room for the files of one more directory.
+    fn takes_child(&self, sb: &Superblock, average: &Self) -> bool {
+        self.directories < average.directories + self.all_inodes(sb) / FILES_OF_A_DIRECTORY
+    }
+
+    fn count(&self) -> u64 {
+        u64::from(self.groups.end - self.groups.start)
+    }
+
+    fn all_inodes(&self, sb: &Superblock) -> u64 {
+        self.count() * u64::from(sb.inodes_per_group)
+    }
+}

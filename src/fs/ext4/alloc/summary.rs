@@ -1,0 +1,192 @@
+//! What is known of each group in memory. Whoever looks for a group reads the numbers without a lock; they change with the group's lock
+//! held.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{Allocator, bitmap};
+use crate::fs::ext4::group::Group;
+
+/// Groups that are passed over together where they have nothing.
+const CHUNK: u32 = 64;
+
+/// What is known of a group.
+pub(super) struct GroupState {
+    /// Clusters that are to be had: free in the bitmap, and not kept back.
+    pub(super) available: AtomicU32,
+    /// No run of them is longer.
+    pub(super) longest: AtomicU32,
+    pub(super) free_inodes: AtomicU32,
+    pub(super) directories: AtomicU32,
+    locked: Mutex<Locked>,
+}
+
+/// What is known of a group to the one who has its lock.
+#[derive(Default)]
+pub(super) struct Locked {
+    /// The clusters with blocks of the file system itself, once they are known.
+    pub(super) system: Option<Box<[Range<u32>]>>,
+    pub(super) blocks_checked: bool,
+    pub(super) inodes_checked: bool,
+    /// No cluster below is to be had.
+    pub(super) first_cluster: u32,
+    /// No inode below is free.
+    pub(super) first_inode: u32,
+    kept_back: Option<KeptBack>,
+}
+
+/// The clusters of a group that are free in its bitmap, and that nobody gets now: their freeing is not committed, or they are being
+/// discarded.
+struct KeptBack {
+    bits: Box<[u8]>,
+    count: u32,
+}
+
+/// Sums over groups that are next to each other.
+#[derive(Default)]
+pub(super) struct Chunk {
+    available: AtomicU32,
+    free_inodes: AtomicU32,
+}
+
+impl GroupState {
+    pub(super) fn new(group: &Group) -> Self {
+        Self {
+            available: AtomicU32::new(group.free_clusters),
+            longest: AtomicU32::new(u32::MAX),
+            free_inodes: AtomicU32::new(group.free_inodes),
+            directories: AtomicU32::new(group.directories),
+            locked: Mutex::default(),
+        }
+    }
+
+    /// Comes after a transaction's handle and before a block; nobody has two.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.locked.lock()
+    }
+}
+
+impl Locked {
+    /// The bits of what is kept back.
+    pub(super) fn kept_back(&self) -> Option<&[u8]> {
+        self.kept_back.as_ref().map(|kept| &*kept.bits)
+    }
+}
+
+/// The numbers are hints for all but the one who has the lock: they order nothing.
+pub(super) fn get(number: &AtomicU32) -> u32 {
+    number.load(Ordering::Relaxed)
+}
+
+pub(super) fn add(number: &AtomicU32, by: u32) {
+    number.fetch_add(by, Ordering::Relaxed);
+}
+
+pub(super) fn subtract(number: &AtomicU32, by: u32) {
+    number.fetch_sub(by, Ordering::Relaxed);
+}
+
+pub(super) fn chunks(groups: &[GroupState]) -> Box<[Chunk]> {
+    let sum = |groups: &[GroupState], number: fn(&GroupState) -> &AtomicU32| {
+        AtomicU32::new(groups.iter().map(|group| get(number(group))).sum())
+    };
+    let chunk = |groups: &[GroupState]| Chunk {
+        available: sum(groups, |group| &group.available),
+        free_inodes: sum(groups, |group| &group.free_inodes),
+    };
+    groups.chunks(CHUNK as usize).map(chunk).collect()
+}
+
+impl Allocator {
+    pub(super) fn group(&self, number: u32) -> &GroupState {
+        &self.groups[number as usize]
+    }
+
+    fn chunk(&self, group: u32) -> &Chunk {
+        &self.chunks[(group / CHUNK) as usize]
+    }
+
+    /// Clusters of a group are no longer to be had.
+    pub(super) fn take_clusters(&self, group: u32, locked: &mut Locked, range: &Range<u32>) {
+        let count = range.end - range.start;
+        subtract(&self.group(group).available, count);
+        subtract(&self.chunk(group).available, count);
+        if locked.first_cluster == range.start {
+            locked.first_cluster = range.end;
+        }
+    }
+
+    /// Clusters of a group are to be had again.
+    pub(super) fn give_clusters(&self, group: u32, locked: &mut Locked, range: &Range<u32>) {
+        let (state, count) = (self.group(group), range.end - range.start);
+        add(&state.available, count);
+        add(&self.chunk(group).available, count);
+        state.longest.store(u32::MAX, Ordering::Relaxed);
+        locked.first_cluster = locked.first_cluster.min(range.start);
+    }
+
+    /// Free clusters, which are not to be had, are kept back until [`end_keeping`](Self::end_keeping). `size` bytes has a bitmap.
+    pub(super) fn keep_back(&self, locked: &mut Locked, range: Range<u32>, size: usize) {
+        let count = range.end - range.start;
+        let none = || KeptBack { bits: vec![0; size].into(), count: 0 };
+        let kept = locked.kept_back.get_or_insert_with(none);
+        bitmap::set(&mut kept.bits, range);
+        kept.count += count;
+        self.kept_back.fetch_add(u64::from(count), Ordering::Relaxed);
+    }
+
+    /// They are to be had from now on.
+    pub(super) fn end_keeping(&self, group: u32, range: Range<u32>) {
+        let locked = &mut *self.group(group).lock();
+        let Some(kept) = &mut locked.kept_back else { return };
+        let count = range.end - range.start;
+        bitmap::clear(&mut kept.bits, range.clone());
+        kept.count -= count;
+        if kept.count == 0 {
+            locked.kept_back = None;
+        }
+        self.give_clusters(group, locked, &range);
+        self.kept_back.fetch_sub(u64::from(count), Ordering::Relaxed);
+    }
+
+    /// The number of free inodes, and of directories, has changed in a group.
+    pub(super) fn take_inode(&self, group: u32, directory: bool) {
+        let all =
+            [&self.group(group).free_inodes, &self.chunk(group).free_inodes, &self.free_inodes];
+        all.into_iter().for_each(|number| subtract(number, 1));
+        add(&self.group(group).directories, u32::from(directory));
+        add(&self.directories, u32::from(directory));
+    }
+
+    /// The same the other way.
+    pub(super) fn give_inode(&self, group: u32, directory: bool) {
+        let all =
+            [&self.group(group).free_inodes, &self.chunk(group).free_inodes, &self.free_inodes];
+        all.into_iter().for_each(|number| add(number, 1));
+        subtract(&self.group(group).directories, u32::from(directory));
+        subtract(&self.directories, u32::from(directory));
+    }
+
+    /// All groups from `first` on and around, without those that are known from afar to have fewer clusters.
+    pub(super) fn groups_with_clusters(&self, first: u32, least: u32) -> impl Iterator<Item = u32> {
+        self.groups_around(first, move |chunk| get(&chunk.available) >= least)
+    }
+
+    /// All groups from `first` on and around, without those that are known from afar to have no inode.
+    pub(super) fn groups_with_inodes(&self, first: u32) -> impl Iterator<Item = u32> {
+        self.groups_around(first, |chunk| get(&chunk.free_inodes) > 0)
+    }
+
+    fn groups_around(&self, first: u32, has: impl Fn(&Chunk) -> bool) -> impl Iterator<Item = u32> {
+        let (count, home) = (self.groups.len() as u32, first - first % CHUNK);
+        let end = move |start: u32| count.min(start - start % CHUNK + CHUNK);
+        let step = CHUNK as usize;
+        let others = (end(first)..count).step_by(step).chain((0..home).step_by(step));
+        let parts = std::iter::once(first..end(first))
+            .chain(others.map(move |start| start..end(start)))
+            .chain(std::iter::once(home..first));
+        parts.filter(move |part| has(self.chunk(part.start))).flatten()
+    }
+}
