@@ -100,7 +100,7 @@ pub enum ErrorKind {
     LimitExceeded,
     /// No blocks or no inodes are left.
     NoSpace,
-    /// The name is taken.
+    /// The name is taken, or the device holds something already.
     Exists,
     /// The directory has entries.
     NotEmpty,

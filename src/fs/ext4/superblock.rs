@@ -297,21 +297,12 @@ impl Superblock {
 
     /// Whether a group holds a backup of the superblock and of the descriptors.
     pub(crate) fn group_has_backup(&self, group: u32) -> bool {
-        let power_of = |base: u32| {
-            let mut power = base;
-            while power < group {
-                power = power.saturating_mul(base);
-            }
-            power == group
-        };
         if group == 0 {
             true
         } else if self.compat.contains(Compat::SPARSE_SUPER2) {
             self.backup_groups.contains(&group)
-        } else if group == 1 || !self.ro_compat.contains(RoCompat::SPARSE_SUPER) {
-            true
         } else {
-            group % 2 == 1 && (power_of(3) || power_of(5) || power_of(7))
+            sparse_backup(group) || !self.ro_compat.contains(RoCompat::SPARSE_SUPER)
         }
     }
 
@@ -330,6 +321,18 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
     let fits = wanted >= known && wanted <= room && wanted.is_multiple_of(4);
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
+}
+
+/// Whether a group holds a backup with sparse_super: 0, 1, and the powers of 3, 5 and 7.
+pub(crate) fn sparse_backup(group: u32) -> bool {
+    let power_of = |base: u32| {
+        let mut power = base;
+        while power < group {
+            power = power.saturating_mul(base);
+        }
+        power == group
+    };
+    group <= 1 || power_of(3) || power_of(5) || power_of(7)
 }
 
 /// The checksum of a superblock, over all of it but the sum itself.
