@@ -193,8 +193,8 @@ impl Superblock {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get())
-                .saturating_mul(u64::from(geometry.cluster_blocks)),
+            // In blocks even where groups count clusters.
+            free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             reserved_blocks: hi32(raw.s_r_blocks_count_lo.get(), raw.s_r_blocks_count_hi.get()),
             first_data_block: raw.s_first_data_block.get(),
             blocks_per_group: raw.s_blocks_per_group.get(),

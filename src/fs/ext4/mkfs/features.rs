@@ -50,7 +50,6 @@ const RULES: &[(&str, bool, &str)] = &[
     ("resize_inode", true, "sparse_super"),
     ("resize_inode", false, "meta_bg"),
     ("resize_inode", false, "sparse_super2"),
-    ("project", true, "quota"),
     ("project", true, "extra_isize"),
 ];
 
@@ -170,8 +169,9 @@ mod tests {
     fn a_feature_pulls_along_what_it_needs_and_pushes_out_what_it_excludes() {
         let features = edited("^has_journal").unwrap();
         assert!(!features.has("orphan_file"));
-        let features = edited("meta_bg,project").unwrap();
-        assert!(features.has("quota") && !features.has("resize_inode"));
+        let features = edited("meta_bg,^extra_isize,project").unwrap_err();
+        assert!(features.to_string().contains("^extra_isize contradicts"));
+        assert!(!edited("meta_bg").unwrap().has("resize_inode"));
         let features = edited("uninit_bg").unwrap();
         assert!(!features.has("metadata_csum") && !features.has("metadata_csum_seed"));
         let features = edited("^extent").unwrap();

@@ -67,6 +67,10 @@ impl Geometry {
         let fast_commit = features.compat.contains(Compat::FAST_COMMIT);
         let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
+        if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
+            // The resize inode is as large as two levels of indirect blocks reach.
+            features.ro_compat.insert(RoCompat::LARGE_FILE);
+        }
         let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
         let mut geometry = Self {
             features,

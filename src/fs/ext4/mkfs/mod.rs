@@ -97,8 +97,9 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     output.write(layout.tables[0].inode_table, &table)?;
     write_descriptors(&layout, descriptors, &output)?;
 
-    raw.s_free_blocks_count_lo.set(free.clusters as u32);
-    raw.s_free_blocks_count_hi.set((free.clusters >> 32) as u32);
+    let free_blocks = free.clusters * u64::from(sb.cluster_blocks);
+    raw.s_free_blocks_count_lo.set(free_blocks as u32);
+    raw.s_free_blocks_count_hi.set((free_blocks >> 32) as u32);
     raw.s_free_inodes_count.set(free.inodes);
     write_superblocks(&layout, &mut raw, &output).context(|| "superblock")?;
     Superblock::parse(raw.as_bytes(), device.size())
@@ -167,6 +168,13 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
+    // What no file will ever have: metadata with places of its own, and the journal, though not the blocks of its map.
+    let within = u64::from(sb.first_data_block)..sb.blocks_count;
+    let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
+    let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
+    let overhead = u64::from(sb.first_data_block) + taken + u64::from(journal);
+    raw.s_overhead_clusters.set(u32::try_from(overhead).unwrap_or(0));
+
     files.goal = layout.tables[0].inode_table + u64::from(layout.geometry.table_blocks);
     if layout.geometry.journal_blocks > 0 {
         let backup = files.journal(identity.uuid)?;
@@ -174,24 +182,18 @@ fn make_files(
         raw.s_jnl_backup_type = 1;
         raw.s_jnl_blocks = backup.map(U32::new);
     }
-    // What no file will ever have.
-    let within = u64::from(sb.first_data_block)..sb.blocks_count;
-    let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
-    let overhead = u64::from(sb.first_data_block) + taken;
-    raw.s_overhead_clusters.set(u32::try_from(overhead).unwrap_or(0));
-
     files.directories(options)?;
     if sb.compat.contains(Compat::RESIZE_INODE) {
         files.resize_inode(layout)?;
     }
-    if sb.compat.contains(Compat::ORPHAN_FILE) {
-        raw.s_orphan_file_inum.set(files.orphan_file()?);
-    }
-    if sb.ro_compat.intersects(RoCompat::QUOTA | RoCompat::PROJECT) {
+    if sb.ro_compat.contains(RoCompat::QUOTA) {
         let [user, group, project] = files.quota()?;
         raw.s_usr_quota_inum.set(user);
         raw.s_grp_quota_inum.set(group);
         raw.s_prj_quota_inum.set(project);
+    }
+    if sb.compat.contains(Compat::ORPHAN_FILE) {
+        raw.s_orphan_file_inum.set(files.orphan_file()?);
     }
     if sb.incompat.contains(Incompat::MMP) {
         raw.s_mmp_block.set(files.mmp(identity.time)?);

@@ -26,13 +26,10 @@ struct Usage {
 }
 
 impl Files<'_> {
-    /// The quota files that the volume's features ask for, with what the directories use; gives the inodes of users, groups and
-    /// projects, 0 where there is none.
+    /// The quota files of a volume with the feature, with what the directories use; gives the inodes of users, groups and
+    /// projects, the last one 0 without the feature project.
     pub(super) fn quota(&mut self) -> Result<[u32; 3]> {
-        let mut numbers = [0; 3];
-        if self.sb.ro_compat.contains(RoCompat::QUOTA) {
-            numbers = [USER_INODE, GROUP_INODE, 0];
-        }
+        let mut numbers = [USER_INODE, GROUP_INODE, 0];
         if self.sb.ro_compat.contains(RoCompat::PROJECT) {
             numbers[2] = self.next_inode();
         }
