@@ -11,6 +11,7 @@ use crate::units::BlockSize;
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
+const PAGE: u64 = 4096;
 /// Counts of a group that have 16 bits in a small descriptor stay below this.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
 /// Group 0 holds all inodes that a new volume has.
@@ -57,7 +58,8 @@ impl Geometry {
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
-        let blocks = size >> block_size.shift();
+        // Whole pages: what lies behind the last one could not be reached through a page cache.
+        let blocks = size / PAGE * PAGE >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
             // The backups of reserved descriptor blocks would stand one block off the primary's.
