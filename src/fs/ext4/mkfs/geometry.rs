@@ -94,12 +94,12 @@ impl Geometry {
             orphan_blocks: if orphan_file { (blocks / 4096).clamp(32, 512) as u32 } else { 0 },
         };
         let inodes = inodes(options, size, u64::from(cluster_blocks) << block_size.shift())?;
-        geometry.divide(inodes)?;
+        geometry.divide(inodes, options.inodes.is_some())?;
         Ok(geometry)
     }
 
     /// Divides the volume into groups. A last group that is hardly larger than its own metadata is left out.
-    fn divide(&mut self, inodes: u64) -> Result<()> {
+    fn divide(&mut self, inodes: u64, exactly: bool) -> Result<()> {
         let too_small = || Err(Error::io(Errno::ENOSPC, "too small for a file system"));
         let per_group = u64::from(self.blocks_per_group);
         for _ in 0..2 {
@@ -111,7 +111,7 @@ impl Geometry {
             }
             self.groups = u32::try_from(blocks.div_ceil(per_group))
                 .map_err(|_| Error::unsupported("more than 2^32 groups: use larger blocks"))?;
-            self.set_inodes(inodes)?;
+            self.set_inodes(inodes, exactly)?;
             self.set_descriptors()?;
             let last = self.groups - 1;
             let own = 2 + u64::from(self.table_blocks);
@@ -125,14 +125,19 @@ impl Geometry {
         too_small()
     }
 
-    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps.
-    fn set_inodes(&mut self, wanted: u64) -> Result<()> {
+    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. A bitmap's bits bound them: who
+    /// has asked for more in numbers is told.
+    fn set_inodes(&mut self, wanted: u64, exactly: bool) -> Result<()> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
-        let wanted = wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
+        let most = u64::from(MAX_PER_GROUP).min(bytes * 8) / (bytes / size) * (bytes / size);
+        let mut wanted =
+            wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
+        if !exactly {
+            wanted = wanted.min(most);
+        }
         let whole_blocks = (wanted * size).div_ceil(bytes) * bytes / size;
         let per_group = whole_blocks / 8 * 8;
-        let most = u64::from(MAX_PER_GROUP).min(bytes * 8);
         if per_group > most {
             return Err(Error::invalid(format!(
                 "{per_group} inodes in each group: at most {most} are possible"
