@@ -13,7 +13,7 @@ MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/'
 host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
 host tells which. A volume named host is written ./host.
 
-Nothing is ever written to a volume. One that was not unmounted cleanly is recovered in memory.
+mkfs makes a volume; nothing else is ever written to one. One that was not unmounted cleanly is recovered in memory.
 
 Exit codes:
   0  success

@@ -7,6 +7,7 @@ use super::disk::group;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
 use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
 use super::features::{Compat, Incompat, RoCompat};
+use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
@@ -126,6 +127,17 @@ pub struct Times {
 impl Superblock {
     /// Where the superblock lies and how long it is.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
+
+    /// Whether the device holds an ext2, ext3 or ext4, sound or not.
+    pub(crate) fn is_on(device: &dyn Device) -> Result<bool> {
+        let mut magic = [0; 2];
+        let at = OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64;
+        if at + 2 > device.size() {
+            return Ok(false);
+        }
+        device.read_exact_at(&mut magic, DevOffset(at))?;
+        Ok(u16::from_le_bytes(magic) == MAGIC)
+    }
 
     /// Checks the bytes at [`Self::RANGE`] against each other and against the device's size.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {

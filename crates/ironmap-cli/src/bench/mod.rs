@@ -274,17 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_binary_suffixes() {
-        let good = [("0", 0), ("4096", 4096), ("4k", 4096), ("1MiB", 1 << 20), ("2g", 2 << 30)];
-        for (text, bytes) in good {
-            assert_eq!(size(text), Ok(bytes));
-        }
-        for text in ["", "k", "4x", "-1", "99999999999g"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
     fn there_is_a_plan_for_each_combination() {
         let args =
             parse("null:1m --iodepth 1,64 --batch-submit 1,8,16 --bs 4k,64k --rw read,randread");

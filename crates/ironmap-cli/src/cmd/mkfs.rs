@@ -1,16 +1,16 @@
 //! `ironmap mkfs`: an ext4 volume on a device or in an image file.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::device::{BlockFile, OpenMode, Psync};
-use ironmap::fs::ext4::{Features, MkfsOptions, Superblock, mkfs};
+use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
 use ironmap::location::Part;
-use ironmap::{ErrorKind, Location};
+use ironmap::{ErrorKind, Location, Volume};
 
 use crate::failure::Failure;
 use crate::output::stdout;
@@ -103,16 +103,9 @@ type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut options = args.options()?;
-    let made = make_room(args)?;
-    let undo = |failure: Failure| {
-        // An image that did not exist is not left behind half made.
-        if made == Room::New {
-            let _ = std::fs::remove_file(&args.volume.path);
-        }
-        failure
-    };
-    options.zeroed = made == Room::New;
-    let superblock = make(args, &options).map_err(undo)?;
+    let room = make_room(args)?;
+    options.zeroed = room == Room::New;
+    let superblock = make(args, &options).inspect_err(|_| room.undo(&args.volume.path))?;
     if args.quiet { Ok(()) } else { Ok(print(args, &superblock)?) }
 }
 
@@ -121,44 +114,57 @@ fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
     let window = args.volume.window().map_err(open)?;
     let mode = OpenMode { write: true, window, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(&args.volume.path, &mode).map_err(open)?));
-    mkfs(&device, options).map_err(|error| {
+    Volume::make(&device, options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = error.context(&args.volume);
         if asked { Failure::usage(&error) } else { Failure::open(&error) }
     })
 }
 
-/// Whether the image was there.
+/// What was done to an image to give it the size that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
+    /// It was made.
     New,
+    /// It was extended from this length.
+    Extended(u64),
+    /// Nothing.
     Old,
+}
+
+impl Room {
+    /// No volume was made: the image is as it was. Nothing helps if that fails too.
+    fn undo(self, path: &Path) {
+        let _ = match self {
+            Self::New => std::fs::remove_file(path),
+            Self::Extended(len) => set_len(path, len),
+            Self::Old => Ok(()),
+        };
+    }
 }
 
 /// Makes an image of the size that was asked for, or extends one.
 fn make_room(args: &Args) -> Result<Room, Failure> {
     let (Some(size), Part::Whole) = (args.size, args.volume.part) else { return Ok(Room::Old) };
     let path = &args.volume.path;
-    let failed = |error| Failure::host(path.display(), error);
-    match OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(file) => {
-            file.set_len(size).map_err(failed)?;
-            Ok(Room::New)
-        }
-        Err(error) if error.kind() == IoErrorKind::AlreadyExists => {
-            extend(path, size).map_err(failed)?;
-            Ok(Room::Old)
-        }
-        Err(error) => Err(failed(error)),
-    }
+    let room = match File::create_new(path) {
+        Ok(file) => file.set_len(size).map(|()| Room::New),
+        Err(error) if error.kind() == IoErrorKind::AlreadyExists => extend(path, size),
+        Err(error) => Err(error),
+    };
+    room.map_err(|error| Failure::host(path.display(), error))
 }
 
-fn extend(path: &Path, size: u64) -> std::io::Result<()> {
+fn extend(path: &Path, size: u64) -> std::io::Result<Room> {
     let metadata = path.metadata()?;
-    if metadata.is_file() && metadata.len() < size {
-        OpenOptions::new().write(true).open(path)?.set_len(size)?;
+    if !metadata.is_file() || metadata.len() >= size {
+        return Ok(Room::Old);
     }
-    Ok(())
+    set_len(path, size).map(|()| Room::Extended(metadata.len()))
+}
+
+fn set_len(path: &Path, len: u64) -> std::io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(len)
 }
 
 impl Args {

@@ -23,6 +23,7 @@ pub(crate) use handle::Handle;
 pub(super) use log_writer::LogWriter;
 pub(super) use restore::restore;
 pub use superblock::JournalFeatures;
+pub(super) use superblock::seal_journal_superblock;
 pub(super) use transactions::Transactions;
 
 use self::fast_commit::{Bounds, FastCommits};

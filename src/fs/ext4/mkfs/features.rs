@@ -106,7 +106,7 @@ impl Features {
     fn set(&mut self, name: &str, on: bool, depth: usize) -> Result<()> {
         let feature = Self::of_name(name)?;
         if on && !feature.is_within(KNOWN) {
-            return Err(Error::unsupported(format!("a new volume with {name}")));
+            return Err(Error::unsupported(format!("a new volume cannot have {name}")));
         }
         self.compat.set(feature.compat, on);
         self.incompat.set(feature.incompat, on);

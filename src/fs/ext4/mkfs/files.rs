@@ -12,10 +12,11 @@ use crate::fs::ext4::dir::seal_dir_block;
 use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
 use crate::fs::ext4::disk::journal::{MAGIC as JOURNAL_MAGIC, RawJournalSuperblock, SUPERBLOCK_V2};
 use crate::fs::ext4::disk::mmp::{MAGIC as MMP_MAGIC, RawMmp, SEQ_CLEAN};
+use crate::fs::ext4::jbd2::seal_journal_superblock;
 use crate::fs::ext4::mmp::seal_mmp;
 use crate::fs::ext4::orphan::seal_orphan_block;
 use crate::fs::ext4::{Incompat, ROOT};
-use crate::units::InodeNo;
+use crate::units::{FsBlock, InodeNo};
 
 const RESIZE_INODE: u32 = 7;
 pub(super) const JOURNAL_INODE: u32 = 8;
@@ -28,7 +29,7 @@ const DIRECTORY: u16 = 0o040_000;
 const TYPE_DIRECTORY: u8 = 2;
 
 impl Files<'_> {
-    /// The root directory and lost+found; gives how many blocks each took.
+    /// The root directory and lost+found.
     pub(super) fn directories(&mut self, options: &MkfsOptions) -> Result<()> {
         let root = ROOT.0 as u32;
         let lost = self.next_inode();
@@ -105,6 +106,7 @@ impl Files<'_> {
         raw.s_uuid = uuid;
         raw.s_nr_users.set(1);
         raw.s_num_fc_blocks.set(self.geometry.fast_commit_blocks);
+        seal_journal_superblock(&mut raw);
         let mut block = self.block()?;
         block[..size_of::<RawJournalSuperblock>()].copy_from_slice(raw.as_bytes());
 
@@ -164,7 +166,7 @@ impl Files<'_> {
         let seed = self.sb.inode_seed(InodeNo(u64::from(number)), 0);
         for at in runs.into_iter().flatten() {
             let mut block = self.block()?;
-            seal_orphan_block(seed, crate::units::FsBlock(at), &mut block);
+            seal_orphan_block(seed, FsBlock(at), &mut block);
             self.blocks.push((at, block));
         }
         self.inodes.push(inode);

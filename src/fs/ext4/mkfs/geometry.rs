@@ -4,7 +4,7 @@
 
 use super::features::Features;
 use super::options::MkfsOptions;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::superblock::sparse_backup;
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 use crate::units::BlockSize;
@@ -59,7 +59,7 @@ impl Geometry {
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
         // Whole pages: what lies behind the last one could not be reached through a page cache.
-        let blocks = size / PAGE * PAGE >> block_size.shift();
+        let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
             // The backups of reserved descriptor blocks would stand one block off the primary's.
@@ -100,7 +100,7 @@ impl Geometry {
 
     /// Divides the volume into groups. A last group that is hardly larger than its own metadata is left out.
     fn divide(&mut self, inodes: u64, exactly: bool) -> Result<()> {
-        let too_small = || Err(Error::io(Errno::ENOSPC, "too small for a file system"));
+        let too_small = || Err(Error::new(ErrorKind::NoSpace, "too small for a file system"));
         let per_group = u64::from(self.blocks_per_group);
         for _ in 0..2 {
             let Some(blocks) = self.blocks.checked_sub(u64::from(self.first_data_block)) else {
@@ -287,9 +287,9 @@ fn journal_blocks(
             features.edit("^has_journal")?;
             0
         }
-        ..32_768 => 1024,
-        ..262_144 => 4096,
-        ..524_288 => 8192,
+        2048..32_768 => 1024,
+        32_768..262_144 => 4096,
+        262_144..524_288 => 8192,
         _ => {
             let doubled = (u64::BITS - (blocks >> 22).leading_zeros()).min(4);
             (16 << 10) << doubled

@@ -34,13 +34,11 @@ use self::layout::Layout;
 use self::output::Output;
 use self::space::Space;
 use self::superblock::{FIRST_INODE, Identity};
-use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
+use super::disk::superblock::{OFFSET, RawSuperblock};
 use super::superblock::{Superblock, seal_superblock};
 use super::{Compat, Incompat, RoCompat};
 use crate::device::Device;
-use crate::error::{Context, Errno, Error, ErrorKind, Result};
-use crate::partition::PartitionTable;
-use crate::probe::probe;
+use crate::error::{Context, Errno, Error, Result};
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
@@ -50,16 +48,12 @@ pub use self::options::MkfsOptions;
 /// Magic numbers of other formats stand within so many bytes from the start of a device, and from its end.
 const SIGNATURES: u64 = 128 << 10;
 
-/// Makes a volume on a device that is open for writing, and gives its superblock.
+/// Makes a volume on a device that is open for writing, whatever it holds, and gives its superblock.
 ///
 /// # Errors
-/// `Exists` where the device holds something that is known, unless forced; `InvalidInput` for options that cannot be, `Unsupported` by
-/// name; `Io`: ENOSPC where the volume is too small for its metadata, else the device's. Up to the first write the device is
-/// as it was.
-pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
-    if !options.force {
-        refuse_what_holds_something(device)?;
-    }
+/// `InvalidInput` for options that cannot be, `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the
+/// device's. Up to the first write the device is as it was.
+pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     let size = options.size.unwrap_or(device.size());
     if size > device.size() {
         let has = device.size();
@@ -103,29 +97,6 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     raw.s_free_inodes_count.set(free.inodes);
     write_superblocks(&layout, &mut raw, &output).context(|| "superblock")?;
     Superblock::parse(raw.as_bytes(), device.size())
-}
-
-/// Refuses a device that holds what someone may still want.
-fn refuse_what_holds_something(device: &dyn Device) -> Result<()> {
-    let exists = |what: String| Err(Error::new(ErrorKind::Exists, what));
-    let mut magic = [0; 2];
-    let at = DevOffset(OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64);
-    if at.0 + 2 <= device.size() {
-        device.read_exact_at(&mut magic, at)?;
-    }
-    if u16::from_le_bytes(magic) == MAGIC {
-        return exists("holds an ext2, ext3 or ext4 file system".to_owned());
-    }
-    if let Some(what) = probe(device) {
-        // What probing says of support is for readers.
-        let what = what.split([':', ',']).next().unwrap_or(what);
-        return exists(format!("holds {what}"));
-    }
-    match PartitionTable::read(device) {
-        Ok(None) => Ok(()),
-        Ok(Some(_)) => exists("has a partition table".to_owned()),
-        Err(error) => exists(format!("has a damaged partition table: {error}")),
-    }
 }
 
 /// What the options leave to chance and to the clock.

@@ -1,9 +1,14 @@
 //! Which blocks are taken while a volume is laid out: sorted ranges, so that the largest volume costs no bitmap of its own size.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "one run of blocks, where there may be several"
+)]
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The taken blocks of a volume.
 pub(super) struct Space {
@@ -112,7 +117,7 @@ impl Space {
 }
 
 fn no_space() -> Error {
-    Error::io(Errno::ENOSPC, "the volume is too small for its metadata")
+    Error::new(ErrorKind::NoSpace, "the volume is too small for its metadata")
 }
 
 #[cfg(test)]
