@@ -104,7 +104,7 @@ pub enum ErrorKind {
     OutOfRange,
     /// No blocks or no inodes are left.
     NoSpace,
-    /// The name is taken.
+    /// The name is taken, or the device holds something already.
     Exists,
     /// The directory has entries.
     NotEmpty,

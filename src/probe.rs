@@ -96,3 +96,17 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     };
     Error::new(ErrorKind::UnknownFormat, what)
 }
+
+/// What a device holds that someone may still want, as a clause: a format or a partition table. `None` where nothing is known.
+pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
+    if let Some(what) = probe(device) {
+        // How it could be read is of no interest here.
+        let what = what.split([':', ',']).next().unwrap_or(what);
+        return Some(format!("holds {what}"));
+    }
+    match PartitionTable::read(device) {
+        Ok(None) => None,
+        Ok(Some(_)) => Some("has a partition table".to_owned()),
+        Err(error) => Some(format!("has a damaged partition table: {error}")),
+    }
+}

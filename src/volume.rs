@@ -9,9 +9,11 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, VolumeFile};
 use crate::fs::FileType;
-use crate::fs::ext4::{Clock, CommitTimer, Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{
+    Clock, CommitTimer, Ext4, Inode, InodeFlags, MkfsOptions, Superblock, mkfs,
+};
 use crate::location::Location;
-use crate::probe::{SMALLEST, unknown_format};
+use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::{Owner, Queue};
 
 /// How to open a volume.
@@ -110,6 +112,26 @@ impl Volume {
             notices: Vec::new(),
             owner,
         })
+    }
+
+    /// Makes an ext4 volume on a device that is open for writing, and gives its superblock.
+    ///
+    /// # Errors
+    /// `Exists` where the device holds something that is known, unless forced; `InvalidInput` for options that cannot be,
+    /// `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the device's. Up to the first write the
+    /// device is as it was.
+    pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
+        let found = if options.force {
+            None
+        } else if Superblock::is_on(device)? {
+            Some("holds an ext2, ext3 or ext4 file system".to_owned())
+        } else {
+            occupant(device)
+        };
+        match found {
+            Some(what) => Err(Error::new(ErrorKind::Exists, what)),
+            None => mkfs(device, options),
+        }
     }
 
     /// The file system.

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::cmd::{cat, completions, cp, demo, host, info, ls, man, map, stat};
+use crate::cmd::{cat, completions, cp, demo, host, info, ls, man, map, mkfs, stat};
 use crate::failure::{Failure, Report};
 
 const AFTER_HELP: &str = "\
@@ -13,7 +13,7 @@ MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/'
 host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
 host tells which. A volume named host is written ./host.
 
-Nothing is ever written to a volume. One that was not unmounted cleanly is recovered in memory.
+mkfs makes a volume; nothing else is ever written to one. One that was not unmounted cleanly is recovered in memory.
 
 Exit codes:
   0  success
@@ -42,6 +42,7 @@ pub(crate) enum Command {
     Map(map::Args),
     Host(host::Args),
     Cp(cp::Args),
+    Mkfs(Box<mkfs::Args>),
     Bench(Box<bench::BenchArgs>),
     Demo(demo::Args),
     Completions(completions::Args),
@@ -59,6 +60,7 @@ impl Command {
             Self::Map(args) => map::run(args),
             Self::Host(args) => host::run(args, report),
             Self::Cp(args) => cp::run(args, report),
+            Self::Mkfs(args) => mkfs::run(args),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
             Self::Demo(args) => demo::run(args, report),
             Self::Completions(args) => completions::run(args),

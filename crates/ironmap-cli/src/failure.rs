@@ -34,6 +34,11 @@ impl Failure {
         Self { code: Code::Failed, message: message.into() }
     }
 
+    /// A command line that asks for what cannot be.
+    pub(crate) fn usage(error: &Error) -> Self {
+        Self { code: Code::Usage, message: error.to_string() }
+    }
+
     /// A volume that cannot be opened. The error names it.
     pub(crate) fn open(error: &Error) -> Self {
         let corrupt = error.kind() == ErrorKind::Corrupt;

@@ -7,6 +7,7 @@ mod failure;
 mod host_stat;
 mod output;
 mod show;
+mod size;
 mod source;
 mod target;
 

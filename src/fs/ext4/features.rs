@@ -156,6 +156,13 @@ impl RoCompat {
 macro_rules! names {
     ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
         impl $type {
+            /// The bit with this name, as e2fsprogs spells it.
+            #[must_use]
+            pub fn of_name(name: &str) -> Option<Self> {
+                const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
+                KNOWN.iter().find(|(_, known)| *known == name).map(|(flag, _)| *flag)
+            }
+
             /// The names of the set bits as e2fsprogs spells them; an unknown bit is `FEATURE_…` with its number.
             pub fn names(self) -> impl Iterator<Item = String> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];

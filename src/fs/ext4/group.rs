@@ -7,17 +7,15 @@ use zerocopy::little_endian::U32;
 
 use super::Ext4;
 use super::checksum::{crc16, crc32c_raw};
-use super::disk::group::{CHECKSUM_OFFSET, RawGroupHigh, RawGroupLow, SMALL};
+use super::disk::group::{
+    BLOCK_UNINIT, CHECKSUM_OFFSET, INODE_UNINIT, RawGroupHigh, RawGroupLow, SMALL,
+};
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("group descriptor");
-/// `bg_flags`: the inode table and bitmap are not initialised, so no inode of the group is in use.
-const INODE_UNINIT: u16 = 1;
-/// `bg_flags`: the block bitmap is not initialised: in use are only the file system's own blocks.
-const BLOCK_UNINIT: u16 = 2;
 
 /// A group descriptor.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ use super::disk::group;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
 use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
 use super::features::{Compat, Incompat, RoCompat};
+use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
@@ -132,6 +133,17 @@ impl Superblock {
     /// Where the superblock lies and how long it is.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
 
+    /// Whether the device holds an ext2, ext3 or ext4, sound or not.
+    pub(crate) fn is_on(device: &dyn Device) -> Result<bool> {
+        let mut magic = [0; 2];
+        let at = OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64;
+        if at + 2 > device.size() {
+            return Ok(false);
+        }
+        device.read_exact_at(&mut magic, DevOffset(at))?;
+        Ok(u16::from_le_bytes(magic) == MAGIC)
+    }
+
     /// Checks the bytes at [`Self::RANGE`] against each other and against the device's size.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
@@ -198,8 +210,8 @@ impl Superblock {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get())
-                .saturating_mul(u64::from(geometry.cluster_blocks)),
+            // In blocks even where groups count clusters.
+            free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             reserved_blocks: hi32(raw.s_r_blocks_count_lo.get(), raw.s_r_blocks_count_hi.get()),
             first_data_block: raw.s_first_data_block.get(),
             blocks_per_group: raw.s_blocks_per_group.get(),
@@ -303,21 +315,12 @@ impl Superblock {
 
     /// Whether a group holds a backup of the superblock and of the descriptors.
     pub(crate) fn group_has_backup(&self, group: u32) -> bool {
-        let power_of = |base: u32| {
-            let mut power = base;
-            while power < group {
-                power = power.saturating_mul(base);
-            }
-            power == group
-        };
         if group == 0 {
             true
         } else if self.compat.contains(Compat::SPARSE_SUPER2) {
             self.backup_groups.contains(&group)
-        } else if group == 1 || !self.ro_compat.contains(RoCompat::SPARSE_SUPER) {
-            true
         } else {
-            group % 2 == 1 && (power_of(3) || power_of(5) || power_of(7))
+            sparse_backup(group) || !self.ro_compat.contains(RoCompat::SPARSE_SUPER)
         }
     }
 
@@ -336,6 +339,18 @@ fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16
     let wanted = raw.s_want_extra_isize.get().max(raw.s_min_extra_isize.get());
     let fits = wanted >= known && wanted <= room && wanted.is_multiple_of(4);
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) && fits { wanted } else { known }
+}
+
+/// Whether a group holds a backup with sparse_super: 0, 1, and the powers of 3, 5 and 7.
+pub(crate) fn sparse_backup(group: u32) -> bool {
+    let power_of = |base: u32| {
+        let mut power = base;
+        while power < group {
+            power = power.saturating_mul(base);
+        }
+        power == group
+    };
+    group <= 1 || power_of(3) || power_of(5) || power_of(7)
 }
 
 /// The checksum of a superblock, over all of it but the sum itself.

@@ -88,10 +88,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Rw>,
     /// Bytes a request.
-    #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = size)]
+    #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::size)]
     bs: Vec<u64>,
     /// Limit of the range that is read.
-    #[arg(long, value_parser = size)]
+    #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
     /// Requests in flight a job. Immediate engines at depth 1 use the synchronous calls.
     #[arg(long, value_delimiter = ',', default_value = "1")]
@@ -250,21 +250,6 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
     plans
 }
 
-/// Parses bytes: `4096`, `4k`, `1m`, `2g`.
-pub(crate) fn size(text: &str) -> std::result::Result<u64, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(split);
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err(format!("{text} is no size")),
-    };
-    let value: u64 = digits.parse().map_err(|_| format!("{text} is no size"))?;
-    value.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
-}
-
 fn io(error: &std::io::Error, what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::io(ironmap::Errno(error.raw_os_error().unwrap_or(ironmap::Errno::EIO.0)), what)
 }
@@ -286,17 +271,6 @@ mod tests {
         Command::try_parse_from(args)
             .map(|command| command.bench)
             .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn sizes_have_binary_suffixes() {
-        let good = [("0", 0), ("4096", 4096), ("4k", 4096), ("1MiB", 1 << 20), ("2g", 2 << 30)];
-        for (text, bytes) in good {
-            assert_eq!(size(text), Ok(bytes));
-        }
-        for text in ["", "k", "4x", "-1", "99999999999g"] {
-            assert!(size(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl FromStr for TargetSpec {
         match kind {
             "raw" => match rest.rsplit_once('@') {
                 Some((path, offset)) => {
-                    let offset = super::size(offset).map_err(|error| wrong(&error))?;
+                    let offset = crate::size::size(offset).map_err(|error| wrong(&error))?;
                     Ok(Self::Raw { path: path.into(), offset: Some(offset) })
                 }
                 None => Ok(Self::Raw { path: rest.into(), offset: None }),
@@ -81,7 +81,9 @@ impl FromStr for TargetSpec {
                 Ok(Self::Vol { volume: volume.to_owned(), path: format!("/{path}"), simple: true })
             }
             "host" => Ok(Self::Host { path: rest.into(), simple: true }),
-            "null" => Ok(Self::Null { size: super::size(rest).map_err(|error| wrong(&error))? }),
+            "null" => {
+                Ok(Self::Null { size: crate::size::size(rest).map_err(|error| wrong(&error))? })
+            }
             _ => Err(wrong(KINDS)),
         }
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::{Encoding, print_json, stdout};
-use crate::show::{Clock, one_line, rfc3339};
+use crate::show::{Clock, one_line, rfc3339, uuid};
 use crate::source::Source;
 use crate::target;
 
@@ -211,11 +211,6 @@ fn journal(journal: &Journal) -> JournalInfo {
         }
     };
     JournalInfo { state, blocks: journal.blocks, recovered, problem }
-}
-
-fn uuid(bytes: &[u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 fn seconds(at: u64) -> Timestamp {

@@ -9,4 +9,5 @@ pub(crate) mod info;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod map;
+pub(crate) mod mkfs;
 pub(crate) mod stat;

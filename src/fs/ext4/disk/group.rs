@@ -7,6 +7,12 @@ use super::layout;
 
 /// Size of a descriptor without the 64bit feature; with it the size is `s_desc_size`.
 pub(crate) const SMALL: usize = 32;
+/// `bg_flags`: the inode table and bitmap are not initialised, so no inode of the group is in use.
+pub(crate) const INODE_UNINIT: u16 = 1;
+/// `bg_flags`: the block bitmap is not initialised: the group's own metadata is all that is in use.
+pub(crate) const BLOCK_UNINIT: u16 = 2;
+/// `bg_flags`: the inode table is zeroed as far as it is not used.
+pub(crate) const INODE_ZEROED: u16 = 4;
 /// Byte offset of `bg_checksum`, which its own computation leaves out.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x1E;
 

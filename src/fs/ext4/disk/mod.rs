@@ -12,6 +12,7 @@ pub(crate) mod inode;
 pub(crate) mod journal;
 pub(crate) mod mmp;
 pub(crate) mod orphan;
+pub(crate) mod quota;
 pub(crate) mod superblock;
 pub(crate) mod xattr;
 

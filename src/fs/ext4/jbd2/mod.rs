@@ -26,6 +26,7 @@ pub(super) use restore::restore;
 pub use superblock::JournalFeatures;
 pub use timer::CommitTimer;
 pub(super) use transactions::{Freed, Transactions};
+pub(super) use superblock::seal_journal_superblock;
 
 use self::fast_commit::{Bounds, FastCommits};
 use self::log::Log;

@@ -1,0 +1,259 @@
+//! `ironmap mkfs`: an ext4 volume on a device or in an image file.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ironmap::device::{BlockFile, OpenMode, Psync};
+use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
+use ironmap::location::Part;
+use ironmap::{ErrorKind, Location, Volume};
+
+use crate::failure::Failure;
+use crate::output::stdout;
+use crate::show::uuid;
+use crate::size::size;
+use crate::target;
+
+/// Makes an ext4 volume on a device, in a partition of an image, or in an image file
+///
+/// What is not asked for is chosen as mke2fs chooses it. An image file that does not exist is made where a size is given, and one that
+/// is shorter is extended. What holds a file system or a partition table already is refused without --force, and what is in
+/// use in any case.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap mkfs /dev/sdb1
+  ironmap mkfs --label data disk.img 10G
+  ironmap mkfs -O ^has_journal,bigalloc --force disk.img@p2
+  ironmap mkfs --uuid 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d --time 0 same-bytes-twice.img 64M")]
+pub(crate) struct Args {
+    /// Bytes of a block: 1024 to 65536, K for KiB; by default 4K, and 1K below 512 MiB
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    block_size: Option<u64>,
+    /// Bytes of a cluster, with the feature bigalloc; by default 16 blocks
+    #[arg(short = 'C', long, value_name = "BYTES", value_parser = size)]
+    cluster_size: Option<u64>,
+    /// Bytes of an inode: 128 to a block; by default 256
+    #[arg(short = 'I', long, value_name = "BYTES", value_parser = size)]
+    inode_size: Option<u64>,
+    /// Make one inode for so many bytes of the volume; by default by its size
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = size, conflicts_with = "inodes")]
+    inode_ratio: Option<u64>,
+    /// Make so many inodes
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    inodes: Option<u64>,
+    /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all
+    #[arg(short = 'O', long, value_name = "FEATURE,...", allow_hyphen_values = true)]
+    features: Vec<String>,
+    /// The label, at most 16 bytes
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
+    label: OsString,
+    /// The UUID; by default a random one
+    #[arg(short = 'U', long, value_parser = parse_uuid)]
+    uuid: Option<Uuid>,
+    /// The secret of directory hashes, written as a UUID; by default the UUID where that is given, else random
+    #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
+    hash_seed: Option<Uuid>,
+    /// When everything was made, in seconds since 1970; by default $SOURCE_DATE_EPOCH, or now
+    #[arg(long, value_name = "SECONDS")]
+    time: Option<i64>,
+    /// Bytes of the journal; by default by the volume's size. Without a journal: -O ^has_journal
+    #[arg(short = 'J', long, value_name = "BYTES", value_parser = size)]
+    journal_size: Option<u64>,
+    /// Percentage of the blocks that is kept for the superuser
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
+    reserved: f64,
+    /// Groups whose bitmaps and inode tables lie together: a power of two
+    #[arg(short = 'G', long, value_name = "GROUPS", default_value_t = 16)]
+    flex_groups: u32,
+    /// Blocks that a member of a RAID holds in a row
+    #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
+    stride: u16,
+    /// Blocks of data of a whole stripe of a RAID
+    #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
+    stripe_width: u32,
+    /// Who owns the root directory, by number; by default the superuser
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    root_owner: Option<(u32, u32)>,
+    /// Tell the device first that it holds nothing
+    #[arg(long)]
+    discard: bool,
+    /// Leave it to the kernel to zero the inode tables once the volume is mounted
+    #[arg(long)]
+    lazy_tables: bool,
+    /// Do it although there is a file system or a partition table already
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// A block device, an image, IMAGE@OFFSET or IMAGE@pN
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+    /// Bytes of the volume, with an optional K, M, G or T; by default the whole device
+    #[arg(value_parser = size)]
+    size: Option<u64>,
+}
+
+type Uuid = [u8; 16];
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let mut options = args.options()?;
+    let room = make_room(args)?;
+    options.zeroed = room == Room::New;
+    let superblock = make(args, &options).inspect_err(|_| room.undo(&args.volume.path))?;
+    if args.quiet { Ok(()) } else { Ok(print(args, &superblock)?) }
+}
+
+fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
+    let open = |error| Failure::open(&error);
+    let window = args.volume.window().map_err(open)?;
+    let mode = OpenMode { write: true, window, ..OpenMode::default() };
+    let device = Psync::new(Arc::new(BlockFile::open(&args.volume.path, &mode).map_err(open)?));
+    Volume::make(&device, options).map_err(|error| {
+        let asked = error.kind() == ErrorKind::InvalidInput;
+        let error = error.context(&args.volume);
+        if asked { Failure::usage(&error) } else { Failure::open(&error) }
+    })
+}
+
+/// What was done to an image to give it the size that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// It was made.
+    New,
+    /// It was extended from this length.
+    Extended(u64),
+    /// Nothing.
+    Old,
+}
+
+impl Room {
+    /// No volume was made: the image is as it was. Nothing helps if that fails too.
+    fn undo(self, path: &Path) {
+        let _ = match self {
+            Self::New => std::fs::remove_file(path),
+            Self::Extended(len) => set_len(path, len),
+            Self::Old => Ok(()),
+        };
+    }
+}
+
+/// Makes an image of the size that was asked for, or extends one.
+fn make_room(args: &Args) -> Result<Room, Failure> {
+    let (Some(size), Part::Whole) = (args.size, args.volume.part) else { return Ok(Room::Old) };
+    let path = &args.volume.path;
+    let room = match File::create_new(path) {
+        Ok(file) => file.set_len(size).map(|()| Room::New),
+        Err(error) if error.kind() == IoErrorKind::AlreadyExists => extend(path, size),
+        Err(error) => Err(error),
+    };
+    room.map_err(|error| Failure::host(path.display(), error))
+}
+
+fn extend(path: &Path, size: u64) -> std::io::Result<Room> {
+    let metadata = path.metadata()?;
+    if !metadata.is_file() || metadata.len() >= size {
+        return Ok(Room::Old);
+    }
+    set_len(path, size).map(|()| Room::Extended(metadata.len()))
+}
+
+fn set_len(path: &Path, len: u64) -> std::io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(len)
+}
+
+impl Args {
+    fn options(&self) -> Result<MkfsOptions, Failure> {
+        let mut features = Features::MODERN;
+        for names in &self.features {
+            features.edit(names).map_err(|error| Failure::usage(&error))?;
+        }
+        // What does not fit the type is no size that there is; the library says which there are.
+        let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+        Ok(MkfsOptions {
+            size: self.size,
+            block_size: self.block_size.map(small),
+            cluster_size: self.cluster_size.map(small),
+            inode_size: self.inode_size.map(|size| u16::try_from(size).unwrap_or(u16::MAX)),
+            inodes: self.inodes,
+            inode_ratio: self.inode_ratio,
+            features,
+            label: self.label.as_bytes().to_vec(),
+            uuid: self.uuid,
+            hash_seed: self.hash_seed,
+            time: self.time.or_else(source_date_epoch),
+            journal_size: self.journal_size,
+            reserved_percent: self.reserved,
+            stride: self.stride,
+            stripe_width: self.stripe_width,
+            groups_per_flex: self.flex_groups,
+            root_owner: self.root_owner.unwrap_or_default(),
+            discard: self.discard,
+            zeroed: false,
+            lazy_tables: self.lazy_tables,
+            force: self.force,
+        })
+    }
+}
+
+/// The time that a reproducible build sets.
+fn source_date_epoch() -> Option<i64> {
+    std::env::var("SOURCE_DATE_EPOCH").ok()?.parse().ok()
+}
+
+fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {
+    let mut out = stdout();
+    let block = sb.block_size.bytes();
+    let Superblock { blocks_count, inodes_count, groups, .. } = sb;
+    writeln!(
+        out,
+        "{}: {blocks_count} blocks of {block} bytes, {inodes_count} inodes, {groups} groups; UUID {}",
+        args.volume,
+        uuid(&sb.uuid)
+    )?;
+    out.flush()
+}
+
+fn parse_uuid(text: &str) -> Result<Uuid, String> {
+    let wrong = || format!("{text} is no UUID");
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(wrong());
+    }
+    let byte = |pair: &[u8; 2]| {
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8)
+    };
+    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(wrong)
+}
+
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.split_once(':');
+    let numbers = parts.and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    numbers.ok_or_else(|| format!("{text} is not UID:GID"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_sixteen_bytes_with_or_without_dashes() {
+        let bytes = parse_uuid("00112233-4455-6677-8899-aAbBcCdDeEfF").unwrap();
+        assert_eq!(bytes[..3], [0, 0x11, 0x22]);
+        assert_eq!(bytes[15], 0xFF);
+        assert_eq!(parse_uuid("00112233445566778899aabbccddeeff"), Ok(bytes));
+        for wrong in
+            ["", "0011", "00112233-4455-6677-8899-aabbccddeef", "g0112233445566778899aabbccddeeff"]
+        {
+            assert!(parse_uuid(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a new volume holds: the root directory, lost+found, and the files of the file system's own.
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::inode::{Files, NewInode};
+use super::layout::Layout;
+use super::map::{DIRECT, put};
+use super::options::MkfsOptions;
+use super::superblock::MMP_INTERVAL;
+use crate::error::Result;
+use crate::fs::ext4::dir::seal_dir_block;
+use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
+use crate::fs::ext4::disk::journal::{MAGIC as JOURNAL_MAGIC, RawJournalSuperblock, SUPERBLOCK_V2};
+use crate::fs::ext4::disk::mmp::{MAGIC as MMP_MAGIC, RawMmp, SEQ_CLEAN};
+use crate::fs::ext4::jbd2::seal_journal_superblock;
+use crate::fs::ext4::mmp::seal_mmp;
+use crate::fs::ext4::orphan::seal_orphan_block;
+use crate::fs::ext4::{Incompat, ROOT};
+use crate::units::{FsBlock, InodeNo};
+
+const RESIZE_INODE: u32 = 7;
+pub(super) const JOURNAL_INODE: u32 = 8;
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// What lost+found can hold without a new block, as e2fsck wants it when there is none to be had.
+const LOST_AND_FOUND_BYTES: usize = 16 << 10;
+const REGULAR: u16 = 0o100_000;
+const DIRECTORY: u16 = 0o040_000;
+/// File type of a directory in its entries.
+const TYPE_DIRECTORY: u8 = 2;
+
+impl Files<'_> {
+    /// The root directory and lost+found.
+    pub(super) fn directories(&mut self, options: &MkfsOptions) -> Result<()> {
+        let root = ROOT.0 as u32;
+        let lost = self.next_inode();
+        let mut inode = NewInode::new(root, DIRECTORY | 0o755);
+        inode.links = 3;
+        inode.owner = options.root_owner;
+        let entries: [(u32, &[u8]); 3] = [(root, b"."), (root, b".."), (lost, LOST_AND_FOUND)];
+        self.directory(inode, 1, &entries)?;
+
+        let size = self.sb.block_size.bytes();
+        let mut inode = NewInode::new(lost, DIRECTORY | 0o700);
+        inode.links = 2;
+        let blocks = (LOST_AND_FOUND_BYTES / size).clamp(2, DIRECT) as u64;
+        self.directory(inode, blocks, &[(lost, b"."), (root, b"..")])
+    }
+
+    /// A directory of `blocks` blocks with these entries in the first one.
+    fn directory(
+        &mut self,
+        mut inode: NewInode,
+        blocks: u64,
+        entries: &[(u32, &[u8])],
+    ) -> Result<()> {
+        let runs = self.fill(&mut inode, blocks)?;
+        let seed = self.sb.inode_seed(InodeNo(u64::from(inode.number)), 0);
+        let mut entries = entries;
+        for at in runs.into_iter().flatten() {
+            let mut block = self.block()?;
+            self.write_entries(&mut block, entries);
+            seal_dir_block(seed, &mut block);
+            self.blocks.push((at, block));
+            entries = &[];
+        }
+        self.inodes.push(inode);
+        Ok(())
+    }
+
+    /// Fills a block with entries for directories; the last one reaches to the end, or to the checksum.
+    fn write_entries(&self, block: &mut [u8], entries: &[(u32, &[u8])]) {
+        let tail = if self.sb.seed.is_some() { size_of::<RawDirTail>() } else { 0 };
+        let (end, header) = (block.len() - tail, size_of::<RawDirEntry>());
+        let typed = self.sb.incompat.contains(Incompat::FILETYPE);
+        let unused: [(u32, &[u8]); 1] = [(0, b"")];
+        let entries = if entries.is_empty() { &unused } else { entries };
+        let mut at = 0;
+        for (index, (number, name)) in entries.iter().enumerate() {
+            let last = index + 1 == entries.len();
+            let len = if last { end - at } else { (header + name.len()).next_multiple_of(4) };
+            let entry = RawDirEntry {
+                inode: (*number).into(),
+                // A whole block of 64 KiB, which 16 bits cannot say.
+                rec_len: u16::try_from(len).unwrap_or(u16::MAX).into(),
+                name_len: name.len() as u8,
+                file_type: if typed && *number != 0 { TYPE_DIRECTORY } else { 0 },
+            };
+            block[at..at + header].copy_from_slice(entry.as_bytes());
+            block[at + header..at + header + name.len()].copy_from_slice(name);
+            at += len;
+        }
+    }
+
+    /// The journal: its superblock, and an empty log. Gives what the superblock keeps of its inode, to find it by if that is lost.
+    pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
+        let mut inode = NewInode::new(JOURNAL_INODE, REGULAR | 0o600);
+        let count = self.geometry.journal_blocks;
+        let runs = self.fill(&mut inode, u64::from(count))?;
+        let mut raw = RawJournalSuperblock::new_zeroed();
+        raw.s_header.h_magic.set(JOURNAL_MAGIC);
+        raw.s_header.h_blocktype.set(SUPERBLOCK_V2);
+        raw.s_blocksize.set(self.sb.block_size.bytes() as u32);
+        raw.s_maxlen.set(count);
+        raw.s_first.set(1);
+        raw.s_sequence.set(1);
+        raw.s_uuid = uuid;
+        raw.s_nr_users.set(1);
+        raw.s_num_fc_blocks.set(self.geometry.fast_commit_blocks);
+        seal_journal_superblock(&mut raw);
+        let mut block = self.block()?;
+        block[..size_of::<RawJournalSuperblock>()].copy_from_slice(raw.as_bytes());
+
+        let mut log = runs;
+        if let Some(first) = log.first_mut() {
+            self.blocks.push((first.start, block));
+            first.start += 1;
+        }
+        self.zeros.extend(log);
+        let mut backup = [0; 17];
+        let (words, _) = inode.i_block.as_chunks::<4>();
+        for (word, bytes) in backup.iter_mut().zip(words) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        backup[15] = (inode.size >> 32) as u32;
+        backup[16] = inode.size as u32;
+        self.inodes.push(inode);
+        Ok(backup)
+    }
+
+    /// The file that owns the reserved descriptor blocks: a double-indirect block whose slots lead to the primary ones, by their
+    /// place among all descriptor blocks; each of those holds the numbers of its backups, group by group.
+    pub(super) fn resize_inode(&mut self, layout: &Layout<'_>) -> Result<()> {
+        let mut inode = NewInode::new(RESIZE_INODE, REGULAR | 0o600);
+        let slots = self.sb.block_size.bytes() as u64 / 4;
+        let double = self.space.allocate(self.goal, 1)?[0].start;
+        let mut top = self.block()?;
+        let geometry = self.geometry;
+        let backups: Vec<_> =
+            (1..self.sb.groups).filter(|group| self.sb.group_has_backup(*group)).collect();
+        let mut count = 1;
+        for index in 0..geometry.reserved_descriptor_blocks {
+            let primary = layout.reserved_at(0) + u64::from(index);
+            let slot = u64::from(geometry.descriptor_blocks + index) % slots;
+            put(&mut top, slot as usize, primary as u32);
+            let mut block = self.block()?;
+            for (slot, group) in backups.iter().enumerate() {
+                put(&mut block, slot, (layout.reserved_at(*group) + u64::from(index)) as u32);
+            }
+            self.blocks.push((primary, block));
+            count += 1 + backups.len() as u64;
+        }
+        self.blocks.push((double, top));
+        put(&mut inode.i_block, DIRECT + 1, double as u32);
+        // All that a double-indirect block reaches.
+        inode.size = (DIRECT as u64 + slots + slots * slots) << self.sb.block_size.shift();
+        inode.blocks = count * u64::from(self.sb.cluster_blocks);
+        self.inodes.push(inode);
+        Ok(())
+    }
+
+    /// The orphan file, all its entries free; gives its inode's number.
+    pub(super) fn orphan_file(&mut self) -> Result<u32> {
+        let number = self.next_inode();
+        let mut inode = NewInode::new(number, REGULAR | 0o600);
+        let runs = self.fill(&mut inode, u64::from(self.geometry.orphan_blocks))?;
+        let seed = self.sb.inode_seed(InodeNo(u64::from(number)), 0);
+        for at in runs.into_iter().flatten() {
+            let mut block = self.block()?;
+            seal_orphan_block(seed, FsBlock(at), &mut block);
+            self.blocks.push((at, block));
+        }
+        self.inodes.push(inode);
+        Ok(number)
+    }
+
+    /// The block of multiple mount protection, free for whoever comes; gives its number.
+    pub(super) fn mmp(&mut self, time: i64) -> Result<u64> {
+        let at = self.space.allocate(self.goal, 1)?[0].start;
+        let mut raw = RawMmp::new_zeroed();
+        raw.mmp_magic.set(MMP_MAGIC);
+        raw.mmp_seq.set(SEQ_CLEAN);
+        raw.mmp_time.set(time as u64);
+        raw.mmp_check_interval.set(MMP_INTERVAL);
+        seal_mmp(self.sb.seed, &mut raw);
+        let mut block = self.block()?;
+        block[..size_of::<RawMmp>()].copy_from_slice(raw.as_bytes());
+        self.blocks.push((at, block));
+        Ok(at)
+    }
+}

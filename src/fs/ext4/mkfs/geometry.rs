@@ -1,0 +1,365 @@
+//! The numbers of a new volume: how many groups, inodes and reserved blocks, from its size and the options.
+//!
+//! Where the options leave a choice, it is that of mke2fs as its volumes show it (docs/PROVENANCE.md).
+
+use super::features::Features;
+use super::options::MkfsOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::superblock::sparse_backup;
+use crate::fs::ext4::{Compat, Incompat, RoCompat};
+use crate::units::BlockSize;
+
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+const PAGE: u64 = 4096;
+/// Counts of a group that have 16 bits in a small descriptor stay below this.
+const MAX_PER_GROUP: u32 = (1 << 16) - 8;
+/// Group 0 holds all inodes that a new volume has.
+const MIN_INODES_PER_GROUP: u32 = 16;
+/// A last group with fewer blocks than this to spare for files is left out.
+const WORTHWHILE: u64 = 50;
+const MIN_JOURNAL: u64 = 1024;
+const MAX_JOURNAL: u64 = 10_240_000;
+
+/// The numbers of a volume. Counts are of blocks unless the name says otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct Geometry {
+    pub(super) features: Features,
+    pub(super) block_size: BlockSize,
+    pub(super) cluster_blocks: u32,
+    pub(super) first_data_block: u32,
+    pub(super) blocks: u64,
+    pub(super) blocks_per_group: u32,
+    pub(super) groups: u32,
+    pub(super) inode_size: u16,
+    pub(super) inodes_per_group: u32,
+    /// Of the inode table of one group.
+    pub(super) table_blocks: u32,
+    /// 32 or 64 bytes.
+    pub(super) descriptor_size: u32,
+    /// Of all descriptors.
+    pub(super) descriptor_blocks: u32,
+    /// Set aside behind the descriptors, for growth.
+    pub(super) reserved_descriptor_blocks: u32,
+    pub(super) groups_per_flex: u32,
+    /// Of the journal, its fast-commit area included; 0 without a journal.
+    pub(super) journal_blocks: u32,
+    pub(super) fast_commit_blocks: u32,
+    /// Of the orphan file; 0 without one.
+    pub(super) orphan_blocks: u32,
+}
+
+impl Geometry {
+    /// Works out a volume of `size` bytes.
+    pub(super) fn new(options: &MkfsOptions, size: u64) -> Result<Self> {
+        let block_size = block_size(options, size)?;
+        let mut features = options.features;
+        let inode_size = inode_size(options, block_size, &features)?;
+        let cluster_blocks = cluster_blocks(options, block_size, &features)?;
+        let bytes = block_size.bytes() as u32;
+        let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
+        // Whole pages: what lies behind the last one could not be reached through a page cache.
+        let blocks = (size / PAGE * PAGE) >> block_size.shift();
+        limit_to_width(&mut features, blocks)?;
+        if cluster_blocks > 1 && bytes == 1024 {
+            // The backups of reserved descriptor blocks would stand one block off the primary's.
+            features.compat.remove(Compat::RESIZE_INODE);
+        }
+        let journal = journal_blocks(options, &mut features, blocks, block_size)?;
+        let fast_commit = features.compat.contains(Compat::FAST_COMMIT);
+        let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
+        let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
+        if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
+            // The resize inode is as large as two levels of indirect blocks reach.
+            features.ro_compat.insert(RoCompat::LARGE_FILE);
+        }
+        let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
+        let mut geometry = Self {
+            features,
+            block_size,
+            cluster_blocks,
+            first_data_block: u32::from(boot_block_outside),
+            blocks,
+            blocks_per_group: (bytes * 8).min(MAX_PER_GROUP) * cluster_blocks,
+            groups: 0,
+            inode_size,
+            inodes_per_group: 0,
+            table_blocks: 0,
+            descriptor_size: if wide { 64 } else { 32 },
+            descriptor_blocks: 0,
+            reserved_descriptor_blocks: 0,
+            groups_per_flex: groups_per_flex(options, &features)?,
+            journal_blocks: journal + fast_commit_blocks,
+            fast_commit_blocks,
+            orphan_blocks: if orphan_file { (blocks / 4096).clamp(32, 512) as u32 } else { 0 },
+        };
+        let inodes = inodes(options, size, u64::from(cluster_blocks) << block_size.shift())?;
+        geometry.divide(inodes, options.inodes.is_some())?;
+        Ok(geometry)
+    }
+
+    /// Divides the volume into groups. A last group that is hardly larger than its own metadata is left out.
+    fn divide(&mut self, inodes: u64, exactly: bool) -> Result<()> {
+        let too_small = || Err(Error::new(ErrorKind::NoSpace, "too small for a file system"));
+        let per_group = u64::from(self.blocks_per_group);
+        for _ in 0..2 {
+            let Some(blocks) = self.blocks.checked_sub(u64::from(self.first_data_block)) else {
+                return too_small();
+            };
+            if blocks == 0 {
+                return too_small();
+            }
+            self.groups = u32::try_from(blocks.div_ceil(per_group))
+                .map_err(|_| Error::unsupported("more than 2^32 groups: use larger blocks"))?;
+            self.set_inodes(inodes, exactly)?;
+            self.set_descriptors()?;
+            let last = self.groups - 1;
+            let own = 2 + u64::from(self.table_blocks);
+            let backup = if self.has_backup(last) { self.backup_blocks() } else { 0 };
+            let rest = blocks % per_group;
+            if rest == 0 || rest >= own + backup + WORTHWHILE {
+                return Ok(());
+            }
+            self.blocks -= rest;
+        }
+        too_small()
+    }
+
+    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. A bitmap's bits bound them: who
+    /// has asked for more in numbers is told.
+    fn set_inodes(&mut self, wanted: u64, exactly: bool) -> Result<()> {
+        let bytes = self.block_size.bytes() as u64;
+        let size = u64::from(self.inode_size);
+        let most = u64::from(MAX_PER_GROUP).min(bytes * 8) / (bytes / size) * (bytes / size);
+        let mut wanted =
+            wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
+        if !exactly {
+            wanted = wanted.min(most);
+        }
+        let whole_blocks = (wanted * size).div_ceil(bytes) * bytes / size;
+        let per_group = whole_blocks / 8 * 8;
+        if per_group > most {
+            return Err(Error::invalid(format!(
+                "{per_group} inodes in each group: at most {most} are possible"
+            )));
+        }
+        if per_group * u64::from(self.groups) > u64::from(u32::MAX) {
+            return Err(Error::invalid("more than 2^32 inodes: ask for fewer"));
+        }
+        self.inodes_per_group = per_group as u32;
+        self.table_blocks = (per_group * size).div_ceil(bytes) as u32;
+        Ok(())
+    }
+
+    fn set_descriptors(&mut self) -> Result<()> {
+        let per_block = self.descriptors_per_block();
+        self.descriptor_blocks = self.groups.div_ceil(per_block);
+        if self.features.compat.contains(Compat::RESIZE_INODE) {
+            // Room to grow a thousandfold, within the numbers that one block holds.
+            let most = (self.blocks * 1024).min(u64::from(u32::MAX));
+            let most = most - u64::from(self.first_data_block);
+            let groups = most.div_ceil(u64::from(self.blocks_per_group));
+            let blocks = groups.div_ceil(u64::from(per_block)) as u32;
+            let blocks = blocks.saturating_sub(self.descriptor_blocks);
+            self.reserved_descriptor_blocks = blocks.min(self.block_size.bytes() as u32 / 4);
+        }
+        if self.backup_blocks() + 2 >= u64::from(self.blocks_per_group) {
+            return Err(Error::unsupported(
+                "descriptors larger than a group: use meta_bg, or larger blocks",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Descriptors in a block.
+    pub(super) fn descriptors_per_block(&self) -> u32 {
+        self.block_size.bytes() as u32 / self.descriptor_size
+    }
+
+    /// What a copy of the superblock and of the descriptors takes.
+    fn backup_blocks(&self) -> u64 {
+        if self.features.incompat.contains(Incompat::META_BG) {
+            return 2;
+        }
+        1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_descriptor_blocks)
+    }
+
+    /// The groups that hold backups with sparse_super2: the second and the last.
+    pub(super) fn backup_groups(&self) -> [u32; 2] {
+        let last = self.groups - 1;
+        [last.min(1), if last > 1 { last } else { 0 }]
+    }
+
+    fn has_backup(&self, group: u32) -> bool {
+        if self.features.compat.contains(Compat::SPARSE_SUPER2) {
+            return group == 0 || self.backup_groups().contains(&group);
+        }
+        let sparse = self.features.ro_compat.contains(RoCompat::SPARSE_SUPER);
+        sparse_backup(group) || !sparse
+    }
+}
+
+fn block_size(options: &MkfsOptions, size: u64) -> Result<BlockSize> {
+    let bytes = options.block_size.unwrap_or(if size < 512 * MIB { 1024 } else { 4096 });
+    let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
+    shift.and_then(BlockSize::from_shift).ok_or_else(|| {
+        Error::invalid(format!("blocks of {bytes} bytes: a power of two from 1024 to 65536"))
+    })
+}
+
+fn inode_size(options: &MkfsOptions, block: BlockSize, features: &Features) -> Result<u16> {
+    let size = options.inode_size.unwrap_or(256);
+    if size < 128 || !size.is_power_of_two() || usize::from(size) > block.bytes() {
+        let most = block.bytes();
+        return Err(Error::invalid(format!(
+            "inodes of {size} bytes: a power of two from 128 to {most}"
+        )));
+    }
+    let inline = features.incompat.contains(Incompat::INLINE_DATA);
+    if size == 128 && (inline || features.ro_compat.contains(RoCompat::PROJECT)) {
+        return Err(Error::invalid("inodes of 128 bytes have no room for inline_data or project"));
+    }
+    Ok(size)
+}
+
+fn cluster_blocks(options: &MkfsOptions, block: BlockSize, features: &Features) -> Result<u32> {
+    if !features.ro_compat.contains(RoCompat::BIGALLOC) {
+        return match options.cluster_size {
+            None => Ok(1),
+            Some(_) => Err(Error::invalid("a cluster size without bigalloc")),
+        };
+    }
+    let bytes = block.bytes() as u32;
+    let cluster = options.cluster_size.unwrap_or(16 * bytes);
+    if cluster < 2 * bytes || !cluster.is_power_of_two() || cluster / bytes > 1 << 12 {
+        return Err(Error::invalid(format!(
+            "clusters of {cluster} bytes: a power of two from 2 to 4096 blocks"
+        )));
+    }
+    Ok(cluster / bytes)
+}
+
+fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
+    if !features.incompat.contains(Incompat::FLEX_BG) {
+        return Ok(1);
+    }
+    let groups = options.groups_per_flex;
+    if !groups.is_power_of_two() {
+        return Err(Error::invalid(format!("{groups} groups together: a power of two is needed")));
+    }
+    Ok(groups)
+}
+
+/// What needs numbers of 64 bits is refused without them; the resize inode cannot have any.
+fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
+    if blocks <= u64::from(u32::MAX) {
+        return Ok(());
+    }
+    if !features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+        return Err(Error::invalid(format!("{blocks} blocks need the feature 64bit")));
+    }
+    features.compat.remove(Compat::RESIZE_INODE);
+    Ok(())
+}
+
+/// The journal's size without its fast-commit area. A volume too small for one has none.
+fn journal_blocks(
+    options: &MkfsOptions,
+    features: &mut Features,
+    blocks: u64,
+    block: BlockSize,
+) -> Result<u32> {
+    if !features.compat.contains(Compat::HAS_JOURNAL) {
+        return Ok(0);
+    }
+    if let Some(bytes) = options.journal_size {
+        let wanted = bytes >> block.shift();
+        if !(MIN_JOURNAL..=MAX_JOURNAL).contains(&wanted) || wanted > blocks / 2 {
+            let most = MAX_JOURNAL.min(blocks / 2);
+            return Err(Error::invalid(format!(
+                "a journal of {wanted} blocks: from {MIN_JOURNAL} to {most} are possible"
+            )));
+        }
+        return Ok(wanted as u32);
+    }
+    Ok(match blocks {
+        ..2048 => {
+            features.edit("^has_journal")?;
+            0
+        }
+        2048..32_768 => 1024,
+        32_768..262_144 => 4096,
+        262_144..524_288 => 8192,
+        _ => {
+            let doubled = (u64::BITS - (blocks >> 22).leading_zeros()).min(4);
+            (16 << 10) << doubled
+        }
+    })
+}
+
+/// How many inodes to have.
+fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
+    if let Some(inodes) = options.inodes {
+        return Ok(inodes);
+    }
+    let ratio = options.inode_ratio.unwrap_or(match size {
+        size if size < 3 * MIB => 8192,
+        size if size < 512 * MIB => 4096,
+        size if size < 4 * TIB => 16384,
+        size if size < 16 * TIB => 32768,
+        _ => 65536,
+    });
+    if ratio < 1024 {
+        return Err(Error::invalid(format!("an inode for each {ratio} bytes: 1024 at least")));
+    }
+    Ok(size / ratio.max(cluster))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(size: u64) -> Geometry {
+        Geometry::new(&MkfsOptions::default(), size).unwrap()
+    }
+
+    /// Figures of volumes that mke2fs 1.47 makes.
+    #[test]
+    fn sizes_of_journals_and_of_what_is_reserved_are_those_of_mke2fs() {
+        const GIB: u64 = 1 << 30;
+        let figures = |geometry: Geometry| {
+            let Geometry { journal_blocks, orphan_blocks, inodes_per_group, .. } = geometry;
+            (journal_blocks, geometry.reserved_descriptor_blocks, orphan_blocks, inodes_per_group)
+        };
+        assert_eq!(figures(of(MIB)), (0, 7, 0, 128));
+        assert_eq!(figures(of(2 * MIB)), (1024, 15, 32, 256));
+        assert_eq!(figures(of(31 * MIB)), (1024, 247, 32, 1984));
+        assert_eq!(figures(of(511 * MIB)), (8192, 256, 127, 2040));
+        assert_eq!(figures(of(1023 * MIB)), (4096, 127, 63, 8192));
+        assert_eq!(figures(of(8 * GIB)), (16384, 1023, 512, 8192));
+        assert_eq!(figures(of(16 * GIB)), (32768, 1024, 512, 8192));
+        assert_eq!(figures(of(32 * GIB)), (65536, 1024, 512, 8192));
+        assert_eq!(figures(of(64 * GIB)), (131_072, 1024, 512, 8192));
+        assert_eq!(figures(of(512 * GIB)), (262_144, 1024, 512, 8192));
+        assert_eq!(figures(of(8 << 40)), (262_144, 1024, 512, 4096));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused = |change: &dyn Fn(&mut MkfsOptions), size: u64| {
+            let mut options = MkfsOptions::default();
+            change(&mut options);
+            Geometry::new(&options, size).unwrap_err().to_string()
+        };
+        assert!(refused(&|o| o.block_size = Some(3000), MIB).contains("power of two"));
+        assert!(refused(&|o| o.inode_size = Some(64), MIB).contains("from 128"));
+        assert!(refused(&|o| o.cluster_size = Some(8192), MIB).contains("without bigalloc"));
+        assert!(refused(&|o| o.journal_size = Some(1 << 30), 64 * MIB).contains("a journal of"));
+        assert!(refused(&|o| o.inodes = Some(1 << 30), 64 * MIB).contains("in each group"));
+        let narrow = |o: &mut MkfsOptions| o.features.edit("^64bit").unwrap();
+        assert!(refused(&narrow, 32 << 40).contains("64bit"));
+        for size in [0, 1024, 2048, 16 << 10] {
+            assert!(refused(&|_| (), size).contains("too small"), "{size}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The groups of a new volume: their descriptors and, where they are needed, their bitmaps.
+//!
+//! With checksums of groups a group may stay as it is: flags say that its bitmaps hold nothing, and how much of the inode table
+//! was never used. Without them everything is written.
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::layout::{Layout, Tables};
+use super::output::Output;
+use super::space::Space;
+use crate::error::Result;
+use crate::fs::ext4::RoCompat;
+use crate::fs::ext4::disk::group::{
+    BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED, RawGroupHigh, RawGroupLow,
+};
+use crate::sys::Buffer;
+
+/// What the superblock counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Free {
+    pub(super) clusters: u64,
+    pub(super) inodes: u32,
+}
+
+/// Group 0's share of what the files took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    /// Inodes, the first of the volume.
+    pub(super) inodes: u32,
+    pub(super) directories: u32,
+}
+
+/// How the inode tables are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TablesAre {
+    Zero,
+    Unknown,
+}
+
+impl Layout<'_> {
+    /// Writes the bitmaps that are needed, and gives all descriptors and what is free.
+    pub(super) fn write_groups(
+        &self,
+        space: &Space,
+        used: Used,
+        tables: TablesAre,
+        output: &Output<'_>,
+    ) -> Result<(Buffer, Free)> {
+        let size = usize::from(self.sb.descriptor_size);
+        let blocks = self.geometry.descriptor_blocks as usize;
+        let mut descriptors = Buffer::aligned(blocks << self.sb.block_size.shift())?;
+        let mut free = Free::default();
+        for (group, bytes) in (0..self.sb.groups).zip(descriptors.chunks_exact_mut(size)) {
+            let one = self.write_group(group, space, used, tables, output, bytes)?;
+            free.clusters += one.clusters;
+            free.inodes += one.inodes;
+        }
+        Ok((descriptors, free))
+    }
+
+    fn write_group(
+        &self,
+        group: u32,
+        space: &Space,
+        used: Used,
+        tables: TablesAre,
+        output: &Output<'_>,
+        descriptor: &mut [u8],
+    ) -> Result<Free> {
+        let sb = self.sb;
+        let used = if group == 0 { used } else { Used { inodes: 0, directories: 0 } };
+        let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[group as usize];
+        let within = self.blocks_of(group);
+        let clusters = (within.end - within.start).div_ceil(u64::from(sb.cluster_blocks));
+        let taken: u64 =
+            space.clusters_in(within.clone()).map(|taken| taken.end - taken.start).sum();
+        let free = Free { clusters: clusters - taken, inodes: sb.inodes_per_group - used.inodes };
+
+        let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
+        let blocks: u64 = space.taken_in(within.clone()).map(|taken| taken.end - taken.start).sum();
+        let only_own = blocks == self.own_blocks(group);
+        let ends = group == 0 || group + 1 == sb.groups;
+        let block_uninit = lazy && only_own && !ends;
+        let inode_uninit = lazy && used.inodes == 0;
+        let mut flags = 0;
+        for (on, flag) in [
+            (block_uninit, BLOCK_UNINIT),
+            (inode_uninit, INODE_UNINIT),
+            (lazy && tables == TablesAre::Zero, INODE_ZEROED),
+        ] {
+            flags |= if on { flag } else { 0 };
+        }
+        let unused = if lazy { free.inodes } else { 0 };
+        let mut low = RawGroupLow::new_zeroed();
+        low.bg_block_bitmap_lo.set(block_bitmap as u32);
+        low.bg_inode_bitmap_lo.set(inode_bitmap as u32);
+        low.bg_inode_table_lo.set(inode_table as u32);
+        low.bg_free_blocks_count_lo.set(free.clusters as u16);
+        low.bg_free_inodes_count_lo.set(free.inodes as u16);
+        low.bg_used_dirs_count_lo.set(used.directories as u16);
+        low.bg_itable_unused_lo.set(unused as u16);
+        low.bg_flags.set(flags);
+        let mut high = RawGroupHigh::new_zeroed();
+        high.bg_block_bitmap_hi.set((block_bitmap >> 32) as u32);
+        high.bg_inode_bitmap_hi.set((inode_bitmap >> 32) as u32);
+        high.bg_inode_table_hi.set((inode_table >> 32) as u32);
+        high.bg_free_blocks_count_hi.set((free.clusters >> 16) as u16);
+        high.bg_free_inodes_count_hi.set((free.inodes >> 16) as u16);
+        high.bg_itable_unused_hi.set((unused >> 16) as u16);
+        let (first, rest) = descriptor.split_at_mut(size_of::<RawGroupLow>());
+        first.copy_from_slice(low.as_bytes());
+        if let Some(second) = rest.get_mut(..size_of::<RawGroupHigh>()) {
+            second.copy_from_slice(high.as_bytes());
+        }
+
+        if !block_uninit {
+            let mut bitmap = Buffer::aligned(sb.block_size.bytes())?;
+            for taken in space.clusters_in(within) {
+                set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
+            }
+            // What lies behind the group's end is nobody's.
+            let bits = bitmap.len() * 8;
+            set_bits(&mut bitmap, clusters as usize, bits);
+            sb.seal_block_bitmap(&bitmap, descriptor);
+            output.write(block_bitmap, &bitmap)?;
+        }
+        if !inode_uninit {
+            let mut bitmap = Buffer::aligned(sb.block_size.bytes())?;
+            let bits = bitmap.len() * 8;
+            set_bits(&mut bitmap, 0, used.inodes as usize);
+            set_bits(&mut bitmap, sb.inodes_per_group as usize, bits);
+            sb.seal_inode_bitmap(&bitmap, descriptor);
+            output.write(inode_bitmap, &bitmap)?;
+        }
+        sb.seal_descriptor(group, descriptor);
+        Ok(free)
+    }
+}
+
+fn set_bits(bitmap: &mut [u8], start: usize, end: usize) {
+    let mut bit = start;
+    while bit < end {
+        if bit.is_multiple_of(8) && end - bit >= 8 {
+            bitmap[bit / 8] = !0;
+            bit += 8;
+        } else {
+            bitmap[bit / 8] |= 1 << (bit % 8);
+            bit += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_set_from_the_first_to_the_one_before_the_last() {
+        for (start, end) in [(0, 0), (3, 5), (0, 8), (5, 30), (8, 24), (31, 32)] {
+            let mut bitmap = [0; 4];
+            set_bits(&mut bitmap, start, end);
+            for bit in 0..32 {
+                assert_eq!(bitmap[bit / 8] >> (bit % 8) & 1 == 1, (start..end).contains(&bit));
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The inodes of a new volume, and the blocks of their files.
+
+use std::ops::Range;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::geometry::Geometry;
+use super::map::{self, FileMap};
+use super::space::Space;
+use super::superblock::EXTRA_ISIZE;
+use crate::error::Result;
+use crate::fs::ext4::Incompat;
+use crate::fs::ext4::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
+use crate::fs::ext4::inode::{InodeFlags, seal_inode};
+use crate::fs::ext4::superblock::Superblock;
+use crate::sys::Buffer;
+use crate::units::InodeNo;
+
+/// An inode of a new volume.
+#[derive(Clone, Debug)]
+pub(super) struct NewInode {
+    pub(super) number: u32,
+    pub(super) mode: u16,
+    pub(super) owner: (u32, u32),
+    pub(super) links: u16,
+    pub(super) flags: InodeFlags,
+    pub(super) size: u64,
+    /// Of the file and of its map, whole clusters.
+    pub(super) blocks: u64,
+    pub(super) i_block: [u8; 60],
+}
+
+impl NewInode {
+    /// A file of the superuser's without content.
+    pub(super) fn new(number: u32, mode: u16) -> Self {
+        Self {
+            number,
+            mode,
+            owner: (0, 0),
+            links: 1,
+            flags: InodeFlags::empty(),
+            size: 0,
+            blocks: 0,
+            i_block: [0; 60],
+        }
+    }
+
+    /// Its bytes in the inode table.
+    fn encode(&self, sb: &Superblock, time: i64) -> Vec<u8> {
+        let mut raw = RawInode::new_zeroed();
+        let ((uid, gid), sectors) = (self.owner, self.blocks << (sb.block_size.shift() - 9));
+        raw.i_mode.set(self.mode);
+        raw.i_links_count.set(self.links);
+        raw.i_uid.set(uid as u16);
+        raw.i_uid_high.set((uid >> 16) as u16);
+        raw.i_gid.set(gid as u16);
+        raw.i_gid_high.set((gid >> 16) as u16);
+        raw.i_size_lo.set(self.size as u32);
+        raw.i_size_high.set((self.size >> 32) as u32);
+        raw.i_blocks_lo.set(sectors as u32);
+        raw.i_blocks_high.set((sectors >> 32) as u16);
+        raw.i_flags.set(self.flags.bits());
+        raw.i_block = self.i_block;
+        let mut extra = RawInodeExtra::new_zeroed();
+        extra.i_extra_isize.set(EXTRA_ISIZE);
+        // Signed seconds of 32 bits, and the epoch that they count from.
+        let epoch = ((time - i64::from(time as i32)) >> 32) as u32 & 3;
+        for seconds in [&mut raw.i_atime, &mut raw.i_ctime, &mut raw.i_mtime, &mut extra.i_crtime] {
+            seconds.set(time as u32);
+        }
+        for word in [
+            &mut extra.i_atime_extra,
+            &mut extra.i_ctime_extra,
+            &mut extra.i_mtime_extra,
+            &mut extra.i_crtime_extra,
+        ] {
+            word.set(epoch);
+        }
+        let mut bytes = vec![0; usize::from(sb.inode_size)];
+        bytes[..GOOD_OLD_SIZE].copy_from_slice(raw.as_bytes());
+        if let Some(room) = bytes.get_mut(GOOD_OLD_SIZE..GOOD_OLD_SIZE + extra.as_bytes().len()) {
+            room.copy_from_slice(extra.as_bytes());
+        }
+        bytes
+    }
+}
+
+/// The files of a new volume as they are made: inodes, and blocks to write.
+pub(super) struct Files<'a> {
+    pub(super) sb: &'a Superblock,
+    pub(super) geometry: &'a Geometry,
+    pub(super) space: &'a mut Space,
+    pub(super) inodes: Vec<NewInode>,
+    pub(super) blocks: Vec<(u64, Buffer)>,
+    /// Blocks of files that read as zeros: the journal's log.
+    pub(super) zeros: Vec<Range<u64>>,
+    /// Where the next file is put.
+    pub(super) goal: u64,
+    /// The next inode number that is not taken.
+    next: u32,
+}
+
+impl<'a> Files<'a> {
+    pub(super) fn new(
+        sb: &'a Superblock,
+        geometry: &'a Geometry,
+        space: &'a mut Space,
+        next: u32,
+    ) -> Self {
+        Self {
+            sb,
+            geometry,
+            space,
+            inodes: Vec::new(),
+            blocks: Vec::new(),
+            zeros: Vec::new(),
+            goal: 0,
+            next,
+        }
+    }
+
+    /// A number for a file without one of its own.
+    pub(super) fn next_inode(&mut self) -> u32 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// How many inodes are in use, the reserved ones included: none behind them is.
+    pub(super) fn inodes_in_use(&self) -> u32 {
+        self.next - 1
+    }
+
+    /// A block of zeros in memory, to be filled.
+    pub(super) fn block(&self) -> Result<Buffer> {
+        Buffer::aligned(self.sb.block_size.bytes())
+    }
+
+    /// Gives a file its blocks and its map; gives the numbers of the blocks. The caller adds their content.
+    pub(super) fn fill(&mut self, inode: &mut NewInode, count: u64) -> Result<Vec<Range<u64>>> {
+        let runs = self.space.allocate(self.goal, count)?;
+        self.goal = runs.last().map_or(self.goal, |run| run.end);
+        let size = self.sb.block_size;
+        let map = if self.sb.incompat.contains(Incompat::EXTENTS) {
+            let seed = self.sb.inode_seed(InodeNo(u64::from(inode.number)), 0);
+            inode.flags |= InodeFlags::EXTENTS;
+            map::extents(&runs, size, seed, self.space)?
+        } else {
+            map::indirect(&runs, size, self.space)?
+        };
+        let FileMap { i_block, blocks } = map;
+        let cluster = u64::from(self.sb.cluster_blocks);
+        let taken = |count: u64| count.next_multiple_of(cluster);
+        inode.blocks = runs.iter().map(|run| taken(run.end - run.start)).sum::<u64>()
+            + blocks.len() as u64 * cluster;
+        inode.i_block = i_block;
+        if inode.size == 0 {
+            inode.size = count << size.shift();
+        }
+        self.blocks.extend(blocks);
+        Ok(runs)
+    }
+
+    /// The start of group 0's inode table: all inodes up to the last in use, those between that are not sealed too.
+    pub(super) fn table(&self, time: i64) -> Result<Buffer> {
+        let size = usize::from(self.sb.inode_size);
+        let used = self.inodes_in_use() as usize * size;
+        let mut table = Buffer::aligned(used.next_multiple_of(self.sb.block_size.bytes()))?;
+        for inode in &self.inodes {
+            let at = (inode.number as usize - 1) * size;
+            table[at..at + size].copy_from_slice(&inode.encode(self.sb, time));
+        }
+        for (number, bytes) in (1..).zip(table[..used].chunks_exact_mut(size)) {
+            seal_inode(self.sb, InodeNo(number), bytes);
+        }
+        Ok(table)
+    }
+}

@@ -1,0 +1,247 @@
+//! Making a volume.
+//!
+//! The numbers come first ([`geometry`]), then every piece of metadata gets its place ([`layout`]), then the few files that a new
+//! volume has get theirs ([`files`]). Nothing is written before all of that has succeeded. The superblock is written last:
+//! until then the device holds nothing that anyone takes for a volume.
+//!
+//! The numbers are those of mke2fs, so that what one knows of its volumes holds for these; places are chosen here: the journal
+//! stands at the front, behind the first tables, and each file in one piece.
+//!
+//! Memory: 24 bytes and a descriptor for each group, and a few ranges for each flex group: 16 MiB for 16 TiB.
+
+mod features;
+mod files;
+mod geometry;
+mod groups;
+mod inode;
+mod layout;
+mod map;
+mod options;
+mod output;
+mod quota;
+mod space;
+mod superblock;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+use self::geometry::Geometry;
+use self::groups::{TablesAre, Used};
+use self::inode::Files;
+use self::layout::Layout;
+use self::output::Output;
+use self::space::Space;
+use self::superblock::{FIRST_INODE, Identity};
+use super::disk::superblock::{OFFSET, RawSuperblock};
+use super::superblock::{Superblock, seal_superblock};
+use super::{Compat, Incompat, RoCompat};
+use crate::device::Device;
+use crate::error::{Context, Errno, Error, Result};
+use crate::sys::Buffer;
+use crate::units::DevOffset;
+
+pub use self::features::Features;
+pub use self::options::MkfsOptions;
+
+/// Magic numbers of other formats stand within so many bytes from the start of a device, and from its end.
+const SIGNATURES: u64 = 128 << 10;
+
+/// Makes a volume on a device that is open for writing, whatever it holds, and gives its superblock.
+///
+/// # Errors
+/// `InvalidInput` for options that cannot be, `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the
+/// device's. Up to the first write the device is as it was.
+pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
+    let size = options.size.unwrap_or(device.size());
+    if size > device.size() {
+        let has = device.size();
+        return Err(Error::invalid(format!("{size} bytes on a device that has {has}")));
+    }
+    let geometry = Geometry::new(options, size)?;
+    if device.limits().logical_block as usize > geometry.block_size.bytes() {
+        let (block, unit) = (geometry.block_size.bytes(), device.limits().logical_block);
+        return Err(Error::unsupported(format!(
+            "blocks of {block} bytes on a device with sectors of {unit}"
+        )));
+    }
+    let identity = identity(options)?;
+    let mut raw = superblock::superblock(&geometry, options, &identity)?;
+    seal_superblock(&mut raw);
+    // The numbers are read back as they will be read from the device: what reading refuses is not written.
+    let sb = Superblock::parse(raw.as_bytes(), device.size())?;
+
+    let mut space =
+        Space::new(sb.first_data_block.into()..sb.blocks_count, sb.cluster_blocks.into());
+    let layout = Layout::new(&sb, &geometry, &mut space)?;
+    let mut files = Files::new(&sb, &geometry, &mut space, FIRST_INODE);
+    make_files(&mut files, &layout, &mut raw, options, &identity)?;
+    let table = files.table(identity.time)?;
+    let used = Used { inodes: files.inodes_in_use(), directories: 2 };
+    let Files { blocks, zeros, .. } = files;
+
+    let output = Output::new(device, geometry.block_size)?;
+    let tables = prepare(device, options, &layout, &output)?;
+    if !options.zeroed {
+        zeros.into_iter().try_for_each(|range| output.zero(range))?;
+    }
+    let (descriptors, free) = layout.write_groups(&space, used, tables, &output)?;
+    output.write_all(blocks)?;
+    output.write(layout.tables[0].inode_table, &table)?;
+    write_descriptors(&layout, descriptors, &output)?;
+
+    let free_blocks = free.clusters * u64::from(sb.cluster_blocks);
+    raw.s_free_blocks_count_lo.set(free_blocks as u32);
+    raw.s_free_blocks_count_hi.set((free_blocks >> 32) as u32);
+    raw.s_free_inodes_count.set(free.inodes);
+    write_superblocks(&layout, &mut raw, &output).context(|| "superblock")?;
+    Superblock::parse(raw.as_bytes(), device.size())
+}
+
+/// What the options leave to chance and to the clock.
+fn identity(options: &MkfsOptions) -> Result<Identity> {
+    let uuid = match options.uuid {
+        Some(uuid) => uuid,
+        None => {
+            // Version 4, variant 1 of RFC 9562.
+            let mut uuid = random()?;
+            uuid[6] = uuid[6] & 0x0F | 0x40;
+            uuid[8] = uuid[8] & 0x3F | 0x80;
+            uuid
+        }
+    };
+    let hash_seed = match (options.hash_seed, options.uuid) {
+        (Some(seed), _) => seed,
+        (None, Some(uuid)) => uuid,
+        (None, None) => random()?,
+    };
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    Ok(Identity { uuid, hash_seed, time: options.time.unwrap_or_else(now) })
+}
+
+fn random() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let read = std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+    let failed = |error: std::io::Error| {
+        Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "/dev/urandom")
+    };
+    read.map_err(failed).map(|()| bytes)
+}
+
+/// Makes the files in the order of their blocks, and has the superblock name them.
+fn make_files(
+    files: &mut Files<'_>,
+    layout: &Layout<'_>,
+    raw: &mut RawSuperblock,
+    options: &MkfsOptions,
+    identity: &Identity,
+) -> Result<()> {
+    let sb = layout.sb;
+    // What no file will ever have: metadata with places of its own, and the journal, though not the blocks of its map.
+    let within = u64::from(sb.first_data_block)..sb.blocks_count;
+    let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
+    let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
+    let overhead = u64::from(sb.first_data_block) + taken + u64::from(journal);
+    raw.s_overhead_clusters.set(u32::try_from(overhead).unwrap_or(0));
+
+    files.goal = layout.tables[0].inode_table + u64::from(layout.geometry.table_blocks);
+    if layout.geometry.journal_blocks > 0 {
+        let backup = files.journal(identity.uuid)?;
+        raw.s_journal_inum.set(files::JOURNAL_INODE);
+        raw.s_jnl_backup_type = 1;
+        raw.s_jnl_blocks = backup.map(U32::new);
+    }
+    files.directories(options)?;
+    if sb.compat.contains(Compat::RESIZE_INODE) {
+        files.resize_inode(layout)?;
+    }
+    if sb.ro_compat.contains(RoCompat::QUOTA) {
+        let [user, group, project] = files.quota()?;
+        raw.s_usr_quota_inum.set(user);
+        raw.s_grp_quota_inum.set(group);
+        raw.s_prj_quota_inum.set(project);
+    }
+    if sb.compat.contains(Compat::ORPHAN_FILE) {
+        raw.s_orphan_file_inum.set(files.orphan_file()?);
+    }
+    if sb.incompat.contains(Incompat::MMP) {
+        raw.s_mmp_block.set(files.mmp(identity.time)?);
+    }
+    Ok(())
+}
+
+/// Clears the device of what may be taken for another format, and the inode tables.
+fn prepare(
+    device: &dyn Device,
+    options: &MkfsOptions,
+    layout: &Layout<'_>,
+    output: &Output<'_>,
+) -> Result<TablesAre> {
+    let sb = layout.sb;
+    if options.discard {
+        match device.discard(DevOffset(0), sb.blocks_count << sb.block_size.shift()) {
+            // A device that has no use for it is none the worse.
+            Err(error) if error.errno() == Errno::EOPNOTSUPP => {}
+            result => result?,
+        }
+    }
+    if options.zeroed {
+        return Ok(TablesAre::Zero);
+    }
+    let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
+    output.zero(0..ends)?;
+    output.zero(sb.blocks_count - ends..sb.blocks_count)?;
+    let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
+    if options.lazy_tables && lazy {
+        return Ok(TablesAre::Unknown);
+    }
+    for tables in &layout.tables {
+        let start = tables.inode_table;
+        output.zero(start..start + u64::from(layout.geometry.table_blocks))?;
+    }
+    Ok(TablesAre::Zero)
+}
+
+/// Writes the descriptors and their backups.
+fn write_descriptors(
+    layout: &Layout<'_>,
+    mut descriptors: Buffer,
+    output: &Output<'_>,
+) -> Result<()> {
+    if !layout.sb.incompat.contains(Incompat::META_BG) {
+        return layout.descriptor_copies().try_for_each(|(.., at)| output.write(at, &descriptors));
+    }
+    let mut blocks = Vec::new();
+    while !descriptors.is_empty() {
+        blocks.push(descriptors.split_to(layout.sb.block_size.bytes()));
+    }
+    layout
+        .descriptor_copies()
+        .try_for_each(|(index, _, at)| output.write(at, &blocks[index as usize]))
+}
+
+/// Writes the backups of the superblock and, when all else is durable, the superblock itself.
+fn write_superblocks(
+    layout: &Layout<'_>,
+    raw: &mut RawSuperblock,
+    output: &Output<'_>,
+) -> Result<()> {
+    let size = layout.sb.block_size.bytes();
+    let mut block = Buffer::aligned(size)?;
+    let len = size_of::<RawSuperblock>();
+    for group in (0..layout.sb.groups).rev().filter(|group| layout.sb.group_has_backup(*group)) {
+        raw.s_block_group_nr.set(group as u16);
+        raw.s_state.set(if group == 0 { superblock::STATE_VALID } else { 0 });
+        seal_superblock(raw);
+        let at = if group == 0 { OFFSET as usize % size } else { 0 };
+        block.fill(0);
+        block[at..at + len].copy_from_slice(raw.as_bytes());
+        if group == 0 {
+            output.flush()?;
+        }
+        output.write(layout.superblock_at(group), &block)?;
+    }
+    output.flush()
+}

@@ -1,0 +1,61 @@
+//! What is written to the device: whole blocks, from aligned memory.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::sys::Buffer;
+use crate::units::{BlockSize, DevOffset, FsBlock};
+
+/// The largest single write of zeros.
+const ZEROS: usize = 1 << 20;
+
+/// A device to which blocks are written.
+pub(super) struct Output<'a> {
+    device: &'a dyn Device,
+    size: BlockSize,
+    zeros: Buffer,
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new(device: &'a dyn Device, size: BlockSize) -> Result<Self> {
+        Ok(Self { device, size, zeros: Buffer::aligned(ZEROS)? })
+    }
+
+    /// Writes whole blocks from `block` on.
+    pub(super) fn write(&self, block: u64, content: &Buffer) -> Result<()> {
+        let at = self.size.offset_of(FsBlock(block));
+        self.device.write_all_at(&[IoSlice::new(content)], at, false)
+    }
+
+    /// Writes blocks that adjoin in one request.
+    pub(super) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        for run in blocks.chunk_by(|(one, content), (next, _)| {
+            *next == one + (content.len() as u64 >> self.size.shift())
+        }) {
+            let slices: Vec<_> = run.iter().map(|(_, content)| IoSlice::new(content)).collect();
+            let at = self.size.offset_of(FsBlock(run[0].0));
+            self.device.write_all_at(&slices, at, false)?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros.
+    pub(super) fn zero(&self, blocks: Range<u64>) -> Result<()> {
+        let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
+        while at < end {
+            let len = (end - at).min(ZEROS as u64) as usize;
+            let zeros = [IoSlice::new(&self.zeros[..len])];
+            self.device.write_all_at(&zeros, DevOffset(at), false)?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes all of it durable.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+}

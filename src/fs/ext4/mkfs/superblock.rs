@@ -1,0 +1,138 @@
+//! The superblock of a new volume.
+
+use zerocopy::FromZeros;
+use zerocopy::little_endian::U32;
+
+use super::geometry::Geometry;
+use super::options::MkfsOptions;
+use crate::error::{Error, Result};
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::superblock::{MAGIC, RawSuperblock};
+use crate::fs::ext4::{Compat, Incompat, RoCompat};
+
+/// `s_state`: unmounted cleanly. Backups do not say so.
+pub(super) const STATE_VALID: u16 = 1;
+const ERRORS_CONTINUE: u16 = 1;
+const REV_DYNAMIC: u32 = 1;
+/// The first inode that is not reserved.
+pub(super) const FIRST_INODE: u32 = 11;
+/// `s_flags`: directory hashes are computed on signed characters, on every machine.
+const SIGNED_HASH: u32 = 1;
+const HALF_MD4: u8 = 1;
+/// `s_default_mount_opts`: attributes of users, and access lists.
+const MOUNT_XATTR_USER_AND_ACL: u32 = 0xC;
+const CHECKSUM_TYPE_CRC32C: u8 = 1;
+/// Bytes that the fixed fields behind the first 128 take.
+pub(super) const EXTRA_ISIZE: u16 = 32;
+/// `s_encoding`: UTF-8 with the tables of Unicode 12.1.
+const ENCODING_UTF8_12_1: u16 = 1;
+/// Seconds between two signs of life with multiple mount protection.
+pub(super) const MMP_INTERVAL: u16 = 5;
+
+/// What makes this volume this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    pub(super) uuid: [u8; 16],
+    pub(super) hash_seed: [u8; 16],
+    pub(super) time: i64,
+}
+
+/// The superblock without the counts and numbers that the layout brings, and without its checksum.
+pub(super) fn superblock(
+    geometry: &Geometry,
+    options: &MkfsOptions,
+    identity: &Identity,
+) -> Result<RawSuperblock> {
+    let features = geometry.features;
+    let mut raw = RawSuperblock::new_zeroed();
+    let log = u32::from(geometry.block_size.shift() - 10);
+    raw.s_magic.set(MAGIC);
+    raw.s_rev_level.set(REV_DYNAMIC);
+    raw.s_feature_compat.set(features.compat.bits());
+    raw.s_feature_incompat.set(features.incompat.bits());
+    raw.s_feature_ro_compat.set(features.ro_compat.bits());
+
+    raw.s_log_block_size.set(log);
+    raw.s_log_cluster_size.set(log + geometry.cluster_blocks.trailing_zeros());
+    raw.s_first_data_block.set(geometry.first_data_block);
+    raw.s_blocks_count_lo.set(geometry.blocks as u32);
+    raw.s_blocks_count_hi.set((geometry.blocks >> 32) as u32);
+    raw.s_blocks_per_group.set(geometry.blocks_per_group);
+    raw.s_clusters_per_group.set(geometry.blocks_per_group / geometry.cluster_blocks);
+    raw.s_inodes_per_group.set(geometry.inodes_per_group);
+    raw.s_inodes_count.set(geometry.inodes_per_group * geometry.groups);
+    raw.s_inode_size.set(geometry.inode_size);
+    raw.s_first_ino.set(FIRST_INODE);
+    if geometry.inode_size > 128 {
+        raw.s_min_extra_isize.set(EXTRA_ISIZE);
+        raw.s_want_extra_isize.set(EXTRA_ISIZE);
+    }
+    raw.s_reserved_gdt_blocks.set(geometry.reserved_descriptor_blocks as u16);
+    if features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+        raw.s_desc_size.set(geometry.descriptor_size as u16);
+    }
+    if features.incompat.contains(Incompat::FLEX_BG) {
+        raw.s_log_groups_per_flex = geometry.groups_per_flex.trailing_zeros() as u8;
+    }
+    if features.compat.contains(Compat::SPARSE_SUPER2) {
+        raw.s_backup_bgs = geometry.backup_groups().map(U32::new);
+    }
+    raw.s_raid_stride.set(options.stride);
+    raw.s_raid_stripe_width.set(options.stripe_width);
+
+    let percent = options.reserved_percent;
+    if !(0.0..=50.0).contains(&percent) {
+        return Err(Error::invalid(format!("{percent} percent reserved: 0 to 50 are possible")));
+    }
+    let reserved = (geometry.blocks as f64 * percent / 100.0) as u64;
+    raw.s_r_blocks_count_lo.set(reserved as u32);
+    raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
+
+    raw.s_state.set(STATE_VALID);
+    raw.s_errors.set(ERRORS_CONTINUE);
+    raw.s_max_mnt_count.set(u16::MAX);
+    raw.s_default_mount_opts.set(MOUNT_XATTR_USER_AND_ACL);
+    raw.s_def_hash_version = HALF_MD4;
+    raw.s_flags.set(SIGNED_HASH);
+    if features.incompat.contains(Incompat::CASEFOLD) {
+        raw.s_encoding.set(ENCODING_UTF8_12_1);
+    }
+    if features.incompat.contains(Incompat::MMP) {
+        raw.s_mmp_interval.set(MMP_INTERVAL);
+    }
+    name(&mut raw, options, identity)?;
+    Ok(raw)
+}
+
+/// Who the volume is, and since when.
+fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> Result<()> {
+    let label = &options.label;
+    let Some(name) = raw.s_volume_name.get_mut(..label.len()) else {
+        return Err(Error::invalid(format!("a label of {} bytes: at most 16", label.len())));
+    };
+    name.copy_from_slice(label);
+    raw.s_uuid = identity.uuid;
+    let (words, _) = identity.hash_seed.as_chunks::<4>();
+    for (word, bytes) in raw.s_hash_seed.iter_mut().zip(words) {
+        word.set(u32::from_le_bytes(*bytes));
+    }
+    if RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM) {
+        raw.s_checksum_type = CHECKSUM_TYPE_CRC32C;
+    }
+    if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
+        raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
+    }
+    // 40 bits of seconds.
+    let time = identity.time;
+    if !(0..1 << 40).contains(&time) {
+        return Err(Error::invalid(format!("{time} seconds since 1970 do not fit the superblock")));
+    }
+    let high = (time >> 32) as u8;
+    for low in [&mut raw.s_mkfs_time, &mut raw.s_wtime, &mut raw.s_lastcheck] {
+        low.set(time as u32);
+    }
+    for byte in [&mut raw.s_mkfs_time_hi, &mut raw.s_wtime_hi, &mut raw.s_lastcheck_hi] {
+        *byte = high;
+    }
+    Ok(())
+}
