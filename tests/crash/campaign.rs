@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ironmap::Volume;
-use ironmap::device::{CrashState, Crashes, Log, Ram};
-use ironmap::fs::ext4::JournalState;
+use ironmap::device::{CrashState, Crashes, Log, Ram, Record};
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{Clock, JournalState};
 use ironmap::units::DevOffset;
 
 use crate::fsck::Fsck;
@@ -43,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) limit: usize,
     /// One state in so many is shown to e2fsck as well.
     pub(crate) fsck_one_in: usize,
+    /// The recovery of one state in so many is cut in turn.
+    pub(crate) interrupt_one_in: usize,
 }
 
 /// What a campaign has looked at.
@@ -51,6 +54,8 @@ pub(crate) struct Counts {
     pub(crate) states: AtomicUsize,
     pub(crate) recovered: AtomicUsize,
     pub(crate) fsck: AtomicUsize,
+    /// States of interrupted recoveries.
+    pub(crate) interrupted: AtomicUsize,
 }
 
 impl Case {
@@ -76,9 +81,17 @@ impl Case {
         let fsck = Fsck::new();
         for (index, name) in names.iter().enumerate() {
             let image = crashes.state(*name);
-            let fsck = index.is_multiple_of(plan.fsck_one_in).then_some(&fsck);
             let returned = self.log.marks(name.cut).max().unwrap_or(0) as usize;
-            self.check_state(&image, returned, fsck, counts).map_err(|fault| {
+            let checked = self.check_state(&image, returned, counts).and_then(|seen| {
+                if index.is_multiple_of(plan.fsck_one_in) {
+                    by_e2fsck(&image, &seen, &fsck, counts)?;
+                }
+                if index.is_multiple_of(plan.interrupt_one_in) {
+                    interrupted(&image, &seen, plan, counts)?;
+                }
+                Ok(())
+            });
+            checked.map_err(|fault| {
                 let kept = keep(&self.name, *name, &image);
                 let under_way = self.history.ops.get(returned);
                 let what = format!("{}, state {name}, during {under_way:?}", self.name);
@@ -88,28 +101,59 @@ impl Case {
         Ok(())
     }
 
-    fn check_state(
-        &self,
-        image: &Ram,
-        returned: usize,
-        fsck: Option<&Fsck>,
-        counts: &Counts,
-    ) -> Verdict {
+    /// What ironmap sees of it, with nothing written.
+    fn check_state(&self, image: &Ram, returned: usize, counts: &Counts) -> Result<Tree, String> {
         let (seen, recovered) = look(image)?;
         self.history.check(&seen, returned)?;
-        counts.states.fetch_add(1, Ordering::Relaxed);
+        count(&counts.states);
         counts.recovered.fetch_add(usize::from(recovered), Ordering::Relaxed);
-        let Some(fsck) = fsck else { return Ok(()) };
-        counts.fsck.fetch_add(1, Ordering::Relaxed);
-        // Two programs recover the same.
-        let (by_e2fsck, _) = look(&fsck.recovered(image)?)?;
-        if by_e2fsck == seen {
-            return Ok(());
-        }
-        let differs = |path: &&String| by_e2fsck.get(*path) != seen.get(*path);
-        let path = by_e2fsck.keys().chain(seen.keys()).find(differs);
-        Err(format!("e2fsck recovers something else: {path:?}"))
+        Ok(seen)
     }
+}
+
+/// e2fsck recovers the same, and has nothing more to do where ironmap has recovered the volume to the device and closed it.
+fn by_e2fsck(image: &Ram, seen: &Tree, fsck: &Fsck, counts: &Counts) -> Verdict {
+    count(&counts.fsck);
+    same(&look(&fsck.recovered(image)?)?.0, seen).map_err(|fault| format!("e2fsck: {fault}"))?;
+    let (written, _) = rewritten(image)?;
+    fsck.recovered(&written).map(drop).map_err(|fault| format!("behind ironmap: {fault}"))
+}
+
+/// A recovery to the device shows the same when it is complete, and can itself be cut anywhere.
+fn interrupted(image: &Ram, seen: &Tree, plan: Plan, counts: &Counts) -> Verdict {
+    let (written, log) = rewritten(image)?;
+    same(&look(&written)?.0, seen).map_err(|fault| format!("opened for writing: {fault}"))?;
+    let mut crashes = Crashes::new(image, log).with_atomic(SUPERBLOCK);
+    for name in crashes.names(0, plan.random) {
+        count(&counts.interrupted);
+        let found = look(&crashes.state(name)).and_then(|(tree, _)| same(&tree, seen));
+        found.map_err(|fault| format!("recovery interrupted, state {name}: {fault}"))?;
+    }
+    Ok(())
+}
+
+fn count(counter: &AtomicUsize) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether a volume shows what another way of recovery shows.
+fn same(tree: &Tree, expected: &Tree) -> Verdict {
+    let differs = |path: &&String| tree.get(*path) != expected.get(*path);
+    match tree.keys().chain(expected.keys()).find(differs) {
+        None => Ok(()),
+        Some(path) => Err(format!("{path} is not the same")),
+    }
+}
+
+/// The volume recovered to the device and closed, and what that did to the device.
+fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
+    let device = Arc::new(image.snapshot());
+    let record = Arc::new(Record::new(device.clone()));
+    let clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
+    let volume = Volume::writable_on(record.clone(), clock);
+    let closed = volume.and_then(|volume| volume.close());
+    closed.map_err(|error| format!("opened for writing: {error}"))?;
+    Ok((device.snapshot(), record.log()))
 }
 
 /// What is on a volume, and whether its journal was recovered for that. Nothing is written.

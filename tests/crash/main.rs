@@ -27,9 +27,9 @@ fn plan() -> (Plan, usize) {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {
             let states = states.parse().expect("IRONMAP_CRASH_STATES: a number");
-            (Plan { random: 6, limit: 1500, fsck_one_in: 1 }, states)
+            (Plan { random: 6, limit: 1500, fsck_one_in: 1, interrupt_one_in: 10 }, states)
         }
-        Err(_) => (Plan { random: 2, limit: 400, fsck_one_in: 20 }, 1000),
+        Err(_) => (Plan { random: 2, limit: 200, fsck_one_in: 20, interrupt_one_in: 50 }, 1000),
     }
 }
 
