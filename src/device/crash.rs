@@ -440,7 +440,7 @@ mod tests {
     fn limits_are_those_of_the_base() {
         let limits =
             crate::device::Limits { volatile_cache: false, logical_block: 4096, ..Ram::LIMITS };
-        let base = Ram::with_limits(SECTORS * SECTOR as u64, limits);
+        let base = Ram::new(SECTORS * SECTOR as u64).with_limits(limits);
         let log = [write(0, 8, 1, false), end(0), write(8, 16, 2, false)].into_iter().collect();
         let mut crashes = Crashes::new(&base, log);
         for name in crashes.names(0, 20) {

@@ -14,6 +14,7 @@ use ironmap::units::DevOffset;
 
 use crate::fsck::Fsck;
 use crate::history::History;
+use crate::kernel;
 use crate::seen::{Tree, tree};
 
 /// Processors are shared with other tests.
@@ -46,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) fsck_one_in: usize,
     /// The recovery of one state in so many is cut in turn.
     pub(crate) interrupt_one_in: usize,
+    /// One state in so many is mounted by the kernel, which takes root.
+    pub(crate) mount_one_in: Option<usize>,
 }
 
 /// What a campaign has looked at.
@@ -54,17 +57,33 @@ pub(crate) struct Counts {
     pub(crate) states: AtomicUsize,
     pub(crate) recovered: AtomicUsize,
     pub(crate) fsck: AtomicUsize,
+    pub(crate) mounted: AtomicUsize,
     /// States of interrupted recoveries.
     pub(crate) interrupted: AtomicUsize,
 }
 
 impl Case {
+    /// Fails the test at a state that breaks a rule. It is kept as an image to look at.
+    pub(crate) fn assert_holds(&self, seed: u64, plan: Plan, counts: &Counts) {
+        if let Err((state, fault)) = self.check(seed, plan, counts) {
+            let image = self.crashes().state(state);
+            let under_way = self.history.ops.get(self.returned(state));
+            let kept = keep(&self.name, state, &image);
+            panic!("{}, state {state}, during {under_way:?}: {fault}\nkept as {kept}", self.name);
+        }
+    }
+
     /// Looks at states of the workload's log, as many as the plan allows.
     ///
     /// # Errors
-    /// The first state that breaks a rule, by its name, and what is wrong. It is kept as an image to look at.
-    pub(crate) fn check(&self, seed: u64, plan: Plan, counts: &Counts) -> Verdict {
-        let all = Crashes::new(&self.base, self.log.clone()).names(seed, plan.random);
+    /// The first state that breaks a rule, and what is wrong.
+    pub(crate) fn check(
+        &self,
+        seed: u64,
+        plan: Plan,
+        counts: &Counts,
+    ) -> Result<(), (CrashState, String)> {
+        let all = self.crashes().names(seed, plan.random);
         let stride = all.len().div_ceil(plan.limit).max(1);
         let names: Vec<_> = all.into_iter().skip(seed as usize % stride).step_by(stride).collect();
         std::thread::scope(|scope| {
@@ -75,30 +94,40 @@ impl Case {
         })
     }
 
-    fn check_states(&self, names: &[CrashState], plan: Plan, counts: &Counts) -> Verdict {
-        let crashes = Crashes::new(&self.base, self.log.clone());
-        let mut crashes = crashes.with_atomic(SUPERBLOCK);
-        let fsck = Fsck::new();
+    fn check_states(
+        &self,
+        names: &[CrashState],
+        plan: Plan,
+        counts: &Counts,
+    ) -> Result<(), (CrashState, String)> {
+        let (mut crashes, fsck) = (self.crashes(), Fsck::new());
         for (index, name) in names.iter().enumerate() {
             let image = crashes.state(*name);
-            let returned = self.log.marks(name.cut).max().unwrap_or(0) as usize;
-            let checked = self.check_state(&image, returned, counts).and_then(|seen| {
+            let checked = self.check_state(&image, self.returned(*name), counts);
+            let checked = checked.and_then(|seen| {
                 if index.is_multiple_of(plan.fsck_one_in) {
                     by_e2fsck(&image, &seen, &fsck, counts)?;
                 }
                 if index.is_multiple_of(plan.interrupt_one_in) {
                     interrupted(&image, &seen, plan, counts)?;
                 }
+                if plan.mount_one_in.is_some_and(|one_in| index.is_multiple_of(one_in)) {
+                    by_kernel(&image, &seen, counts)?;
+                }
                 Ok(())
             });
-            checked.map_err(|fault| {
-                let kept = keep(&self.name, *name, &image);
-                let under_way = self.history.ops.get(returned);
-                let what = format!("{}, state {name}, during {under_way:?}", self.name);
-                format!("{what}: {fault}\nkept as {}", kept.display())
-            })?;
+            checked.map_err(|fault| (*name, fault))?;
         }
         Ok(())
+    }
+
+    pub(crate) fn crashes(&self) -> Crashes {
+        Crashes::new(&self.base, self.log.clone()).with_atomic(SUPERBLOCK)
+    }
+
+    /// How many operations had returned in a state.
+    fn returned(&self, state: CrashState) -> usize {
+        self.log.marks(state.cut).max().unwrap_or(0) as usize
     }
 
     /// What ironmap sees of it, with nothing written.
@@ -119,6 +148,15 @@ fn by_e2fsck(image: &Ram, seen: &Tree, fsck: &Fsck, counts: &Counts) -> Verdict 
     fsck.recovered(&written).map(drop).map_err(|fault| format!("behind ironmap: {fault}"))
 }
 
+/// The kernel recovers the same, and shows it of what ironmap has recovered.
+fn by_kernel(image: &Ram, seen: &Tree, counts: &Counts) -> Verdict {
+    count(&counts.mounted);
+    same(&kernel::look(image)?, seen).map_err(|fault| format!("the kernel: {fault}"))?;
+    let (written, _) = rewritten(image)?;
+    same(&kernel::look(&written)?, seen)
+        .map_err(|fault| format!("the kernel, behind ironmap: {fault}"))
+}
+
 /// A recovery to the device shows the same when it is complete, and can itself be cut anywhere.
 fn interrupted(image: &Ram, seen: &Tree, plan: Plan, counts: &Counts) -> Verdict {
     let (written, log) = rewritten(image)?;
@@ -137,7 +175,7 @@ fn count(counter: &AtomicUsize) {
 }
 
 /// Whether a volume shows what another way of recovery shows.
-fn same(tree: &Tree, expected: &Tree) -> Verdict {
+pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     let differs = |path: &&String| tree.get(*path) != expected.get(*path);
     match tree.keys().chain(expected.keys()).find(differs) {
         None => Ok(()),
@@ -164,9 +202,9 @@ pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     Ok((tree, recovered))
 }
 
-fn keep(case: &str, state: CrashState, image: &Ram) -> PathBuf {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let path = dir.join(format!("crash-{case}-{state}.img").replace([' ', ':', ','], "-"));
+fn keep(case: &str, state: CrashState, image: &Ram) -> String {
+    let name = format!("crash-{case}-{state}.img").replace([' ', ':', ','], "-");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     image.store(&File::create(&path).expect("a file")).expect("store the image");
-    path
+    path.display().to_string()
 }

@@ -7,6 +7,7 @@
 mod common;
 
 mod campaign;
+mod faults;
 mod fsck;
 mod generator;
 mod history;
@@ -24,12 +25,31 @@ use ironmap::device::Entry;
 
 /// What of a workload's states is looked at, and how many states in all.
 fn plan() -> (Plan, usize) {
+    let root = Need::Root.missing().is_none();
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {
             let states = states.parse().expect("IRONMAP_CRASH_STATES: a number");
-            (Plan { random: 6, limit: 1500, fsck_one_in: 1, interrupt_one_in: 10 }, states)
+            (
+                Plan {
+                    random: 6,
+                    limit: 1500,
+                    fsck_one_in: 1,
+                    interrupt_one_in: 10,
+                    mount_one_in: root.then_some(20),
+                },
+                states,
+            )
         }
-        Err(_) => (Plan { random: 2, limit: 200, fsck_one_in: 20, interrupt_one_in: 50 }, 1000),
+        Err(_) => (
+            Plan {
+                random: 2,
+                limit: 200,
+                fsck_one_in: 20,
+                interrupt_one_in: 50,
+                mount_one_in: root.then_some(50),
+            },
+            1000,
+        ),
     }
 }
 
@@ -63,9 +83,7 @@ fn what_the_kernel_leaves_is_recovered() {
     let (plan, states) = plan();
     let (counts, start) = (Counts::default(), Instant::now());
     for (seed, layout) in (0..).zip(KERNEL.into_iter().cycle()) {
-        by_kernel(seed, layout)
-            .check(seed, plan, &counts)
-            .unwrap_or_else(|fault| panic!("{fault}"));
+        by_kernel(seed, layout).assert_holds(seed, plan, &counts);
         if counts.states.load(Ordering::Relaxed) >= states && seed >= KERNEL.len() as u64 {
             break;
         }
@@ -80,7 +98,7 @@ fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("losetup")]);
     let (plan, _) = plan();
     let layout = ("-t ext4 -b 1024 -J size=1", "nodelalloc,data=writeback,dioread_lock");
-    let check = |case: Case, seed| case.check(seed, plan, &Counts::default()).err();
+    let check = |case: Case, seed| Some(case.check(seed, plan, &Counts::default()).err()?.1);
     let stale = (0..50).find_map(|seed| check(by_kernel(seed, layout), seed));
     assert!(
         stale.as_ref().is_some_and(|fault| fault.contains("what free space held")),

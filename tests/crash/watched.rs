@@ -13,7 +13,7 @@ use ironmap::device::Device;
 use ironmap::units::DevOffset;
 use rustix::mount::{MountFlags, mount};
 
-use crate::common::command::output;
+use crate::common::mounted::unmount;
 
 /// The largest write that is asked for in one piece.
 const MAX_WRITE: u32 = 1 << 20;
@@ -61,9 +61,9 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // A loop device that was detached lets its file go a moment later. Each try starts a process, which takes a millisecond.
-        let gone = (0..500).any(|_| output("umount", &[&self.path]).status.success());
-        if let Some(server) = self.server.take().filter(|_| gone) {
+        if unmount(&self.path)
+            && let Some(server) = self.server.take()
+        {
             let _ = server.join();
         }
     }
