@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use super::sim::mix;
@@ -51,6 +52,8 @@ impl FromStr for CrashState {
 pub struct Crashes {
     base: Ram,
     log: Log,
+    /// In logical blocks.
+    atomic: Range<u64>,
     /// How far the log was followed for the last state, and the base with what no later entry can take back.
     fates: Fates,
     settled: Ram,
@@ -61,7 +64,16 @@ impl Crashes {
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
-        Self { base: base.snapshot(), log, fates, settled: base.snapshot() }
+        Self { base: base.snapshot(), log, atomic: 0..0, fates, settled: base.snapshot() }
+    }
+
+    /// The same for a device that never tears what it is given of a range: of a write to it all of that is there or nothing. What
+    /// there is to say for it: ext4's superblock has 1024 bytes and one checksum, and Linux does not mount a torn one.
+    #[must_use]
+    pub fn with_atomic(mut self, range: Range<DevOffset>) -> Self {
+        let unit = u64::from(self.base.limits().logical_block);
+        self.atomic = range.start.0 / unit..range.end.0.div_ceil(unit);
+        self
     }
 
     /// What was done to the device.
@@ -110,7 +122,7 @@ impl Crashes {
             match (request.fate, name.subset) {
                 (Fate::Durable, _) | (_, 1) => apply(&image, entry, |_| true),
                 (_, 0) => {}
-                _ => apply(&image, entry, some(seed, request.entry as u64)),
+                _ => apply(&image, entry, some(seed, request.entry as u64, &self.atomic)),
             }
         }
         image
@@ -119,14 +131,18 @@ impl Crashes {
 
 /// A random part of a request: mostly all of it or nothing, and now and then any of its sectors. Some states keep most requests
 /// and some few.
-fn some(state: u64, entry: u64) -> impl Fn(u64) -> bool {
+fn some(state: u64, entry: u64, atomic: &Range<u64>) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
     let torn = mix(seed, 1).is_multiple_of(4);
-    move |sector| if torn { mix(seed, 2 + sector).is_multiple_of(2) } else { kept }
+    move |sector| {
+        // What cannot be torn shares the fate of its first sector.
+        let sector = if atomic.contains(&sector) { atomic.start } else { sector };
+        if torn { mix(seed, 2 + sector).is_multiple_of(2) } else { kept }
+    }
 }
 
-/// Lets those sectors of a request reach an image that `kept` names, counted from the request's first.
+/// Lets those sectors of a request reach an image that `kept` names.
 fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     let (at, len) = match entry {
         Entry::Write { at, data, .. } => (*at, data.len() as u64),
@@ -134,11 +150,12 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         Entry::Flush | Entry::End { .. } | Entry::Mark(_) => return,
     };
     let unit = u64::from(image.limits().logical_block);
-    let sectors = len.div_ceil(unit);
+    let (first, sectors) = (at.0 / unit, len.div_ceil(unit));
     let mut from = 0;
     while from < sectors {
-        let reaches = kept(from);
-        let run = (from..sectors).take_while(|sector| kept(*sector) == reaches).count() as u64;
+        let reaches = kept(first.saturating_add(from));
+        let same = |sector: &u64| kept(first.saturating_add(*sector)) == reaches;
+        let run = (from..sectors).take_while(same).count() as u64;
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
@@ -377,6 +394,21 @@ mod tests {
         assert_eq!(states.len(), 8, "{states:?}");
     }
 
+    /// But not where the device promises more; the first sector of the write is the device's tenth.
+    #[test]
+    fn what_is_atomic_is_not_torn() {
+        let log = [write(10, 4, 7, false)].into_iter().collect();
+        let bytes = |sector: u64| DevOffset(sector * SECTOR as u64);
+        let mut crashes = Crashes::new(&base(), log).with_atomic(bytes(11)..bytes(13));
+        let states: BTreeSet<_> = crashes
+            .names(1, 200)
+            .into_iter()
+            .map(|name| sectors(&crashes.state(name))[10..14].to_vec())
+            .collect();
+        assert_eq!(states.len(), 8, "{states:?}");
+        assert!(states.iter().all(|sectors| sectors[1] == sectors[2]), "{states:?}");
+    }
+
     /// A state can be had again by its name alone, in any order.
     #[test]
     fn a_name_gives_its_state_again() {
@@ -408,7 +440,7 @@ mod tests {
     fn limits_are_those_of_the_base() {
         let limits =
             crate::device::Limits { volatile_cache: false, logical_block: 4096, ..Ram::LIMITS };
-        let base = Ram::with_limits(SECTORS * SECTOR as u64, limits);
+        let base = Ram::new(SECTORS * SECTOR as u64).with_limits(limits);
         let log = [write(0, 8, 1, false), end(0), write(8, 16, 2, false)].into_iter().collect();
         let mut crashes = Crashes::new(&base, log);
         for name in crashes.names(0, 20) {

@@ -49,14 +49,7 @@ impl Ram {
     /// A device of `size` bytes with [`LIMITS`](Self::LIMITS), all zeros.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self::with_limits(size, Self::LIMITS)
-    }
-
-    /// The same with limits of the caller's.
-    #[must_use]
-    pub fn with_limits(size: u64, limits: Limits) -> Self {
-        let chunks = vec![None; size.div_ceil(CHUNK as u64) as usize];
-        Self::of(limits, size, chunks)
+        Self::of(Self::LIMITS, size, vec![None; size.div_ceil(CHUNK as u64) as usize])
     }
 
     /// A device that holds an image, as large as it is.
@@ -76,10 +69,16 @@ impl Ram {
         Self { content: Arc::new(Content { limits, size, chunks: RwLock::new(chunks) }) }
     }
 
+    /// A device of its own that holds the same, with other limits.
+    #[must_use]
+    pub fn with_limits(&self, limits: Limits) -> Self {
+        Self::of(limits, self.content.size, self.content.read_chunks().clone())
+    }
+
     /// A device of its own that holds what this one holds now. They share memory until one of them is written.
     #[must_use]
     pub fn snapshot(&self) -> Self {
-        Self::of(self.content.limits, self.content.size, self.content.read_chunks().clone())
+        self.with_limits(self.content.limits)
     }
 
     /// Writes bytes at any alignment, as no device would.
@@ -340,7 +339,7 @@ mod tests {
     #[test]
     fn what_a_block_device_would_refuse_is_refused() {
         let limits = Limits { logical_block: 4096, dma_align: 512, ..Ram::LIMITS };
-        let ram = Ram::with_limits(8192, limits);
+        let ram = Ram::new(8192).with_limits(limits);
         for (at, len) in [(512, 4096), (0, 512), (8192, 4096), (u64::MAX - 4095, 4096)] {
             assert_eq!(write(&ram, at, 1, len).unwrap_err().kind(), ErrorKind::InvalidInput);
         }

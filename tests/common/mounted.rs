@@ -152,11 +152,13 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A program that used io_uring lets its files go a moment after its end.
-        for _ in 0..500 {
-            if output("umount", &[&self.mount]).status.success() {
-                break;
-            }
-        }
+        unmount(&self.mount);
     }
+}
+
+/// Unmounts what may be in use for a moment longer: a program that used io_uring lets its files go after its end, one that is
+/// about to be started by another thread has all of ours, and a loop device has its file until it is gone.
+pub(crate) fn unmount(dir: &Path) -> bool {
+    // Each try starts a process, which takes a millisecond.
+    (0..500).any(|_| output("umount", &[dir]).status.success())
 }

@@ -1,0 +1,59 @@
+//! Devices that fail at one request: whoever asked hears of it, and nothing that was promised is lost.
+
+use std::sync::Arc;
+
+use ironmap::device::{Faults, Limits, Ram, Sim};
+use ironmap::fs::ext4::Clock;
+use ironmap::{Errno, ErrorKind, Volume};
+
+use crate::campaign::{look, same};
+use crate::common::skip::Need;
+use crate::fsck::Fsck;
+use crate::{KERNEL, by_kernel, require};
+
+/// Opens a volume for writing, and closes it, on a device with faults; how many requests there were.
+fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u64) {
+    let sim = Arc::new(Sim::new(device.clone(), faults));
+    let volume = Volume::writable_on(sim.clone(), Clock::System);
+    (volume.and_then(|volume| volume.close()), sim.requests())
+}
+
+/// An error at any one request of a recovery is the error of who opens or closes the volume, and the next recovery completes it.
+#[test]
+fn a_recovery_that_meets_an_error_can_be_repeated() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let fsck = Fsck::new();
+    for (seed, layout) in (0..).zip(KERNEL) {
+        let case = by_kernel(seed, layout);
+        let mut crashes = case.crashes();
+        let names = crashes.names(seed, 0);
+        // In the middle, with everything that was written.
+        let image = crashes.state(names[names.len() / 2]);
+        // No superblock is torn: see `campaign::SUPERBLOCK`.
+        let image = image.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
+        let (seen, _) = look(&image).unwrap();
+        let (result, requests) = open_and_close(&Arc::new(image.snapshot()), Faults::default());
+        result.unwrap();
+        assert!(requests > 20, "{}: {requests} requests", case.name);
+        for fail_at in 0..requests {
+            let errno = [Errno::EIO, Errno::ENOSPC][fail_at as usize % 2];
+            let faults = Faults {
+                seed,
+                fail_at: Some(fail_at),
+                errno: Some(errno),
+                torn: true,
+                ..Faults::default()
+            };
+            let what = format!("{}, request {fail_at} of {requests}", case.name);
+            let device = Arc::new(image.snapshot());
+            let (result, _) = open_and_close(&device, faults);
+            let error = result.expect_err(&what);
+            assert_eq!(error.kind(), ErrorKind::Io(errno), "{what}: {error}");
+            let found = look(&device).and_then(|(tree, _)| same(&tree, &seen));
+            found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            if fail_at % 8 == 0 {
+                fsck.recovered(&device).unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            }
+        }
+    }
+}

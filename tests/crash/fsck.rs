@@ -1,0 +1,70 @@
+//! e2fsck as the judge of an image: it may recover the journal, and then has nothing to repair.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use ironmap::device::Ram;
+use tempfile::TempDir;
+
+use crate::common::command::{failure, output};
+use crate::common::image::scratch_in;
+
+/// A place in memory for the images, one after the other.
+pub(crate) struct Fsck {
+    dir: TempDir,
+}
+
+impl Fsck {
+    pub(crate) fn new() -> Self {
+        Self { dir: scratch_in(Path::new("/dev/shm")) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// The volume as e2fsck's recovery leaves it; what it found wrong where it had to repair more than that.
+    pub(crate) fn recovered(&self, image: &Ram) -> Result<Ram, String> {
+        image.store(&File::create(self.path()).expect("a file")).expect("store the image");
+        let said = self.run("-fy")?;
+        if let Some(repair) = repair(&said) {
+            return Err(format!("e2fsck repairs: {repair}\n{said}"));
+        }
+        self.run("-fn")?;
+        Ok(Ram::from_image(&std::fs::read(self.path()).expect("the image")))
+    }
+
+    fn run(&self, how: &str) -> Result<String, String> {
+        let path = self.path();
+        let args = [how.as_ref(), path.as_os_str()];
+        let result = output("e2fsck", &args);
+        let wanted = matches!((result.status.code(), how), (Some(0), _) | (Some(1), "-fy"));
+        if !wanted {
+            return Err(failure("e2fsck", &args, &result));
+        }
+        Ok(String::from_utf8_lossy(&result.stdout).into_owned())
+    }
+}
+
+/// What a volume in use may leave to whoever recovers it, because Linux does: the superblock's counts of free blocks and inodes
+/// are written when a volume is unmounted, and until then those of the groups are right; a flag says that it is in use. Of an
+/// orphan file e2fsck says that it holds orphans when it has just seen to them.
+const FORGIVEN: [&str; 4] = [
+    "Orphan file (inode ",
+    "Free blocks count wrong (",
+    "Free inodes count wrong (",
+    "Feature orphan_present is set but orphan file is clean.",
+];
+
+/// A repair that is none of recovery's. Of recovery and orphans e2fsck tells; what is wrong it says, and asks.
+fn repair(said: &str) -> Option<&str> {
+    let mut before = "";
+    for line in said.lines() {
+        let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong));
+        if line.contains("? yes") && !forgiven {
+            return Some(line);
+        }
+        before = line;
+    }
+    None
+}
