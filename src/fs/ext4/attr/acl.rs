@@ -108,10 +108,10 @@ impl Ext4 {
         } else {
             self.put(h, inode, &ACCESS, &acl.stored(), SetXattr::Any)?;
         }
-        let (mode, changed) = (acl.apply(inode.stat().mode), Some(h.now()));
+        let (mode, now) = (acl.apply(inode.stat().mode), h.now());
         self.update_inode(h, inode.number, |inode| {
             inode.set_mode(mode)?;
-            inode.set_times(&Times { changed, ..Times::default() })
+            inode.set_times(&Times::changed(now))
         })
     }
 

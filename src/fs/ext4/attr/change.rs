@@ -14,9 +14,6 @@ use super::name::Name;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FsBlock, InodeNo};
 
-/// In how many groups the blocks of one value lie at most, as a rule.
-const VALUE_GROUPS: u32 = 16;
-
 /// What setting an attribute does with one that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
@@ -84,10 +81,11 @@ impl Ext4 {
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         let block = inode.read_xattr_block()?;
         let mut lists = Lists::new(inode, block.as_ref())?;
+        let credits = self.xattr_credits(inode);
         if let Some((_, number)) = &block {
             // Others that share the block keep its values.
             if !self.is_shared(*number)? {
-                self.drop_values(h, inode, &mut lists, Home::Block)?;
+                self.drop_values(h, inode, &mut lists, Home::Block, credits)?;
             }
             self.release_xattr_block(h, inode, *number, &lists.values_of_block())?;
             let charged = lists.charged();
@@ -99,23 +97,22 @@ impl Ext4 {
                 raw.set_xattr_block(None)
             })?;
         }
-        self.drop_values(h, inode, &mut lists, Home::Inode)
+        self.drop_values(h, inode, &mut lists, Home::Inode, credits)
     }
 
     /// How many blocks a change of attributes may change.
     pub(crate) fn xattr_credits(&self, inode: &Inode) -> u32 {
         // The inode, the old and the new block, each with bitmap and descriptor, and the superblock.
-        let mut credits = 8;
-        let sb = &self.superblock;
-        if sb.incompat.contains(Incompat::EA_INODE) {
-            let block = inode.read_xattr_block().ok().flatten();
-            let lists = Lists::new(inode, block.as_ref());
-            let values = lists.map_or(0, |lists| lists.value_inodes()) as u32;
-            let blocks = sb.block_size.blocks_for(MAX_VALUE as u64) as u32;
-            // A new value with its map, and an old one, in a few groups; the inodes of those that a new block shares with the old one.
-            credits += blocks + 4 * sb.groups.min(VALUE_GROUPS) + 8 + values;
+        let credits = 8;
+        if !self.superblock.incompat.contains(Incompat::EA_INODE) {
+            return credits;
         }
-        credits
+        let block = inode.read_xattr_block().ok().flatten();
+        let lists = Lists::new(inode, block.as_ref());
+        // A new value, an old one, and the inodes of those that a new block shares with the old one.
+        let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
+        let credits = credits + self.value_credits() + shared;
+        self.writing().map_or(credits, |writing| credits.min(writing.transactions.limit()))
     }
 
     /// Sets an attribute whose value has the form on disk.
@@ -205,11 +202,11 @@ impl Ext4 {
         let clusters = i64::from(block.is_some()) - i64::from(inode.xattr_block.is_some());
         let blocks = clusters * i64::from(self.superblock.cluster_blocks);
         let change = lists.charged() - charged + blocks;
-        let changed = Some(h.now());
+        let now = h.now();
         self.update_inode(h, inode.number, |raw| {
             raw.add_blocks(&self.superblock, change)?;
             raw.set_xattr_block(block)?;
-            raw.set_times(&Times { changed, ..Times::default() })?;
+            raw.set_times(&Times::changed(now))?;
             set_area(raw, area.as_deref());
             Ok(())
         })?;
@@ -253,15 +250,19 @@ impl Ext4 {
         Ok(Some(new))
     }
 
-    /// Drops the large values of a list one by one, each with what refers to it.
+    /// Drops the large values of a list one by one, each with what refers to it; `credits` is what one takes.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
         inode: &Inode,
         lists: &mut Lists<'_>,
         home: Home,
+        credits: u32,
     ) -> Result<()> {
         while let Some((value, blocks)) = lists.take_large(home) {
+            if h.credits_left() < credits {
+                h.renew(credits)?;
+            }
             if let (Home::Block, Some(block)) = (home, inode.xattr_block) {
                 self.rewrite_xattr_block(h, block, &lists.block()?)?;
             }
@@ -272,10 +273,6 @@ impl Ext4 {
                 Ok(())
             })?;
             self.drop_value(h, inode, value)?;
-            let credits = self.xattr_credits(inode);
-            if h.credits_left() < credits {
-                h.renew(credits)?;
-            }
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Ext4 {
         let mapped = self.superblock.incompat.contains(Incompat::EXTENTS);
         let mut flags = inode.flags - InodeFlags::INLINE_DATA;
         flags.set(InodeFlags::EXTENTS, mapped);
-        let changed = Some(h.now());
+        let now = h.now();
         self.update_inode(h, inode.number, |raw| {
             let i_block = raw.i_block()?;
             i_block.fill(0);
@@ -76,7 +76,7 @@ impl Ext4 {
                 i_block.copy_from_slice(&extent::empty_root());
             }
             raw.set_flags(flags)?;
-            raw.set_times(&Times { changed, ..Times::default() })?;
+            raw.set_times(&Times::changed(now))?;
             set_area(raw, area.as_deref());
             Ok(())
         })?;

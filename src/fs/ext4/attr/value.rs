@@ -5,13 +5,14 @@
 
 use super::super::Ext4;
 use super::super::alloc::Freed;
+use super::super::disk::extent::INIT_MAX_LEN;
 use super::super::inode::{Inode, InodeFlags};
 use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
-use super::super::xattr::value_checksum;
+use super::super::xattr::{MAX_VALUE, value_checksum};
 use super::create::{Body, NewInode};
 use super::fields::Times;
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::fs::Timestamp;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
@@ -22,6 +23,9 @@ const MODE: u32 = 0o100_600;
 /// The longest value that the format knows.
 const MOST: u64 = 16 << 20;
 
+/// In how many groups the blocks of one value lie at most, as a rule.
+const GROUPS: u32 = 8;
+
 /// A value that was given an inode.
 pub(super) struct Made {
     pub(super) number: InodeNo,
@@ -29,7 +33,19 @@ pub(super) struct Made {
 }
 
 impl Ext4 {
-    /// Gives a value, which is not empty, an inode that one attribute refers to.
+    /// How many blocks it may change to make a value and to drop another.
+    pub(super) fn value_credits(&self) -> u32 {
+        let sb = &self.superblock;
+        let blocks = sb.block_size.blocks_for(MAX_VALUE as u64) as u32;
+        // The inode and the two blocks that say so of it; bitmaps and descriptors; nodes of its map.
+        let making = blocks + 3 + 2 * sb.groups.min(GROUPS) + 4;
+        // Unmapping begins another transaction where fewer are left than it may take for the longest extents, and half a change of
+        // attributes must not be committed.
+        let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / sb.blocks_per_group);
+        making + dropping
+    }
+
+    /// Gives a value an inode that one attribute refers to.
     ///
     /// # Errors
     /// `NoSpace`, and then everything is as before.
@@ -41,22 +57,38 @@ impl Ext4 {
     ) -> Result<Made> {
         let checksum = value_checksum(&self.superblock, value);
         let number = self.allocate_inode(h, owner.number, false)?;
-        let made = self.fill_value(h, owner, number, value, checksum);
-        if made.is_err() {
-            self.free_inode(h, number, false)?;
+        let runs = match self.allocate_runs(h, number, value) {
+            Ok(runs) => runs,
+            Err(error) => {
+                self.free_inode(h, number, false)?;
+                return Err(error);
+            }
+        };
+        self.init_value(h, owner, number)?;
+        let count = self.superblock.block_size.blocks_for(value.len() as u64) as u32;
+        if let Err((error, mapped)) = self.map_runs(h, owner, number, &runs, count) {
+            // Nothing was written to the blocks yet.
+            for (start, len) in &runs[mapped..] {
+                self.free_blocks(h, *start, u64::from(*len), Freed::Data)?;
+            }
+            self.free_value(h, &owner.fs.inode(number)?)?;
+            return Err(error);
         }
-        made.map(|()| Made { number, checksum })
+        let blocks = runs.iter().flat_map(|(start, len)| start.0..start.0 + u64::from(*len));
+        for (block, part) in blocks.zip(value.chunks(self.superblock.block_size.bytes())) {
+            h.create(FsBlock(block), |bytes| bytes[..part.len()].copy_from_slice(part))?;
+        }
+        self.update_inode(h, number, |inode| {
+            let seconds = i64::from(checksum as i32);
+            let accessed = Some(Timestamp { seconds, nanoseconds: 0 });
+            inode.set_size(value.len() as u64)?;
+            inode.set_times(&Times { accessed, ..Times::default() })?;
+            set_references(inode, 1)
+        })?;
+        Ok(Made { number, checksum })
     }
 
-    fn fill_value(
-        &self,
-        h: &mut Handle<'_>,
-        owner: &Inode,
-        number: InodeNo,
-        value: &[u8],
-        checksum: u32,
-    ) -> Result<()> {
-        let runs = self.allocate_runs(h, number, value)?;
+    fn init_value(&self, h: &mut Handle<'_>, owner: &Inode, number: InodeNo) -> Result<()> {
         let stat = owner.stat();
         let new = NewInode {
             mode: MODE,
@@ -70,34 +102,29 @@ impl Ext4 {
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,
         };
-        self.init_inode(h, number, &new)?;
+        self.init_inode(h, number, &new)
+    }
+
+    /// Maps the first `count` blocks of these runs, one run behind the other; if one fails, says how many were mapped.
+    fn map_runs(
+        &self,
+        h: &mut Handle<'_>,
+        owner: &Inode,
+        number: InodeNo,
+        runs: &[(FsBlock, u32)],
+        count: u32,
+    ) -> Result<(), (Error, usize)> {
         let mut first = FileBlock(0);
-        for (start, len) in &runs {
-            let inode = owner.fs.inode(number)?;
-            let (start, len, state) = (*start, *len, ExtentState::Written);
-            let mapped = self.map_extent(h, &inode, Extent { first, start, len, state });
-            if mapped.is_err() {
-                // Nothing was written to the blocks, and the inode goes too.
-                self.unmap_value(h, &owner.fs.inode(number)?)?;
-                for (start, len) in runs.iter().skip_while(|run| run.0 != start) {
-                    self.free_blocks(h, *start, u64::from(*len), Freed::Data)?;
-                }
-                return mapped;
-            }
-            first.0 += u64::from(len);
+        let mut left = count;
+        for (at, (start, len)) in runs.iter().enumerate() {
+            // Of a cluster the last blocks may be left over.
+            let (start, len, state) = (*start, left.min(*len), ExtentState::Written);
+            let extent = Extent { first, start, len, state };
+            let inode = owner.fs.inode(number).map_err(|error| (error, at))?;
+            self.map_extent(h, &inode, extent).map_err(|error| (error, at))?;
+            (first, left) = (extent.end(), left - len);
         }
-        let blocks =
-            runs.iter().flat_map(|(start, len)| (start.0..start.0 + u64::from(*len)).map(FsBlock));
-        for (block, part) in blocks.zip(value.chunks(self.superblock.block_size.bytes())) {
-            h.create(block, |bytes| bytes[..part.len()].copy_from_slice(part))?;
-        }
-        self.update_inode(h, number, |inode| {
-            let stamp =
-                |seconds: u32| Some(Timestamp { seconds: (seconds as i32).into(), nanoseconds: 0 });
-            inode.set_size(value.len() as u64)?;
-            inode.set_times(&Times { accessed: stamp(checksum), ..Times::default() })?;
-            set_references(inode, 1)
-        })
+        Ok(())
     }
 
     /// Blocks for a value, in as many runs as it takes; none if they do not suffice.
@@ -113,8 +140,7 @@ impl Ext4 {
         while left > 0 {
             match self.allocate_blocks(h, goal, left) {
                 Ok((start, len)) => {
-                    // Of a cluster the last blocks may be left over.
-                    runs.push((start, len.min(left)));
+                    runs.push((start, len));
                     left = left.saturating_sub(len);
                     goal = FsBlock(start.0 + u64::from(len));
                 }
@@ -153,20 +179,10 @@ impl Ext4 {
             set_references(inode, left)?;
             Ok(left == 0)
         })?;
-        if !last {
-            return Ok(());
-        }
-        self.unmap_value(h, &value)?;
-        let now = h.now().seconds as u32;
-        self.update_inode(h, number, |inode| {
-            inode.set_links(0)?;
-            inode.set_size(0)?;
-            inode.set_dtime(now)
-        })?;
-        self.free_inode(h, number, false)
+        if last { self.free_value(h, &value) } else { Ok(()) }
     }
 
-    fn unmap_value(&self, h: &mut Handle<'_>, value: &Inode) -> Result<()> {
+    fn free_value(&self, h: &mut Handle<'_>, value: &Inode) -> Result<()> {
         // What the journal holds of these blocks must not come back over the data of who gets them next.
         let count = self.superblock.block_size.blocks_for(value.size.min(MOST));
         for block in (0..count).map(FileBlock) {
@@ -174,7 +190,14 @@ impl Ext4 {
                 h.forget(block);
             }
         }
-        self.unmap_range(h, value, FileBlock(0)..FileBlock(u64::from(u32::MAX)))
+        self.unmap_range(h, value, FileBlock(0)..FileBlock(u64::from(u32::MAX)))?;
+        let now = h.now().seconds as u32;
+        self.update_inode(h, value.number, |inode| {
+            inode.set_links(0)?;
+            inode.set_size(0)?;
+            inode.set_dtime(now)
+        })?;
+        self.free_inode(h, value.number, false)
     }
 }
 
@@ -193,7 +216,7 @@ fn references(inode: &mut InodeMut<'_>) -> Result<u64> {
 
 fn set_references(inode: &mut InodeMut<'_>, count: u64) -> Result<()> {
     let high = Timestamp { seconds: ((count >> 32) as i32).into(), nanoseconds: 0 };
-    inode.set_times(&Times { changed: Some(high), ..Times::default() })?;
+    inode.set_times(&Times::changed(high))?;
     inode.fields()?.i_version_lo.set(count as u32);
     Ok(())
 }

@@ -61,6 +61,23 @@ impl Image {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
     }
 
+    /// As it stands now.
+    pub(super) fn copy(&self) -> Self {
+        let copy = Self { dir: tempfile::tempdir().unwrap() };
+        std::fs::copy(self.path(), copy.path()).unwrap();
+        copy
+    }
+
+    /// Lets e2fsck replay the journal.
+    pub(super) fn recover(&self) {
+        let out = Command::new("e2fsck").arg("-fy").arg(self.path()).output().unwrap();
+        assert!(
+            matches!(out.status.code(), Some(0 | 1)),
+            "{}",
+            String::from_utf8_lossy(&out.stdout)
+        );
+    }
+
     /// The kernel mounts it; `None` for who may not.
     pub(super) fn mount(&self) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {

@@ -4,4 +4,5 @@ mod acls;
 mod fields;
 mod image;
 mod inline;
+mod room;
 mod xattrs;
