@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::casefold::Wanted;
 use super::checksum::crc32c_raw;
-use super::dir::{Area, Found, Home};
+use super::dir_block::{Area, Found, Home};
 use super::disk::dir::{
     DX_BLOCK_MASK, DX_NODE_COUNT_OFFSET, DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxCount,
     RawDxEntry, RawDxRootInfo, RawDxTail,

@@ -1,6 +1,6 @@
 //! Small files whose content lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`.
 
-use super::dir::Area;
+use super::dir_block::Area;
 use super::inode::{Inode, InodeFlags};
 use crate::error::{Place, Result};
 use crate::units::{FilePos, InodeNo};

@@ -9,6 +9,7 @@ mod blocks;
 mod casefold;
 mod checksum;
 mod dir;
+mod dir_block;
 mod dirty;
 mod disk;
 mod extent;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use zerocopy::IntoBytes;
 
 use super::super::Ext4;
-use super::super::dir::{Area, HEADER, Spot, raw_record_length};
+use super::super::dir_block::{Area, HEADER, Spot, raw_record_length};
 use super::super::disk::dir::RawDirEntry;
 use super::super::features::Incompat;
 use crate::error::{Error, Result};

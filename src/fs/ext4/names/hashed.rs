@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::Ext4;
 use super::super::casefold::Wanted;
-use super::super::dir::{Area, HEADER, Home, raw_record_length};
+use super::super::dir_block::{Area, HEADER, Home, raw_record_length};
 use super::super::disk::dir::{
     DX_NODE_COUNT_OFFSET, DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDirEntry, RawDxCount,
     RawDxEntry, RawDxRootInfo,

@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes;
 
 use super::super::Ext4;
-use super::super::dir::Area;
+use super::super::dir_block::Area;
 use super::super::disk::dir::{DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxRootInfo};
 use super::super::hash::HashVersion;
 use super::super::inode::{Inode, InodeFlags};

@@ -4,10 +4,8 @@ use super::super::{ADD_CREDITS, CHANGE_CREDITS};
 use super::volume::{Image, Volume};
 use crate::ErrorKind;
 use crate::fs::FileType;
+use crate::fs::ext4::ROOT;
 use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::attr::{Body, NewInode};
-use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{InodeFlags, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
 /// A new directory is one for e2fsck too: inline where the volume has such, else with one block, with every size of the inode.
@@ -22,46 +20,20 @@ fn a_new_directory_has_its_two_entries() {
         ("-t ext4 -b 1024 -O inline_data,casefold -E encoding=utf8 -I 1024", true),
     ] {
         let volume = Volume::new("64M", options);
-        let (fs, root) = (&volume.fs, volume.fs.inode(ROOT).unwrap());
-        let parent = volume.dir();
-        let make = |h: &mut Handle<'_>, name: &[u8]| {
-            let number = fs.allocate_inode(h, volume.dir, true)?;
-            let new = NewInode {
-                mode: 0o040_755,
-                uid: 0,
-                gid: 0,
-                links: 2,
-                flags: InodeFlags::empty(),
-                time: crate::fs::Timestamp::default(),
-                generation: 77,
-                project: 0,
-                body: Body::Mapped,
-            };
-            fs.init_inode(h, number, &new)?;
-            fs.init_directory(h, number, volume.dir)?;
-            fs.add_entry(h, &parent, name, number, FileType::Directory)?;
-            fs.update_inode(h, volume.dir, |raw| raw.set_links(3))?;
-            crate::Result::Ok(number)
-        };
-        let number = fs.transact(ADD_CREDITS + 20, |h| make(h, b"new")).unwrap();
-        let new = volume.dir().lookup(b"new").unwrap();
+        let fs = &volume.fs;
+        let number = volume.make_directory(b"new");
+        let new = fs.inode(ROOT).unwrap().lookup(b"new").unwrap();
         assert_eq!(new.number(), number);
         assert_eq!(new.has_inline_data(), inline, "{options}");
         assert!(fs.is_empty_directory(&new).unwrap());
-        assert!(!fs.is_empty_directory(&volume.dir()).unwrap());
-        assert_eq!(new.lookup(b"..").unwrap().number(), volume.dir);
+        assert!(!fs.is_empty_directory(&fs.inode(ROOT).unwrap()).unwrap());
         assert_eq!(new.read_dir().unwrap().count(), 2);
         // Its parent can be another one.
-        let set = |parent| {
+        for parent in [volume.dir, ROOT] {
             let new = fs.inode(number).unwrap();
-            fs.transact(CHANGE_CREDITS, |h| {
-                fs.set_entry(h, &new, b"..", parent, FileType::Directory)
-            })
-            .unwrap();
+            volume.set_parent(&new, parent);
             assert_eq!(fs.inode(number).unwrap().lookup(b"..").unwrap().number(), parent);
-        };
-        set(root.number());
-        set(volume.dir);
+        }
         fs.close().unwrap();
         volume.image.fsck();
     }
@@ -77,13 +49,7 @@ fn the_parent_of_a_hashed_directory_can_change() {
         }
         assert!(volume.dir().is_hashed());
         for parent in [volume.file(0), ROOT] {
-            let dir = volume.dir();
-            volume
-                .fs
-                .transact(CHANGE_CREDITS, |h| {
-                    volume.fs.set_entry(h, &dir, b"..", parent, FileType::Directory)
-                })
-                .unwrap();
+            volume.set_parent(&volume.dir(), parent);
             assert_eq!(volume.dir().lookup(b"..").unwrap().number(), parent);
         }
         volume.finish();

@@ -29,7 +29,7 @@ fn name(number: usize) -> Vec<u8> {
     name
 }
 
-/// The kernel sees our names and finds each; then it removes some of them and adds others.
+/// The kernel sees our names and finds each; then it removes some of them and adds others. A directory `new` it fills and removes.
 fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
     image.mounted(|root| {
         let dir = root.join("dir");
@@ -41,6 +41,10 @@ fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usiz
             entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
         let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
         assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
+        // A directory that we have made.
+        let new = root.join("new");
+        fs::write(new.join("file"), "content").unwrap();
+        fs::remove_dir_all(&new).unwrap();
         let path = |name: &[u8]| dir.join(OsStr::from_bytes(name));
         for (name, file) in names.iter() {
             assert_eq!(inode(&path(name)), numbers[*file], "{}", name.escape_ascii());
@@ -89,6 +93,7 @@ fn the_kernel_and_we_change_the_same_directory() {
             for number in 0..count {
                 volume.add(&name(round * 10_000 + 5_000 + number), number % 2);
             }
+            volume.make_directory(b"new");
             names = volume.names.clone();
             image = volume.finish();
             kernels_turn(&image, &mut names, round);

@@ -10,8 +10,9 @@ use tempfile::TempDir;
 use super::super::{ADD_CREDITS, CHANGE_CREDITS};
 use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::{ErrorKind, Result};
-use crate::fs::FileType;
-use crate::fs::ext4::{Clock, Ext4, Follow, Inode};
+use crate::fs::ext4::attr::{Body, NewInode};
+use crate::fs::ext4::{Clock, Ext4, Follow, Inode, InodeFlags, ROOT};
+use crate::fs::{FileType, Timestamp};
 use crate::units::InodeNo;
 
 /// The files that names point to. None may have more than 65,000.
@@ -118,7 +119,9 @@ impl Volume {
     pub(super) fn try_add(&mut self, name: &[u8], file: usize) -> Result<()> {
         let (dir, target) = (self.dir(), self.files[file]);
         self.fs.transact(ADD_CREDITS, |h| {
-            self.fs.add_entry(h, &dir, name, target, FileType::Regular)
+            let added = self.fs.add_entry(h, &dir, name, target, FileType::Regular);
+            assert!(h.credits_left() > 0, "more blocks are changed than were asked for");
+            added
         })?;
         self.names.insert(name.to_vec(), file);
         Ok(())
@@ -127,6 +130,32 @@ impl Volume {
     pub(super) fn add(&mut self, name: &[u8], file: usize) {
         self.try_add(name, file).unwrap_or_else(|error| panic!("{}: {error}", name.escape_ascii()));
         assert_eq!(self.dir().lookup(name).unwrap().number(), self.files[file]);
+    }
+
+    /// Makes a directory beside the one that is changed.
+    pub(super) fn make_directory(&self, name: &[u8]) -> InodeNo {
+        let (fs, root) = (&self.fs, self.fs.inode(ROOT).unwrap());
+        let new = NewInode {
+            mode: 0o040_755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            flags: InodeFlags::empty(),
+            time: Timestamp::default(),
+            generation: 77,
+            project: 0,
+            body: Body::Mapped,
+        };
+        let links = root.stat().links as u16 + 1;
+        let made = fs.transact(2 * ADD_CREDITS, |h| {
+            let number = fs.allocate_inode(h, ROOT, true)?;
+            fs.init_inode(h, number, &new)?;
+            fs.init_directory(h, number, ROOT)?;
+            fs.add_entry(h, &root, name, number, FileType::Directory)?;
+            fs.update_inode(h, ROOT, |raw| raw.set_links(links))?;
+            Ok(number)
+        });
+        made.unwrap()
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
@@ -148,13 +177,20 @@ impl Volume {
         assert_eq!(self.dir().lookup(name).unwrap().number(), target);
     }
 
+    pub(super) fn set_parent(&self, dir: &Inode, parent: InodeNo) {
+        let set = self.fs.transact(CHANGE_CREDITS, |h| {
+            self.fs.set_entry(h, dir, b"..", parent, FileType::Directory)
+        });
+        set.unwrap();
+    }
+
     /// The directory lists the model's names and no others, and finds each.
     pub(super) fn assert_names(&self) {
         let dir = self.dir();
         let entries = dir.read_dir().unwrap().map(|entry| entry.unwrap());
         let mut listed: BTreeMap<_, _> = entries.map(|entry| (entry.name, entry.inode)).collect();
         assert_eq!(listed.remove(&b"."[..]), Some(self.dir));
-        assert_eq!(listed.remove(&b".."[..]), Some(crate::fs::ext4::ROOT));
+        assert_eq!(listed.remove(&b".."[..]), Some(ROOT));
         let expected = self.names.iter().map(|(name, file)| (name.clone(), self.files[*file]));
         assert!(listed == expected.collect(), "{} listed of {}", listed.len(), self.names.len());
         for (name, file) in &self.names {

@@ -1,0 +1,267 @@
+//! A block of directory entries, or a part of an inline directory: checked, searched and sealed.
+
+use zerocopy::FromBytes;
+
+use super::Ext4;
+use super::blocks::Block;
+use super::casefold::Wanted;
+use super::checksum::crc32c_raw;
+use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
+use super::features::Incompat;
+use super::inode::{Inode, InodeFlags};
+use super::superblock::Superblock;
+use crate::error::{Place, Result};
+use crate::fs::FileType;
+use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
+
+pub(super) const PLACE: Place = Place::new("directory entry");
+pub(super) const HEADER: usize = size_of::<RawDirEntry>();
+const TAIL: usize = size_of::<RawDirTail>();
+
+/// A stretch of entries that none of them crosses: a directory's block, or a part of an inline directory.
+pub(super) struct Area {
+    pub(super) bytes: AreaBytes,
+    /// Where the entries end; behind them stands at most the checksum.
+    pub(super) end: usize,
+    pub(super) home: Home,
+    pub(super) place: Place,
+}
+
+/// Where an area stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In this block of the directory, at this place of the volume.
+    Block(FileBlock, FsBlock),
+    /// In this [part](Inode::inline_dir_part) of an inline directory.
+    Inline(u64),
+}
+
+/// The bytes of an area.
+pub(super) enum AreaBytes {
+    Block(Block),
+    Inline(Vec<u8>),
+}
+
+impl std::ops::Deref for AreaBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => block,
+            Self::Inline(bytes) => bytes,
+        }
+    }
+}
+
+/// An entry in its area, checked.
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a [u8],
+    /// `None` in unused space.
+    pub(super) inode: Option<InodeNo>,
+    pub(super) file_type: Option<FileType>,
+    /// Where the next one begins.
+    pub(super) next: usize,
+}
+
+/// Where an entry stands in its area, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    pub(super) at: usize,
+    /// The entry before it.
+    pub(super) before: Option<usize>,
+    /// Where the next one begins.
+    pub(super) next: usize,
+    pub(super) inode: InodeNo,
+}
+
+/// The entry that a name was found to have.
+pub(super) struct Found {
+    pub(super) area: Area,
+    pub(super) spot: Spot,
+}
+
+impl Area {
+    /// The entries `.` and `..` of a directory that does not hold them itself.
+    pub(super) fn dots(dir: InodeNo, parent: InodeNo) -> Self {
+        let entry = |number: InodeNo, name_len: u8, name: [u8; 4]| {
+            let number = u32::try_from(number.0).unwrap_or(u32::MAX).to_le_bytes();
+            [number, [12, 0, name_len, 2], name].concat()
+        };
+        let bytes = [entry(dir, 1, *b".\0\0\0"), entry(parent, 2, *b"..\0\0")].concat();
+        Self::inline(bytes, 0, dir)
+    }
+
+    /// A part of an inline directory.
+    pub(super) fn inline(bytes: Vec<u8>, part: u64, dir: InodeNo) -> Self {
+        let (home, place) = (Home::Inline(part), PLACE.inode(dir));
+        Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
+    }
+
+    /// The entry that begins at a byte.
+    pub(super) fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
+        let corrupt = |field, what: String| {
+            Err(self.place.field(field).corrupt(format!("{what}, at byte {at}")))
+        };
+        let bytes = &self.bytes[at..self.end];
+        let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(bytes) else {
+            return corrupt("rec_len", format!("{} bytes are left for an entry", bytes.len()));
+        };
+        let len = record_length(raw.rec_len.get(), fs.superblock.block_size);
+        let name_len = usize::from(raw.name_len);
+        if !len.is_multiple_of(4) || len < HEADER + name_len || len > bytes.len() {
+            let left = bytes.len();
+            return corrupt("rec_len", format!("{len} for a name of {name_len}, {left} left"));
+        }
+        let next = at + len;
+        let number = raw.inode.get();
+        if number == 0 {
+            return Ok(Entry { name: &[], inode: None, file_type: None, next });
+        }
+        let count = fs.superblock.inodes_count;
+        if number > count {
+            return corrupt("inode", format!("{number} of {count}"));
+        }
+        let name = &behind[..name_len];
+        if name.is_empty() {
+            return corrupt("name_len", "a name without length".to_owned());
+        }
+        if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+            return corrupt("name", format!("{:?} is no name", String::from_utf8_lossy(name)));
+        }
+        let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
+        let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
+        Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
+    }
+
+    /// Where a name stands in this area.
+    pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
+        let (mut at, mut before) = (0, None);
+        while at < self.end {
+            let entry = self.entry(at, fs)?;
+            if let Some(inode) = entry.inode
+                && wanted.matches(entry.name)
+            {
+                return Ok(Some(Spot { at, before, next: entry.next, inode }));
+            }
+            before = Some(at);
+            at = entry.next;
+        }
+        Ok(None)
+    }
+
+    /// The same for an area that is the last one to look at.
+    pub(super) fn into_found(self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Found>> {
+        Ok(self.find(wanted, fs)?.map(|spot| Found { area: self, spot }))
+    }
+}
+
+/// In blocks of 64 KiB a record may take the whole block, which 16 bits cannot say: 0 and 65535 stand for it.
+pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
+    match raw {
+        0 | u16::MAX if block_size.bytes() == 1 << 16 => 1 << 16,
+        raw => usize::from(raw),
+    }
+}
+
+/// How 16 bits say a record's length.
+pub(super) fn raw_record_length(length: usize) -> u16 {
+    u16::try_from(length).unwrap_or(u16::MAX)
+}
+
+fn entry_type(raw: u8) -> Option<FileType> {
+    Some(match raw {
+        1 => FileType::Regular,
+        2 => FileType::Directory,
+        3 => FileType::CharDevice,
+        4 => FileType::BlockDevice,
+        5 => FileType::Fifo,
+        6 => FileType::Socket,
+        7 => FileType::Symlink,
+        _ => return None,
+    })
+}
+
+impl Inode {
+    /// The number of this directory's blocks, holes included.
+    pub(super) fn dir_blocks(&self) -> Result<u64> {
+        let sb = &self.fs.superblock;
+        let blocks = self.size >> sb.block_size.shift();
+        if !self.size.is_multiple_of(sb.block_size.bytes() as u64) || blocks > sb.blocks_count {
+            let (size, count) = (self.size, sb.blocks_count);
+            let place = Place::new("inode").inode(self.number).field("i_size");
+            return Err(place.corrupt(format!(
+                "{size} bytes of a directory are no whole blocks or exceed the volume's {count}"
+            )));
+        }
+        Ok(blocks)
+    }
+
+    /// A block of this directory, its checksum verified; `None` where there is a hole.
+    pub(super) fn dir_block(&self, block: FileBlock) -> Result<Option<Area>> {
+        let place = Place::new("directory block").inode(self.number);
+        let Some(at) = self.fs_block(block)? else { return Ok(None) };
+        let content = self.fs.blocks.read(at, place)?;
+        let mut end = content.len();
+        if let Some(seed) = self.fs.superblock.seed {
+            if self.is_dx_block(block, &content) {
+                self.verify_dx_block(block, &content, place.block(at))?;
+            } else {
+                end = self.fs.superblock.entries_end();
+                let seed = seed.of_inode(self.number, self.generation);
+                verify_tail(seed, &content[..end], &content[end..], place.block(at))?;
+            }
+        }
+        let (home, place) = (Home::Block(block, at), PLACE.inode(self.number).block(at));
+        Ok(Some(Area { bytes: AreaBytes::Block(content), end, home, place }))
+    }
+
+    /// Whether a block is a node of the hash tree, to a linear reader unused space. The first one is the tree's root.
+    fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
+        let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
+        let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);
+        self.flags.contains(InodeFlags::INDEX)
+            && (block.0 == 0 || (first.inode.get() == 0 && whole == content.len()))
+    }
+}
+
+impl Superblock {
+    /// Where the entries of a block end: behind them stands at most the checksum.
+    pub(super) fn entries_end(&self) -> usize {
+        self.block_size.bytes() - if self.seed.is_some() { TAIL } else { 0 }
+    }
+}
+
+fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {
+    let place = place.field("det_checksum");
+    let Ok((tail, _)) = RawDirTail::ref_from_prefix(tail) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    if tail.det_reserved_zero1.get() != 0
+        || usize::from(tail.det_rec_len.get()) != TAIL
+        || tail.det_reserved_zero2 != 0
+        || tail.det_reserved_ft != TAIL_FILE_TYPE
+    {
+        return Err(place.corrupt("the block has no checksum"));
+    }
+    let (stored, computed) = (tail.det_checksum.get(), entries_checksum(seed, entries));
+    if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }
+}
+
+/// The checksum of a block of entries, over all that is before the tail.
+fn entries_checksum(seed: u32, entries: &[u8]) -> u32 {
+    crc32c_raw(seed, entries)
+}
+
+/// Writes the tail of a block of entries, whose last bytes no entry has; the seed is the directory's.
+pub(crate) fn seal_dir_block(seed: Option<u32>, block: &mut [u8]) {
+    let Some(seed) = seed else { return };
+    let (entries, tail) = block.split_at_mut(block.len() - TAIL);
+    let Ok(tail) = RawDirTail::mut_from_bytes(tail) else { return };
+    *tail = RawDirTail {
+        det_reserved_zero1: 0.into(),
+        det_rec_len: (TAIL as u16).into(),
+        det_reserved_zero2: 0,
+        det_reserved_ft: TAIL_FILE_TYPE,
+        det_checksum: entries_checksum(seed, entries).into(),
+    };
+}

@@ -1,0 +1,118 @@
+//! Directories whose bytes are wrong.
+
+use std::sync::Arc;
+
+use super::super::ADD_CREDITS;
+use super::volume::{Image, Rng, Volume};
+use crate::ErrorKind;
+use crate::device::Ram;
+use crate::error::Place;
+use crate::fs::FileType;
+use crate::fs::ext4::{Clock, Ext4, Follow, ROOT};
+use crate::units::FileBlock;
+
+/// Whatever bytes a directory has, changing it ends, with an error or without one, and never by a panic. Without checksums, which
+/// would find them all.
+#[test]
+fn wrong_bytes_end_in_errors() {
+    for options in
+        ["-t ext4 -b 1024 -O ^metadata_csum", "-t ext4 -b 1024 -O ^metadata_csum,inline_data"]
+    {
+        let count = if options.contains("inline") { 5 } else { 700 };
+        let mut volume = Volume::new("16M", options);
+        for number in 0..count {
+            volume.add(name(number).as_bytes(), number % 2);
+        }
+        let image = volume.finish();
+        let ram = Ram::from_image(&std::fs::read(image.path()).unwrap());
+        let mut corrupt = 0;
+        for seed in 0..200 {
+            corrupt += u32::from(change_wrong_bytes(&ram, count, seed));
+        }
+        assert!(corrupt > 10, "{options}: {corrupt} of 200 were found corrupt");
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("{number}{}", "-".repeat(number % 90))
+}
+
+/// Puts wrong bytes into the directory and changes it. Gives whether that was noticed.
+fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
+    let device = Arc::new(ram.snapshot());
+    let fs = Ext4::open_for_writing(device, &Arc::default(), Clock::default()).unwrap();
+    let dir = fs.resolve(b"dir", Follow::All).unwrap();
+    let mut rng = Rng(seed);
+    for _ in 0..1 + rng.below(3) {
+        // The root, the nodes and the heads of entries more often than the rest.
+        let at = if rng.below(2) == 0 { rng.below(64) } else { rng.below(1024) };
+        let value = [0, 1, 0xFF, rng.below(256) as u8][rng.below(4)];
+        fs.transact(1, |h| {
+            if dir.has_inline_data() {
+                let at = rng.below(60);
+                return fs.update_inode(h, dir.number, |raw| {
+                    raw.i_block()?[at] = value;
+                    Ok(())
+                });
+            }
+            let blocks = dir.dir_blocks()?;
+            let block = if rng.below(3) == 0 { 0 } else { rng.below(blocks as usize) as u64 };
+            let Some(block) = dir.fs_block(FileBlock(block))? else { return Ok(()) };
+            h.update(block, Place::new("test"), |bytes| {
+                bytes[at] = value;
+                Ok(())
+            })
+        })
+        .unwrap();
+    }
+    let mut noticed = false;
+    for step in 0..200 {
+        let result = fs.inode(dir.number).and_then(|dir| {
+            fs.transact(ADD_CREDITS, |h| match rng.below(3) {
+                0 => fs.remove_entry(h, &dir, name(rng.below(count)).as_bytes()),
+                1 => fs.set_entry(
+                    h,
+                    &dir,
+                    name(rng.below(count)).as_bytes(),
+                    ROOT,
+                    FileType::Directory,
+                ),
+                _ => {
+                    let name = format!("{step}{}", "+".repeat(rng.below(200)));
+                    fs.add_entry(h, &dir, name.as_bytes(), ROOT, FileType::Directory)
+                }
+            })
+        });
+        match result.map_err(|error| error.kind()) {
+            Ok(()) | Err(ErrorKind::NotFound | ErrorKind::NoSpace) => {}
+            // An error after a change makes the volume read-only.
+            Err(ErrorKind::Corrupt) | Err(ErrorKind::ReadOnly) => noticed = true,
+            Err(other) => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    noticed
+}
+
+/// A node of the tree where a leaf should be is not taken for free space.
+#[test]
+fn a_node_in_the_place_of_a_leaf_is_found() {
+    let mut volume = Volume::of(Image::new("16M", "-t ext4 -b 1024"), Default::default());
+    for number in 0..100 {
+        volume.add(name(number).as_bytes(), 0);
+    }
+    let (fs, dir) = (&volume.fs, volume.dir());
+    let leaf = dir.fs_block(FileBlock(1)).unwrap().unwrap();
+    fs.transact(1, |h| {
+        h.update(leaf, Place::new("test"), |bytes| {
+            bytes.fill(0);
+            bytes[4..6].copy_from_slice(&1024_u16.to_le_bytes());
+            bytes[8..12].copy_from_slice(&[126, 0, 1, 0]);
+            dir.seal_node(FileBlock(1), bytes);
+            Ok(())
+        })
+    })
+    .unwrap();
+    let failed =
+        (0..100).find_map(|number| volume.try_add(&format!("new-{number}").into_bytes(), 0).err());
+    assert_eq!(failed.map(|error| error.kind()), Some(ErrorKind::Corrupt));
+}
