@@ -9,9 +9,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, VolumeFile};
 use crate::fs::FileType;
-use crate::fs::ext4::{
-    Clock, CommitTimer, Ext4, Inode, InodeFlags, MkfsOptions, Superblock, mkfs,
-};
+use crate::fs::ext4::{Clock, CommitTimer, Ext4, Inode, InodeFlags, MkfsOptions, Superblock, mkfs};
 use crate::location::Location;
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::{Owner, Queue};

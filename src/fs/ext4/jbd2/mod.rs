@@ -24,9 +24,9 @@ pub(crate) use handle::Handle;
 pub(super) use log_writer::LogWriter;
 pub(super) use restore::restore;
 pub use superblock::JournalFeatures;
+pub(super) use superblock::seal_journal_superblock;
 pub use timer::CommitTimer;
 pub(super) use transactions::{Freed, Transactions};
-pub(super) use superblock::seal_journal_superblock;
 
 use self::fast_commit::{Bounds, FastCommits};
 use self::log::Log;

@@ -8,7 +8,7 @@ use super::map::{DIRECT, put};
 use super::options::MkfsOptions;
 use super::superblock::MMP_INTERVAL;
 use crate::error::Result;
-use crate::fs::ext4::dir::seal_dir_block;
+use crate::fs::ext4::dir_block::seal_dir_block;
 use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
 use crate::fs::ext4::disk::journal::{MAGIC as JOURNAL_MAGIC, RawJournalSuperblock, SUPERBLOCK_V2};
 use crate::fs::ext4::disk::mmp::{MAGIC as MMP_MAGIC, RawMmp, SEQ_CLEAN};
