@@ -47,9 +47,9 @@ fn a_protected_volume_is_held_while_it_is_open() {
     mke2fs.args(["-Fq", "-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
     assert!(mke2fs.arg(&image).arg("64M").status().unwrap().success());
     let seq = |path: &Path| {
-        let out = Command::new("dumpe2fs").arg("-m").arg(path).output().unwrap();
+        let out = Command::new("dumpe2fs").arg("-h").arg(path).output().unwrap();
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        text.lines().find(|line| line.contains("sequence")).unwrap_or_default().to_owned()
+        text.lines().find(|line| line.contains("mmp_sequence")).unwrap_or_default().to_owned()
     };
     let clean = seq(&image);
     let volume = open(&image);

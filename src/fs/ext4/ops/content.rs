@@ -50,7 +50,7 @@ impl Ext4 {
             let at = FilePos(pos.0 + done as u64);
             let count = PIECE.min(bytes.len() - done);
             match self.write_piece(number, at, &bytes[done..done + count]) {
-                Ok(()) => done += count,
+                Ok(count) => done += count,
                 Err(error) if error.kind() == ErrorKind::NoSpace && done > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -58,7 +58,8 @@ impl Ext4 {
         Ok(done)
     }
 
-    fn write_piece(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<()> {
+    /// Gives how many bytes were written: fewer where space ran out behind them.
+    fn write_piece(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let inode = self.inode_or_orphan(number)?;
         let size = self.superblock.block_size;
         let end = pos.0 + bytes.len() as u64;
@@ -76,47 +77,64 @@ impl Ext4 {
         }
         content[skip..skip + bytes.len()].copy_from_slice(bytes);
         let blocks = Blocks { first, content: &content };
-        let longer = end.max(inode.size());
-        self.transact_for_space(CREDITS + self.credits_for_map(&inode), |handle| {
-            self.write_blocks(handle, number, &blocks, first..behind, longer)?;
-            self.set_size(handle, number, longer)
-        })
+        let credits = CREDITS + self.credits_for_map(&inode);
+        let reached = self.transact_for_space(credits, |handle| {
+            let reached = self.write_blocks(handle, number, &blocks, first..behind, end)?;
+            let reached = size.pos_of(reached).0.min(end);
+            self.set_size(handle, number, reached.max(inode.size()))?;
+            Ok(reached)
+        })?;
+        Ok((reached - pos.0) as usize)
     }
 
-    /// Writes blocks where they are mapped, and maps those that are not. Where that takes several transactions, the size follows in each:
-    /// it is `longer` in the end.
+    /// Writes blocks where they are mapped, and maps those that are not, up to a file's new end. Gives the block that it came to: not the
+    /// last one where space ran out, and an error if there was none for the first. Where it takes several transactions, the size follows
+    /// in each.
     fn write_blocks(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
         number: InodeNo,
         blocks: &Blocks<'_>,
         range: Range<FileBlock>,
-        longer: u64,
-    ) -> Result<()> {
+        end: u64,
+    ) -> Result<FileBlock> {
         let size = self.superblock.block_size;
         let mut next = range.start;
         while next < range.end {
             let inode = self.inode_or_orphan(number)?;
             let needed = CREDITS + self.credits_for_map(&inode);
             if next > range.start && handle.credits_left() < needed {
-                self.set_size(handle, number, inode.size().max(size.pos_of(next).0.min(longer)))?;
+                self.set_size(handle, number, inode.size().max(size.pos_of(next).0.min(end)))?;
                 handle.renew(needed)?;
             }
-            let (start, count, kind) = self.mapping(&inode, next..range.end)?;
-            next = match kind {
-                IomapType::Hole => self.fill_hole(handle, &inode, blocks, next, count)?,
-                kind => {
-                    let behind = FileBlock(next.0 + count);
-                    self.write_data(blocks, next, start, count)?;
-                    if kind == IomapType::Unwritten {
-                        let written = ExtentState::Written;
-                        self.set_range_state(handle, &inode, next..behind, written)?;
-                    }
-                    behind
-                }
-            };
+            match self.write_extent(handle, &inode, blocks, next..range.end) {
+                Ok(reached) => next = reached,
+                Err(error) if error.kind() == ErrorKind::NoSpace && next > range.start => break,
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        Ok(next)
+    }
+
+    /// Writes what is one extent, or becomes one; gives the block behind it.
+    fn write_extent(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        blocks: &Blocks<'_>,
+        range: Range<FileBlock>,
+    ) -> Result<FileBlock> {
+        let first = range.start;
+        let (start, count, kind) = self.mapping(inode, range)?;
+        if kind == IomapType::Hole {
+            return self.fill_hole(handle, inode, blocks, first, count);
+        }
+        let behind = FileBlock(first.0 + count);
+        self.write_data(blocks, first, start, count)?;
+        if kind == IomapType::Unwritten {
+            self.set_range_state(handle, inode, first..behind, ExtentState::Written)?;
+        }
+        Ok(behind)
     }
 
     /// Allocates, writes, and then maps as many blocks of a hole as are to be had in one piece; gives the block behind them.
@@ -250,7 +268,7 @@ impl Ext4 {
         Ok(fitted)
     }
 
-    /// Moves content from the inode to blocks.
+    /// Moves content from the inode to a block: an inode is not larger than one.
     pub(super) fn move_out(self: &Arc<Self>, inode: &Inode) -> Result<()> {
         let size = self.superblock.block_size;
         let count = size.blocks_for(inode.size());
@@ -261,7 +279,13 @@ impl Ext4 {
             content[..old.len()].copy_from_slice(&old);
             let blocks = Blocks { first: FileBlock(0), content: &content };
             let range = FileBlock(0)..FileBlock(count);
-            self.write_blocks(handle, inode.number(), &blocks, range, inode.size())
+            let moved = self.write_blocks(handle, inode.number(), &blocks, range, inode.size());
+            if let Err(error) = moved {
+                let empty = self.inode_or_orphan(inode.number())?;
+                self.store_inline(handle, &empty, &old)?;
+                return Err(error);
+            }
+            Ok(())
         })
     }
 }

@@ -105,7 +105,9 @@ impl Ext4 {
     pub(super) fn eviction_credits(&self, inode: &Inode, fate: Fate) -> u32 {
         match fate {
             Fate::Stays | Fate::EndsWhenClosed | Fate::EndsLater => 8,
-            Fate::EndsNow => SMALL_CREDITS + self.xattr_credits(inode),
+            Fate::EndsNow => {
+                SMALL_CREDITS + self.credits_for_unmap(inode) + self.xattr_credits(inode)
+            }
         }
     }
 

@@ -75,7 +75,7 @@ impl Ext4 {
         let end = FileBlock(self.superblock.block_size.blocks_for(size));
         let whole = end..FileBlock(1 << 32);
         if inode.has_small_map() {
-            return self.transact(CREDITS, |handle| {
+            return self.transact(CREDITS + self.credits_for_unmap(inode), |handle| {
                 self.set_size(handle, number, size)?;
                 handle.frees_of(number);
                 self.unmap_range(handle, inode, whole)
