@@ -103,16 +103,16 @@ mod tests {
     use super::super::bitmap;
     use super::*;
 
-    fn find(used: &[Range<u32>], from: u32, want: u32, length: u32, stripe: u32) -> Found {
+    fn find(used: &[(u32, u32)], from: u32, want: u32, length: u32, stripe: u32) -> Found {
         let mut bytes = [0; 128];
-        used.iter().for_each(|range| bitmap::set(&mut bytes, range.clone()));
+        used.iter().for_each(|(start, end)| bitmap::set(&mut bytes, *start..*end));
         let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 4 };
         Wish { want, stripe }.find(&space, Some(from), length)
     }
 
     #[test]
     fn the_next_run_that_is_long_enough_is_taken() {
-        let used = [0..10, 20..100, 150..1000];
+        let used = [(0, 10), (20, 100), (150, 1000)];
         assert_eq!(find(&used, 0, 5, 5, 0), Found::Run(10..15));
         assert_eq!(find(&used, 12, 5, 5, 0), Found::Run(12..17));
         assert_eq!(find(&used, 18, 5, 5, 0), Found::Run(18..20), "at the goal, however short");
@@ -127,14 +127,18 @@ mod tests {
 
     #[test]
     fn large_requests_begin_with_a_stripe() {
-        assert_eq!(find(&[0..10], 0, 32, 32, 16), Found::Run(12..44));
+        assert_eq!(find(&[(0, 10)], 0, 32, 32, 16), Found::Run(12..44));
         assert_eq!(
-            find(&[0..10], 10, 32, 32, 16),
+            find(&[(0, 10)], 10, 32, 32, 16),
             Found::Run(10..42),
             "at the goal: more of a file"
         );
-        assert_eq!(find(&[0..10], 0, 15, 15, 16), Found::Run(10..25), "less than a stripe");
-        assert_eq!(find(&[0..10, 43..1000], 0, 32, 32, 16), Found::Run(10..42), "no room to align");
+        assert_eq!(find(&[(0, 10)], 0, 15, 15, 16), Found::Run(10..25), "less than a stripe");
+        assert_eq!(
+            find(&[(0, 10), (43, 1000)], 0, 32, 32, 16),
+            Found::Run(10..42),
+            "no room to align"
+        );
     }
 
     #[test]
