@@ -55,6 +55,7 @@ impl Allocator {
         Ok(Self {
             chunks: chunks(&groups),
             groups: groups.into(),
+            cluster_blocks: sb.cluster_blocks,
             free_clusters: AtomicU64::new(clusters),
             kept_back: AtomicU64::new(0),
             free_inodes: AtomicU32::new(inodes),

@@ -33,6 +33,7 @@ pub(crate) use blocks::Freed;
 pub(crate) struct Allocator {
     groups: Box<[GroupState]>,
     chunks: Box<[Chunk]>,
+    cluster_blocks: u32,
     /// Free clusters as the descriptors count them.
     free_clusters: AtomicU64,
     /// Of these, what nobody gets now.
@@ -45,16 +46,14 @@ pub(crate) struct Allocator {
 
 /// What the superblock counts.
 pub(crate) struct Counts {
-    pub(crate) free_clusters: u64,
+    pub(crate) free_blocks: u64,
     pub(crate) free_inodes: u32,
 }
 
 impl Counts {
     pub(crate) fn store(&self, raw: &mut RawSuperblock) {
-        let free_blocks =
-            self.free_clusters << (raw.s_log_cluster_size.get() - raw.s_log_block_size.get());
-        raw.s_free_blocks_count_lo.set(free_blocks as u32);
-        raw.s_free_blocks_count_hi.set((free_blocks >> 32) as u32);
+        raw.s_free_blocks_count_lo.set(self.free_blocks as u32);
+        raw.s_free_blocks_count_hi.set((self.free_blocks >> 32) as u32);
         raw.s_free_inodes_count.set(self.free_inodes);
     }
 }
@@ -73,8 +72,9 @@ pub struct FreeSpace {
 impl Allocator {
     /// What is free now.
     pub(crate) fn counts(&self) -> Counts {
+        let free_clusters = self.free_clusters.load(Ordering::Relaxed);
         Counts {
-            free_clusters: self.free_clusters.load(Ordering::Relaxed),
+            free_blocks: free_clusters * u64::from(self.cluster_blocks),
             free_inodes: self.free_inodes.load(Ordering::Relaxed),
         }
     }
@@ -109,7 +109,7 @@ impl Ext4 {
         let (blocks, inodes) = match self.allocator() {
             Ok(allocator) => {
                 let counts = allocator.counts();
-                (counts.free_clusters * u64::from(sb.cluster_blocks), counts.free_inodes)
+                (counts.free_blocks, counts.free_inodes)
             }
             Err(_) => (sb.free_blocks, sb.free_inodes),
         };

@@ -44,20 +44,19 @@ impl Wish {
         })
     }
 
-    /// The first run of `length` clusters or more from the goal on, or before.
+    /// What is free at the goal; else the first run of `length` clusters or more behind it, or before.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
-        let behind = match self.find_within(space, from..end, goal, length) {
-            Found::Longest(longest) => longest,
-            run => return run,
-        };
-        // The run around the goal is seen whole here: the longest one is not to be cut.
-        let around = space.bits.next_set(from, end);
-        match self.find_within(space, start..around, goal, length) {
-            Found::Longest(before) => Found::Longest(before.max(behind)),
-            run => run,
+        let mut longest = 0;
+        // No run lies on both sides of the goal: it would be free, and taken.
+        for range in [from..end, start..from] {
+            match self.find_within(space, range, goal, length) {
+                Found::Longest(within) => longest = longest.max(within),
+                run => return run,
+            }
         }
+        Found::Longest(longest)
     }
 
     fn find_within(
@@ -76,11 +75,13 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
+            // What continues a file is no new piece, however short: the next one may begin right behind it, in the next group.
+            if goal == Some(start) {
+                return Found::Run(start..end.min(start.saturating_add(self.want)));
+            }
             if end - start >= length {
-                let more_of_a_file = goal == Some(start);
-                let first =
-                    if more_of_a_file { start } else { self.aligned(space, start..end, length) };
-                return Found::Run(first..end.min(first + self.want));
+                let first = self.aligned(space, start..end, length);
+                return Found::Run(first..end.min(first.saturating_add(self.want)));
             }
             longest = longest.max(end - start);
             at = end;
@@ -102,38 +103,42 @@ mod tests {
     use super::super::bitmap;
     use super::*;
 
-    fn find(used: &[Range<u32>], from: u32, want: u32, length: u32, stripe: u32) -> Found {
+    fn find(used: &[(u32, u32)], from: u32, want: u32, length: u32, stripe: u32) -> Found {
         let mut bytes = [0; 128];
-        used.iter().for_each(|range| bitmap::set(&mut bytes, range.clone()));
+        used.iter().for_each(|(start, end)| bitmap::set(&mut bytes, *start..*end));
         let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 4 };
         Wish { want, stripe }.find(&space, Some(from), length)
     }
 
     #[test]
     fn the_next_run_that_is_long_enough_is_taken() {
-        let used = [0..10, 20..100, 150..1000];
+        let used = [(0, 10), (20, 100), (150, 1000)];
         assert_eq!(find(&used, 0, 5, 5, 0), Found::Run(10..15));
         assert_eq!(find(&used, 12, 5, 5, 0), Found::Run(12..17));
-        assert_eq!(find(&used, 18, 5, 5, 0), Found::Run(100..105));
+        assert_eq!(find(&used, 18, 5, 5, 0), Found::Run(18..20), "at the goal, however short");
+        assert_eq!(find(&used, 20, 5, 5, 0), Found::Run(100..105));
         assert_eq!(
             find(&used, 160, 60, 8, 0),
             Found::Run(10..20),
             "before the goal, and less than wanted"
         );
-        assert_eq!(find(&used, 15, 60, 60, 0), Found::Longest(50));
-        assert_eq!(find(&used, 120, 60, 60, 0), Found::Longest(50), "the goal cuts no run");
+        assert_eq!(find(&used, 20, 60, 60, 0), Found::Longest(50));
     }
 
     #[test]
     fn large_requests_begin_with_a_stripe() {
-        assert_eq!(find(&[0..10], 0, 32, 32, 16), Found::Run(12..44));
+        assert_eq!(find(&[(0, 10)], 0, 32, 32, 16), Found::Run(12..44));
         assert_eq!(
-            find(&[0..10], 10, 32, 32, 16),
+            find(&[(0, 10)], 10, 32, 32, 16),
             Found::Run(10..42),
             "at the goal: more of a file"
         );
-        assert_eq!(find(&[0..10], 0, 15, 15, 16), Found::Run(10..25), "less than a stripe");
-        assert_eq!(find(&[0..10, 43..1000], 0, 32, 32, 16), Found::Run(10..42), "no room to align");
+        assert_eq!(find(&[(0, 10)], 0, 15, 15, 16), Found::Run(10..25), "less than a stripe");
+        assert_eq!(
+            find(&[(0, 10), (43, 1000)], 0, 32, 32, 16),
+            Found::Run(10..42),
+            "no room to align"
+        );
     }
 
     #[test]

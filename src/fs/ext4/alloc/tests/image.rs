@@ -80,9 +80,15 @@ impl Image {
         (out.status.success(), String::from_utf8(out.stdout).unwrap())
     }
 
+    /// e2fsck finds nothing, and the superblock counts what the groups do, which e2fsck puts right without a word.
     pub(super) fn assert_clean(&self) {
         let (clean, report) = self.e2fsck();
         assert!(clean, "{report}");
+        let read = self.open_to_read();
+        let recorded = read.free_space();
+        drop(read);
+        let counted = self.open().free_space();
+        assert_eq!(recorded, counted);
     }
 
     /// What is marked in use though no file has it. Anything else that is found fails.
