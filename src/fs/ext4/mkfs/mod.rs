@@ -213,15 +213,13 @@ fn write_descriptors(
     output: &Output<'_>,
 ) -> Result<()> {
     if !layout.sb.incompat.contains(Incompat::META_BG) {
-        return layout.descriptor_copies().try_for_each(|(.., at)| output.write(at, &descriptors));
+        return layout.descriptor_copies().try_for_each(|(_, at)| output.write(at, &descriptors));
     }
     let mut blocks = Vec::new();
     while !descriptors.is_empty() {
         blocks.push(descriptors.split_to(layout.sb.block_size.bytes()));
     }
-    layout
-        .descriptor_copies()
-        .try_for_each(|(index, _, at)| output.write(at, &blocks[index as usize]))
+    layout.descriptor_copies().try_for_each(|(index, at)| output.write(at, &blocks[index as usize]))
 }
 
 /// Writes the backups of the superblock and, when all else is durable, the superblock itself.
