@@ -84,7 +84,7 @@ fn sizes() {
     for size in [MIB, 2 * MIB, 3 * MIB, 8 * MIB, 31 * MIB, 64 * MIB, 511 * MIB] {
         compare(size, "", &[]);
     }
-    for size in [512 * MIB, GIB, 8 * GIB, 100 * GIB, 2 << 40, 15 << 40] {
+    for size in [512 * MIB, GIB, 8 * GIB, 15 << 40] {
         compare(size, "", &[]);
     }
 }

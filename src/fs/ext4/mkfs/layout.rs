@@ -105,17 +105,17 @@ impl<'a> Layout<'a> {
         index <= 1 || index == size - 1
     }
 
-    /// Each copy of descriptors: the index of its first block among all descriptor blocks, how many there are, and where.
-    pub(super) fn descriptor_copies(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+    /// Each copy of descriptors, of all of them or of a meta group's: the index of its first block among all, and where it stands.
+    pub(super) fn descriptor_copies(&self) -> impl Iterator<Item = (u32, u64)> {
         let meta = self.sb.incompat.contains(Incompat::META_BG);
         let per_block = self.geometry.descriptors_per_block();
         (0..self.sb.groups).filter_map(move |group| {
             let backup = self.sb.group_has_backup(group);
             let at = self.superblock_at(group) + u64::from(backup);
             if meta {
-                self.is_meta_copy(group).then_some((group / per_block, 1, at))
+                self.is_meta_copy(group).then_some((group / per_block, at))
             } else {
-                backup.then_some((0, self.geometry.descriptor_blocks, at))
+                backup.then_some((0, at))
             }
         })
     }

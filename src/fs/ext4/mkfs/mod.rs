@@ -192,6 +192,8 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
+    // No volume of before is found where this one is half made.
+    output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
     if options.lazy_tables && lazy {
@@ -211,15 +213,13 @@ fn write_descriptors(
     output: &Output<'_>,
 ) -> Result<()> {
     if !layout.sb.incompat.contains(Incompat::META_BG) {
-        return layout.descriptor_copies().try_for_each(|(.., at)| output.write(at, &descriptors));
+        return layout.descriptor_copies().try_for_each(|(_, at)| output.write(at, &descriptors));
     }
     let mut blocks = Vec::new();
     while !descriptors.is_empty() {
         blocks.push(descriptors.split_to(layout.sb.block_size.bytes()));
     }
-    layout
-        .descriptor_copies()
-        .try_for_each(|(index, _, at)| output.write(at, &blocks[index as usize]))
+    layout.descriptor_copies().try_for_each(|(index, at)| output.write(at, &blocks[index as usize]))
 }
 
 /// Writes the backups of the superblock and, when all else is durable, the superblock itself.

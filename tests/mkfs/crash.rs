@@ -1,0 +1,59 @@
+//! Power fails while a volume is made: the device holds the new volume, whole, or nothing that anyone takes for one.
+
+use std::sync::Arc;
+
+use ironmap::Volume;
+use ironmap::device::{Crashes, Device, Entry, Ram, Record};
+use ironmap::fs::ext4::MkfsOptions;
+use ironmap::units::DevOffset;
+
+use super::{UUID, options};
+
+const SIZE: u64 = 4 << 20;
+const SEED: u64 = 0x4D4B_4653;
+
+fn bytes(device: &Ram) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE as usize];
+    device.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+    bytes
+}
+
+#[test]
+fn a_volume_is_there_as_a_whole_or_not_at_all() {
+    for text in ["", "-b 4096", "-b 2048 -O ^metadata_csum"] {
+        let base = Ram::new(SIZE);
+        // What was there before is a sound volume too.
+        let before = MkfsOptions { uuid: Some([9; 16]), ..options("-b 1024") };
+        Volume::make(&base, &before).unwrap();
+        let record = Record::new(Arc::new(base.snapshot()));
+        Volume::make(&record, &MkfsOptions { force: true, ..options(text) }).unwrap();
+
+        let mut crashes = Crashes::new(&base, record.log());
+        let entries = crashes.log().entries();
+        let flush = entries.iter().position(|entry| *entry == Entry::Flush).unwrap();
+        // It is gone before anything is put in its place.
+        let only_cleared = |entry: &Entry| match entry {
+            Entry::Write { data, .. } => data.iter().all(|byte| *byte == 0),
+            _ => true,
+        };
+        assert!(entries[..flush].iter().all(only_cleared), "{text}");
+        let names = crashes.names(SEED, 8);
+        let end = crashes.log().len();
+        let made = bytes(&crashes.state(*names.iter().rfind(|name| name.cut == end).unwrap()));
+        let (mut whole, mut nothing) = (0, 0);
+        for name in names {
+            let state = crashes.state(name);
+            let content = bytes(&state);
+            match Volume::on(Arc::new(state)) {
+                Ok(volume) if volume.fs().superblock().uuid == UUID => {
+                    assert!(content == made, "{text}: {name} is a part of the volume");
+                    whole += 1;
+                }
+                // Until its superblock is known to be gone, the old one may be there, whatever became of the rest.
+                Ok(_) => assert!(name.cut <= flush + 1, "{text}: {name} is the old volume"),
+                Err(_) => nothing += 1,
+            }
+        }
+        assert!(whole > 0 && nothing > 10, "{text}: {whole} whole, {nothing} without");
+    }
+}
