@@ -20,9 +20,6 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 /// Type and permissions of such an inode.
 const MODE: u32 = 0o100_600;
 
-/// The longest value that the format knows.
-const MOST: u64 = 16 << 20;
-
 /// In how many groups the blocks of one value lie at most, as a rule.
 const GROUPS: u32 = 8;
 
@@ -183,13 +180,6 @@ impl Ext4 {
     }
 
     fn free_value(&self, h: &mut Handle<'_>, value: &Inode) -> Result<()> {
-        // What the journal holds of these blocks must not come back over the data of who gets them next.
-        let count = self.superblock.block_size.blocks_for(value.size.min(MOST));
-        for block in (0..count).map(FileBlock) {
-            if let Some(block) = value.home_block(block)? {
-                h.forget(block);
-            }
-        }
         self.unmap_range(h, value, FileBlock(0)..FileBlock(u64::from(u32::MAX)))?;
         let now = h.now().seconds as u32;
         self.update_inode(h, value.number, |inode| {

@@ -28,14 +28,25 @@ use std::ops::Range;
 use self::indirect::Pointers;
 use self::path::Tree;
 use super::Ext4;
+use super::alloc::Freed;
 use super::inode::{Inode, InodeFlags};
 use super::jbd2::Handle;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::FileType;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
 /// A file has fewer blocks than its 32-bit numbers could tell apart: Linux uses the last one as a mark.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
+
+/// What the blocks of a file are to the journal. Those of directories, links and attributes' values go through it: when they are freed,
+/// their copies there must not come back over what is written to them next.
+fn content(inode: &Inode) -> Freed {
+    match inode.file_type() {
+        FileType::Regular if !inode.flags.contains(InodeFlags::EA_INODE) => Freed::Data,
+        _ => Freed::Metadata,
+    }
+}
 
 /// How an inode maps its file.
 enum Map<'a> {

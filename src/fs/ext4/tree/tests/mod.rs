@@ -6,4 +6,5 @@ mod growth;
 mod image;
 mod model;
 mod pointers;
+mod revoked;
 mod small;

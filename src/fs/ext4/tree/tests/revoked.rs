@@ -1,0 +1,42 @@
+//! Blocks that went through the journal, when they have been freed.
+
+use std::io::IoSlice;
+use std::process::Command;
+
+use super::image::Image;
+use crate::fs::ext4::{Credentials, NewFile, ROOT};
+use crate::units::FileBlock;
+
+/// What the journal holds of a directory or a link is never replayed over what the next owner of its blocks wrote there.
+#[test]
+fn what_was_freed_does_not_come_back() {
+    for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {
+        let image = Image::new(kind, "32M");
+        let fs = image.open().fs;
+        let (who, target) = (Credentials::default(), [b't'; 200]);
+        let blocks = [(&b"dir"[..], NewFile::Directory), (b"link", NewFile::Symlink(&target))].map(
+            |(name, file)| {
+                let number = fs.create(ROOT, name, file, 0o777, &who).unwrap();
+                fs.inode(number).unwrap().fs_block(FileBlock(0)).unwrap().unwrap()
+            },
+        );
+        fs.sync().unwrap();
+        fs.rmdir(ROOT, b"dir").unwrap();
+        fs.unlink(ROOT, b"link").unwrap();
+        fs.sync().unwrap();
+        let data = [7; 1024];
+        for block in blocks {
+            fs.blocks.write_device(block, &[IoSlice::new(&data)], true).unwrap();
+        }
+        // As a crash leaves it; e2fsck replays the journal.
+        let crashed = image.path().with_extension("crashed");
+        std::fs::copy(image.path(), &crashed).unwrap();
+        let out = Command::new("e2fsck").arg("-fy").arg(&crashed).output().unwrap();
+        assert!(matches!(out.status.code(), Some(0 | 1)), "{kind}");
+        let bytes = std::fs::read(&crashed).unwrap();
+        for block in blocks {
+            let at = block.0 as usize * 1024;
+            assert!(bytes[at..at + 1024] == data, "{kind}: block {block}");
+        }
+    }
+}
