@@ -61,7 +61,8 @@ impl Tree<'_> {
         let space = self.space(&gone, own)?;
         self.replace(handle, &path, from..to, &kept, -(space.clusters as i64))?;
         for (start, count) in space.ranges {
-            self.inode.fs.free_blocks(handle, start, count, Freed::Data)?;
+            let kind = Freed::content_of(self.inode);
+            self.inode.fs.free_blocks(handle, start, count, kind)?;
         }
         Ok(start)
     }
