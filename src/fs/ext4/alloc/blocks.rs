@@ -9,9 +9,10 @@ use super::loading::{BLOCK_BITMAP, DESCRIPTOR};
 use super::search::{BITMAP, Found, PATIENCE, Space, Wish};
 use super::summary::{GroupState, Locked, get};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::Ext4;
+use crate::fs::FileType;
 use crate::fs::ext4::group::Group;
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
 /// What freed blocks held.
@@ -20,6 +21,15 @@ pub(crate) enum Freed {
     Data,
     /// Something that the journal may hold.
     Metadata,
+}
+
+impl Freed {
+    /// What the content of a file is to the journal: entries, targets and values are written through it.
+    pub(crate) fn content_of(inode: &Inode) -> Self {
+        let data =
+            inode.file_type() == FileType::Regular && !inode.flags().contains(InodeFlags::EA_INODE);
+        if data { Self::Data } else { Self::Metadata }
+    }
 }
 
 /// Whether the blocks that are kept for the superuser may be had.

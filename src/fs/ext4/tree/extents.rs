@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use super::content;
 use super::path::{Path, Tree};
 use super::pieces::{Pieces, join};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::disk::extent::INIT_MAX_LEN;
 use crate::fs::ext4::extent::MAX_BLOCKS;
 use crate::fs::ext4::jbd2::Handle;
@@ -61,7 +61,8 @@ impl Tree<'_> {
         let space = self.space(&gone, own)?;
         self.replace(handle, &path, from..to, &kept, -(space.clusters as i64))?;
         for (start, count) in space.ranges {
-            self.inode.fs.free_blocks(handle, start, count, content(self.inode))?;
+            let kind = Freed::content_of(self.inode);
+            self.inode.fs.free_blocks(handle, start, count, kind)?;
         }
         Ok(start)
     }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::content;
 use super::path::Tree;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::alloc::Freed;
@@ -249,7 +248,7 @@ impl Pointers<'_> {
         let fs = &self.inode.fs;
         self.set(handle, node, low, std::iter::repeat_n(0, slot + 1 - low))?;
         for (first, count) in gone {
-            fs.free_blocks(handle, first, count, content(self.inode))?;
+            fs.free_blocks(handle, first, count, Freed::content_of(self.inode))?;
         }
         for depth in (0..nodes.len() - 1).rev() {
             let Some(block) = node else { break };

@@ -39,15 +39,6 @@ use crate::units::FileBlock;
 /// A file has fewer blocks than its 32-bit numbers could tell apart: Linux uses the last one as a mark.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
 
-/// What the blocks of a file are to the journal. Those of directories, links and attributes' values go through it: when they are freed,
-/// their copies there must not come back over what is written to them next.
-fn content(inode: &Inode) -> Freed {
-    match inode.file_type() {
-        FileType::Regular if !inode.flags.contains(InodeFlags::EA_INODE) => Freed::Data,
-        _ => Freed::Metadata,
-    }
-}
-
 /// How an inode maps its file.
 enum Map<'a> {
     Extents(Tree<'a>),
