@@ -28,11 +28,9 @@ use std::ops::Range;
 use self::indirect::Pointers;
 use self::path::Tree;
 use super::Ext4;
-use super::alloc::Freed;
 use super::inode::{Inode, InodeFlags};
 use super::jbd2::Handle;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FileType;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
