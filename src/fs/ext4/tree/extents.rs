@@ -21,16 +21,18 @@ impl Tree<'_> {
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
-        let before = at.checked_sub(1).map(|at| path.extents[at]);
-        let overlaps = before.is_some_and(|before| before.end() > extent.first)
-            || self.maps_any(extent.first.0..extent.end().0)?;
+        let end = extent.end();
+        // The first extent of the next leaf begins where this leaf's range ends.
+        let overlaps = path.ending_behind(extent.first) < at
+            || path.extents.get(at).is_some_and(|next| next.first < end)
+            || end.0 > path.range.end;
         if overlaps {
             return Err(Error::invalid(format!("block {} is mapped already", extent.first)));
         }
         let window = at.saturating_sub(1)..(at + 1).min(path.extents.len());
         let (left, right) = (&path.extents[window.start..at], &path.extents[at..window.end]);
         let pieces = join(left.iter().chain([&extent]).chain(right).copied());
-        let own = self.own_clusters(extent.first.0..extent.end().0)?;
+        let own = self.own_clusters(extent.first.0..end.0)?;
         self.replace(handle, &path, window, &pieces, (own.end - own.start) as i64)
     }
 
@@ -38,8 +40,10 @@ impl Tree<'_> {
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
         let mut end = range.end;
         while end > range.start {
+            if end < range.end {
+                self.renew(handle)?;
+            }
             end = self.unmap_last(handle, range.start..end)?;
-            self.renew(handle)?;
         }
         self.lower(handle)
     }
@@ -48,9 +52,10 @@ impl Tree<'_> {
     fn unmap_last(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<FileBlock> {
         let path = self.find(FileBlock(range.end.0 - 1))?;
         let leaf_start = range.start.max(FileBlock(path.range.start));
-        let (from, to) = (path.ending_behind(leaf_start), path.beginning_at(range.end));
-        let Some(from) = self.last_few(&path, from..to) else { return Ok(leaf_start) };
-        let start = leaf_start.max(path.extents[from].first);
+        let part = path.ending_behind(leaf_start)..path.beginning_at(range.end);
+        let Some(from) = self.last_few(&path, part.clone()) else { return Ok(leaf_start) };
+        let to = part.end;
+        let start = if from == part.start { leaf_start } else { path.extents[from].first };
 
         let old = &path.extents[from..to];
         let inside = |extent: &Extent| extent.from(start)?.before(range.end);
@@ -67,22 +72,23 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// Where the last extents of a part of the leaf begin that one step can free; `None` for no extent.
+    /// Where the last extents of a part of the leaf begin that one step can free; `None` for no extent. A map without nodes goes in one
+    /// step: so the end of a small file is one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
             block.saturating_sub(u64::from(sb.first_data_block)) / u64::from(sb.blocks_per_group)
         };
         let (mut groups, mut last_group) = (0, u64::MAX);
-        let mut few = part.clone().rev().take_while(|at| {
+        let few = part.clone().rev().take_while(|at| {
             let extent = &path.extents[*at];
             let (first, last) =
                 (group(extent.start.0), group(extent.start.0 + u64::from(extent.len) - 1));
             groups += if first == last && last == last_group { 0 } else { last - first + 1 };
             last_group = first;
-            groups <= GROUPS_AT_ONCE || *at + 1 == part.end
+            groups <= GROUPS_AT_ONCE || *at + 1 == part.end || path.depth() == 0
         });
-        few.by_ref().last()
+        few.last()
     }
 
     /// Gives the mapped blocks of a range another state.
@@ -94,6 +100,9 @@ impl Tree<'_> {
     ) -> Result<()> {
         let mut start = range.start;
         while start < range.end {
+            if start > range.start {
+                self.renew(handle)?;
+            }
             let path = self.find(start)?;
             let end = range.end.min(FileBlock(path.range.end));
             let inner = path.ending_behind(start)..path.beginning_at(end);
@@ -110,7 +119,6 @@ impl Tree<'_> {
                 self.replace(handle, &path, window, &pieces, 0)?;
             }
             start = end;
-            self.renew(handle)?;
         }
         Ok(())
     }
@@ -139,11 +147,14 @@ impl Tree<'_> {
 
     /// From the first leaf to the last: the hole moves through the file.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
-        let mut from = from;
-        while from.0 < MAX_BLOCKS {
-            let path = self.find(from)?;
-            // `from` lies in no extent: before it there is a hole, or the end of a leaf.
-            let first = path.beginning_at(from);
+        let mut next = from;
+        while next.0 < MAX_BLOCKS {
+            if next > from {
+                self.renew(handle)?;
+            }
+            let path = self.find(next)?;
+            // It lies in no extent: before it there is a hole, or the end of a leaf.
+            let first = path.beginning_at(next);
             let window = first.saturating_sub(1)..path.extents.len();
             if first < window.end {
                 let moved = path.extents[first..].iter().map(|extent| shifted(extent, by));
@@ -151,8 +162,7 @@ impl Tree<'_> {
                 let pieces = join(before.chain(moved));
                 self.replace(handle, &path, window, &pieces, 0)?;
             }
-            from = FileBlock(path.range.end);
-            self.renew(handle)?;
+            next = FileBlock(path.range.end);
         }
         Ok(())
     }
@@ -162,6 +172,9 @@ impl Tree<'_> {
         self.cut(handle, from)?;
         let mut end = MAX_BLOCKS;
         while end > from.0 {
+            if end < MAX_BLOCKS {
+                self.renew(handle)?;
+            }
             let path = self.find(FileBlock(end - 1))?;
             let window = path.beginning_at(from)..path.extents.len();
             if !window.is_empty() {
@@ -171,7 +184,6 @@ impl Tree<'_> {
             }
             // What lies before the first leaf is that leaf's too: it must not be found again.
             end = if path.is_first() { 0 } else { path.range.start };
-            self.renew(handle)?;
         }
         Ok(())
     }

@@ -200,7 +200,7 @@ impl Pointers<'_> {
             return Ok(block);
         }
         let Some(block) = spare.pop() else {
-            return Err(Error::invalid("a map needs more blocks than were reserved"));
+            return Err(self.place().corrupt("it needs more blocks than were reserved"));
         };
         let Ok(pointer) = u32::try_from(block.0) else {
             return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
@@ -212,13 +212,14 @@ impl Pointers<'_> {
 
     /// Unmaps a range, from its end to its start.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
-        let mut end = range.end.0.min(self.limit());
+        let credits = self.credits_for_step();
+        let last = range.end.0.min(self.limit());
+        let mut end = last;
         while end > range.start.0 {
-            end = self.unmap_last(handle, range.start.0..end)?;
-            let credits = self.credits_for_step();
-            if handle.credits_left() < credits {
+            if end < last && handle.credits_left() < credits {
                 handle.renew(credits)?;
             }
+            end = self.unmap_last(handle, range.start.0..end)?;
         }
         Ok(())
     }
@@ -306,8 +307,10 @@ impl Pointers<'_> {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
-    /// An extent whose pointers stand in two blocks at most: one that is longer than they hold takes more.
+    /// The inode, and the pointers of as many blocks as a group has; above them a block of each level. What is made of these lies together
+    /// as a rule: a bitmap and a descriptor for each level.
     pub(super) fn credits_for_map(&self) -> u32 {
-        1 + 2 * 3 * LEVELS as u32
+        let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
+        2 + blocks + 3 * LEVELS as u32
     }
 }

@@ -86,8 +86,8 @@ impl Ext4 {
 
     /// Unmaps a range and frees what it took: its blocks, and the nodes that are empty then.
     ///
-    /// It goes from the end of the range to its start, and takes further transactions where the handle's has no room: then it begins a
-    /// new one with the credits of [`credits_for_unmap`](Self::credits_for_unmap), and what was unmapped so far stays so.
+    /// It goes from the end of the range to its start, and takes further transactions where the handle has too few credits left for the
+    /// next leaf: what was unmapped so far stays so. A map whose extents all stand in the inode is unmapped in one transaction.
     ///
     /// # Errors
     /// `NoSpace` where an extent is to be cut in two and that takes a node: nothing has been changed then. As [`Handle::update`].
@@ -157,14 +157,15 @@ impl Ext4 {
         }
     }
 
-    /// How many blocks a step of [`unmap_range`](Self::unmap_range) or [`shift_range`](Self::shift_range) may change: with so many left
-    /// they begin no further transaction for what is small.
+    /// How many blocks a step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
+    /// [`shift_range`](Self::shift_range) may change. With so many credits, what concerns a single leaf is done in one transaction.
     pub(crate) fn credits_for_unmap(&self, inode: &Inode) -> u32 {
+        // A small file without extents takes two steps: pointers in the inode, and those in a block.
         match Map::of(inode) {
             Ok(Map::Extents(tree)) => {
                 credits_for_replace(&inode.i_block) + tree.credits_for_freeing()
             }
-            Ok(Map::Pointers(pointers)) => pointers.credits_for_step(),
+            Ok(Map::Pointers(pointers)) => 2 * pointers.credits_for_step(),
             Err(_) => 1,
         }
     }

@@ -243,7 +243,10 @@ impl Change<'_, '_, '_> {
         let mut indexes = Entries::new();
         for entries in entries.chunks(share) {
             let Some(block) = self.spare.pop() else {
-                return Err(Error::invalid("a split needs more blocks than were reserved"));
+                return Err(self
+                    .tree
+                    .place()
+                    .corrupt("a split needs more nodes than were reserved"));
             };
             self.handle.create(block, |bytes| {
                 NodeMut::init(bytes, depth, entries);

@@ -1,1 +1,144 @@
+//! A volume without space: what needs a node fails before anything is changed, however many blocks are missing.
 
+use super::image::{File, Image};
+use crate::error::{ErrorKind, Result};
+use crate::fs::ext4::Inode;
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::jbd2::Handle;
+use crate::iomap::ExtentState::{Unwritten, Written};
+use crate::units::FsBlock;
+
+/// How many entries a block of 1 KiB holds.
+const NODE: u64 = 84;
+
+/// A volume whose free blocks someone holds.
+struct Full {
+    file: File,
+    held: Vec<(FsBlock, u32)>,
+}
+
+impl Full {
+    fn new(file: File) -> Self {
+        Self { file, held: Vec::new() }
+    }
+
+    /// Leaves so many blocks free.
+    fn leave(&mut self, blocks: u32) {
+        let fs = &self.file.fs;
+        fs.sync().unwrap();
+        let all = |h: &mut Handle<'_>, _: &Inode| fs.allocate_blocks(h, FsBlock(0), 1 << 20);
+        while let Ok(run) = self.file.change(all) {
+            self.held.push(run);
+        }
+        let longest = (0..self.held.len()).max_by_key(|at| self.held[*at].1).unwrap();
+        let (start, len) = self.held.swap_remove(longest);
+        assert!(len >= blocks);
+        self.held.extend((len > blocks).then_some((start, len - blocks)));
+        self.free(FsBlock(start.0 + u64::from(len - blocks)), blocks);
+        fs.sync().unwrap();
+    }
+
+    fn free(&self, start: FsBlock, count: u32) {
+        let fs = &self.file.fs;
+        let count = u64::from(count);
+        self.file.change(|h, _| fs.free_blocks(h, start, count, Freed::Data)).unwrap();
+    }
+
+    fn release(&mut self) {
+        for (start, len) in std::mem::take(&mut self.held) {
+            self.free(start, len);
+        }
+        self.file.fs.sync().unwrap();
+    }
+
+    /// A change that needs so many blocks: with less it fails and nothing has changed, with as many it succeeds.
+    fn needs(&mut self, blocks: u32, what: &str, change: impl Fn(&File) -> Result<()>) {
+        for free in 0..blocks {
+            self.leave(free);
+            let before = (self.file.extents(), self.file.inode().stat().blocks);
+            let error = change(&self.file).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{what}, {free} free: {error}");
+            assert_eq!((self.file.extents(), self.file.inode().stat().blocks), before, "{what}");
+        }
+        self.leave(blocks);
+        change(&self.file).expect(what);
+    }
+
+    fn close(mut self, image: &Image) {
+        self.release();
+        self.file.close();
+        image.fsck();
+    }
+}
+
+/// Appends single blocks with holes between them.
+fn append(file: &File, first: u64, count: u64) {
+    let (mut next, mut goal) = (first, 0);
+    while next < first + count {
+        let (start, len) = file.allocate(goal, (first + count - next) as u32);
+        goal = start + u64::from(len);
+        for block in start..goal {
+            file.map(next * 2, block, 1, Unwritten).unwrap();
+            next += 1;
+        }
+    }
+}
+
+/// A split of a leaf, of nodes above it, and a root that moves down.
+#[test]
+fn nodes_that_cannot_be_had() {
+    let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
+    let file = image.open();
+    file.set_size(200_000);
+    let full_trees = [4, 4 * NODE, 4 * NODE * NODE];
+    let (spare, len) = file.allocate(0, full_trees.len() as u32);
+    assert_eq!(len as usize, full_trees.len());
+    let mut full = Full::new(file);
+    let mut appended = 0;
+    for (depth, extents) in (0..).zip(full_trees) {
+        full.release();
+        append(&full.file, appended, extents - appended);
+        let (at, start) = (extents * 2, spare + u64::from(depth));
+        full.needs(depth + 1, "append", |file| file.map(at, start, 1, Unwritten));
+        assert_eq!(u32::from(full.file.depth()), depth + 1);
+        appended = extents + 1;
+    }
+    full.close(&image);
+}
+
+/// Four extents of ten blocks, and a root without room: one that is cut needs a node.
+#[test]
+fn cuts_that_need_a_node() {
+    let cuts: [(&str, fn(&File) -> Result<()>); 3] = [
+        ("punch", |file| file.unmap(4, 6)),
+        ("convert", |file| file.set_state(24, 26, Unwritten)),
+        ("insert", |file| file.shift(25, 7)),
+    ];
+    for (what, cut) in cuts {
+        let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
+        let file = image.open();
+        file.set_size(2000);
+        let (start, len) = file.allocate(0, 40);
+        assert_eq!(len, 40);
+        for i in 0..4 {
+            file.map(i * 20, start + i * 10, 10, Written).unwrap();
+        }
+        let mut full = Full::new(file);
+        full.needs(1, what, cut);
+        full.close(&image);
+    }
+}
+
+#[test]
+fn pointer_blocks_that_cannot_be_had() {
+    let image = Image::new("-t ext3 -b 1024 -N 64", "64M");
+    let file = image.open();
+    file.set_size(200_000);
+    let (start, len) = file.allocate(0, 3);
+    assert_eq!(len, 3);
+    let mut full = Full::new(file);
+    full.needs(1, "one level", |file| file.map(20, start, 1, Written));
+    full.needs(2, "two levels", |file| file.map(300, start + 1, 1, Written));
+    full.needs(3, "three levels", |file| file.map(70_000, start + 2, 1, Written));
+    full.close(&image);
+}

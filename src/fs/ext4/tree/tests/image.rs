@@ -8,7 +8,7 @@ use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::Result;
 use crate::fs::Timestamp;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Clock, Ext4, Inode};
+use crate::fs::ext4::{Clock, Ext4, Follow, Inode};
 use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 
@@ -42,7 +42,7 @@ impl Image {
         let device = Psync::new(Arc::new(BlockFile::open(&self.path(), &mode).unwrap()));
         let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 5 });
         let fs = Ext4::open_for_writing(Arc::new(device), &Arc::default(), clock).unwrap();
-        let number = fs.resolve(b"/f", crate::fs::ext4::Follow::All).unwrap().number();
+        let number = fs.resolve(b"/f", Follow::All).unwrap().number();
         File { fs, number }
     }
 
@@ -73,13 +73,13 @@ impl File {
         self.fs.inode(self.number).unwrap()
     }
 
-    /// Runs a change of the map in a transaction of its own.
+    /// Runs a change of the map in a transaction of its own, with a few credits for other things.
     pub(super) fn change<R>(
         &self,
         work: impl FnOnce(&mut Handle<'_>, &Inode) -> Result<R>,
     ) -> Result<R> {
         let inode = self.inode();
-        let credits = self.fs.credits_for_unmap(&inode) + self.fs.credits_for_map(&inode);
+        let credits = self.fs.credits_for_unmap(&inode) + 3;
         self.fs.transact(credits, |handle| work(handle, &inode))
     }
 
@@ -94,7 +94,13 @@ impl File {
 
     pub(super) fn map(&self, first: u64, start: u64, len: u32, state: ExtentState) -> Result<()> {
         let extent = Extent { first: FileBlock(first), start: FsBlock(start), len, state };
-        self.change(|handle, inode| self.fs.map_extent(handle, inode, extent))
+        let inode = self.inode();
+        let credits = self.fs.credits_for_map(&inode) + 1;
+        self.fs.transact(credits, |handle| {
+            self.fs.map_extent(handle, &inode, extent)?;
+            assert!(len > 256 || handle.credits_left() > 0, "more than {credits} blocks changed");
+            Ok(())
+        })
     }
 
     pub(super) fn unmap(&self, start: u64, end: u64) -> Result<()> {

@@ -25,7 +25,7 @@ fn neighbours_are_joined() {
         }
         assert_eq!(file.extents(), [extent(0, start, 12, Written)]);
         file.close();
-        let shown = image.debugfs("ex <12>");
+        let shown = image.debugfs("ex /f");
         let words: Vec<_> = shown.split_whitespace().skip(6).collect();
         let row = format!("0/ 0 1/ 1 0 - 11 {start} - {} 12", start + 11);
         assert_eq!(words.join(" "), row, "{kind}: {shown}");
