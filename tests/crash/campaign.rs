@@ -1,21 +1,21 @@
 //! Every crash state of a workload, opened by ironmap and checked by e2fsck.
 
 use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ironmap::Volume;
-use ironmap::device::{CrashState, Crashes, Log, Ram, Record};
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Clock, JournalState};
+use ironmap::device::{CrashState, Crashes, Entry, Log, Ram, Record};
+use ironmap::fs::ext4::JournalState;
 use ironmap::units::DevOffset;
 
 use crate::fsck::Fsck;
 use crate::history::History;
-use crate::kernel;
 use crate::seen::{Tree, tree};
+use crate::{kernel, ours};
 
 /// Processors are shared with other tests.
 const THREADS: usize = 2;
@@ -68,8 +68,8 @@ impl Case {
         if let Err((state, fault)) = self.check(seed, plan, counts) {
             let image = self.crashes().state(state);
             let under_way = self.history.ops.get(self.returned(state));
-            let kept = keep(&self.name, state, &image);
-            panic!("{}, state {state}, during {under_way:?}: {fault}\nkept as {kept}", self.name);
+            let kept = self.keep(state, &image);
+            panic!("{}, state {state}, during {under_way:?}: {fault}\nkept as {kept}.*", self.name);
         }
     }
 
@@ -123,6 +123,29 @@ impl Case {
 
     pub(crate) fn crashes(&self) -> Crashes {
         Crashes::new(&self.base, self.log.clone()).with_atomic(SUPERBLOCK)
+    }
+
+    /// The image of a state, the operations, and what reached the device until then; the path without the last part.
+    fn keep(&self, state: CrashState, image: &Ram) -> String {
+        let name = format!("crash-{}-{state}", self.name).replace([' ', ':', ','], "-");
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let file = |kind| File::create(format!("{}.{kind}", path.display())).expect("a file");
+        image.store(&file("img")).expect("store the image");
+        let mut ops = file("ops");
+        for (number, op) in (1..).zip(&self.history.ops) {
+            writeln!(ops, "{number}: {op:?}").expect("write the operations");
+        }
+        let mut log = file("log");
+        for (index, entry) in self.log.entries().iter().take(state.cut).enumerate() {
+            let entry = match entry {
+                Entry::Write { at, data, fua } => {
+                    format!("write {} at {at}, fua {fua}", data.len())
+                }
+                other => format!("{other:?}"),
+            };
+            writeln!(log, "{index}: {entry}").expect("write the log");
+        }
+        path.display().to_string()
     }
 
     /// How many operations had returned in a state.
@@ -187,8 +210,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
 fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));
-    let clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
-    let volume = Volume::writable_on(record.clone(), clock);
+    let volume = Volume::writable_on(record.clone(), ours::CLOCK);
     let closed = volume.and_then(|volume| volume.close());
     closed.map_err(|error| format!("opened for writing: {error}"))?;
     Ok((device.snapshot(), record.log()))
@@ -200,11 +222,4 @@ pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     let recovered = matches!(volume.fs().journal().state, JournalState::Recovered(_));
     let tree = tree(&volume).map_err(|error| error.to_string())?;
     Ok((tree, recovered))
-}
-
-fn keep(case: &str, state: CrashState, image: &Ram) -> String {
-    let name = format!("crash-{case}-{state}.img").replace([' ', ':', ','], "-");
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    image.store(&File::create(&path).expect("a file")).expect("store the image");
-    path.display().to_string()
 }

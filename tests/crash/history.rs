@@ -176,7 +176,7 @@ impl History {
                 (*pos..pos + len).for_each(|at| content[at] = written(number, at));
             }),
             Op::Truncate { path, size } => {
-                self.change(number, path, |content| content.resize(*size, 0))
+                self.change(number, path, |content| content.resize(*size, 0));
             }
             Op::Fsync(path) => {
                 let file = self.file_at(path);

@@ -12,6 +12,7 @@ mod fsck;
 mod generator;
 mod history;
 mod kernel;
+mod ours;
 mod seen;
 mod volume;
 mod watched;
@@ -74,6 +75,40 @@ fn by_kernel(seed: u64, (format, options): (&str, &str)) -> Case {
     let history = generator::workload(seed, 60);
     let log = kernel::record(&base, &history, options);
     Case { name: format!("kernel, {format}, {options}, seed {seed}"), base, log, history }
+}
+
+/// `mke2fs` options.
+const OURS: [&str; 8] = [
+    "-t ext4 -b 1024 -J size=1",
+    "-t ext4 -b 4096 -J size=4",
+    "-t ext4 -b 1024 -J size=1 -O ^metadata_csum,^64bit",
+    "-t ext4 -b 1024 -J size=1 -O orphan_file",
+    "-t ext4 -b 1024 -J size=1 -O inline_data",
+    "-t ext3 -b 1024 -J size=1",
+    "-t ext4 -b 2048 -J size=2 -O bigalloc -C 8192",
+    "-t ext4 -b 1024 -J size=1 -N 128 -I 128",
+];
+
+/// A workload that ironmap ran.
+fn by_ironmap(seed: u64, format: &str) -> Case {
+    let base = volume::stale("12M", format);
+    let history = generator::workload(seed, 60);
+    let log = ours::record(&base, &history);
+    Case { name: format!("ironmap, {format}, seed {seed}"), base, log, history }
+}
+
+/// What ironmap leaves is recovered by itself, by e2fsck and by the kernel.
+#[test]
+fn what_ironmap_leaves_is_recovered() {
+    let (plan, states) = plan();
+    let (counts, start) = (Counts::default(), Instant::now());
+    for (seed, format) in (0..).zip(OURS.into_iter().cycle()) {
+        by_ironmap(seed, format).assert_holds(seed, plan, &counts);
+        if counts.states.load(Ordering::Relaxed) >= states && seed >= OURS.len() as u64 {
+            break;
+        }
+    }
+    eprintln!("ironmap's crashes: {counts:?} in {:.1?}", start.elapsed());
 }
 
 /// Linux keeps the rules that ironmap is held to, and ironmap recovers, without writing, what Linux left.
