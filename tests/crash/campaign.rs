@@ -168,7 +168,7 @@ fn by_e2fsck(image: &Ram, seen: &Tree, fsck: &Fsck, counts: &Counts) -> Verdict 
     count(&counts.fsck);
     same(&look(&fsck.recovered(image)?)?.0, seen).map_err(|fault| format!("e2fsck: {fault}"))?;
     let (written, _) = rewritten(image)?;
-    fsck.recovered(&written).map(drop).map_err(|fault| format!("behind ironmap: {fault}"))
+    fsck.clean(&written).map_err(|fault| format!("behind ironmap: {fault}"))
 }
 
 /// The kernel recovers the same, and shows it of what ironmap has recovered.

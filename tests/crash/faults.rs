@@ -9,7 +9,8 @@ use ironmap::{Errno, ErrorKind, Volume};
 use crate::campaign::{look, same};
 use crate::common::skip::Need;
 use crate::fsck::Fsck;
-use crate::{KERNEL, by_kernel, require};
+use crate::generator::workload;
+use crate::{KERNEL, OURS, by_kernel, ours, require, volume};
 
 /// Opens a volume for writing, and closes it, on a device with faults; how many requests there were.
 fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u64) {
@@ -54,6 +55,50 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
             if fail_at % 8 == 0 {
                 fsck.recovered(&device).unwrap_or_else(|fault| panic!("{what}: {fault}"));
             }
+        }
+    }
+}
+
+/// An error at any one request of a workload is an error of one of its operations, and an event; what is then on the device is
+/// what a crash could have left there.
+#[test]
+fn a_workload_that_meets_an_error_keeps_its_promises() {
+    let fsck = Fsck::new();
+    for (seed, format) in (0..).zip(OURS) {
+        let base = volume::stale("12M", format);
+        let base = base.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
+        let history = workload(seed, 40, !format.contains("ext3"));
+        let run = |faults| {
+            let device = Arc::new(base.snapshot());
+            let sim = Arc::new(Sim::new(device.clone(), Faults::default()));
+            let volume = Volume::writable_on(sim.clone(), ours::CLOCK).unwrap();
+            sim.set_faults(faults);
+            let mut returned = 0;
+            let result = ours::run(&volume, &history, |number| returned = number);
+            let result = result.and_then(|()| volume.close());
+            let events = volume.events().take().0.len();
+            drop(volume);
+            (device, result, returned, events, sim.requests())
+        };
+        let (_, result, .., requests) = run(Faults::default());
+        result.unwrap();
+        for fail_at in (0..requests).skip(seed as usize % 5).step_by(5) {
+            let errno = [Errno::EIO, Errno::ENOSPC][fail_at as usize % 2];
+            let faults = Faults {
+                seed,
+                fail_at: Some(fail_at),
+                errno: Some(errno),
+                torn: true,
+                ..Faults::default()
+            };
+            let (device, result, returned, events, _) = run(faults);
+            let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
+            let error = result.expect_err(&what);
+            assert_eq!(error.kind(), ErrorKind::Io(errno), "{what}: {error}");
+            assert!(events > 0, "{what}: {error}: no event");
+            let found = look(&device).and_then(|(tree, _)| history.check(&tree, returned));
+            found.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
+            fsck.recovered(&device).unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
         }
     }
 }

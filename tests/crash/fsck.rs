@@ -34,6 +34,12 @@ impl Fsck {
         Ok(Ram::from_image(&std::fs::read(self.path()).expect("the image")))
     }
 
+    /// Fails where there is anything to recover or to repair.
+    pub(crate) fn clean(&self, image: &Ram) -> Result<(), String> {
+        image.store(&File::create(self.path()).expect("a file")).expect("store the image");
+        self.run("-fn").map(drop)
+    }
+
     fn run(&self, how: &str) -> Result<String, String> {
         let path = self.path();
         let args = [how.as_ref(), path.as_os_str()];

@@ -1,7 +1,7 @@
 //! Workloads by chance, of which each operation is possible when it comes.
 
 use crate::common::rng::Rng;
-use crate::history::{History, Names, Node, Op};
+use crate::history::{History, Names, Node, Op, Space};
 
 /// A file grows to so many bytes at most, all files together to so many.
 const FILE_LIMIT: u64 = 48 << 10;
@@ -10,12 +10,17 @@ const TOTAL_LIMIT: usize = 1 << 20;
 const NAMES: u64 = 12;
 const DIRECTORIES: u64 = 4;
 
-/// So many operations by a seed.
-pub(crate) fn workload(seed: u64, count: usize) -> History {
+/// A multiple of every block and cluster of ours.
+const UNIT: u64 = 8192;
+
+/// So many operations by a seed, for files with extents or without.
+pub(crate) fn workload(seed: u64, count: usize, extents: bool) -> History {
     let mut rng = Rng::new(seed);
     let mut history = History::new();
     while history.ops.len() < count {
-        if let Some(op) = choose(&mut rng, &history) {
+        let op = choose(&mut rng, &history);
+        // Files without extents have no space without content.
+        if let Some(op) = op.filter(|op| extents || !matches!(op, Op::Space { .. })) {
             history.push(op);
         }
     }
@@ -57,7 +62,8 @@ fn choose(rng: &mut Rng, history: &History) -> Option<Op> {
             let (one, other) = (any(rng, names, is_leaf)?, any(rng, names, is_leaf)?);
             (names[&one] != names[&other]).then_some(Op::Exchange { one, other })?
         }
-        52..74 => {
+        52..58 => space(rng, history)?,
+        58..74 => {
             let path = any(rng, names, is_file)?;
             let Node::File(file) = names[&path] else { return None };
             let size = history.content(file).len() as u64;
@@ -77,6 +83,33 @@ fn choose(rng: &mut Rng, history: &History) -> Option<Op> {
         80..94 => Op::Fsync(any(rng, names, |node| !matches!(node, Node::Symlink(_)))?),
         _ => Op::Sync,
     })
+}
+
+fn space(rng: &mut Rng, history: &History) -> Option<Op> {
+    let path = any(rng, history.now(), |node| matches!(node, Node::File(_)))?;
+    let Node::File(file) = history.now()[&path] else { return None };
+    let size = history.content(file).len() as u64;
+    let keep_size = rng.below(2) == 0;
+    let how = [
+        Space::Allocate { keep_size },
+        Space::Zero { keep_size },
+        Space::Punch,
+        Space::Collapse,
+        Space::Insert,
+    ][rng.below(5) as usize];
+    let (pos, len) = match how {
+        Space::Collapse | Space::Insert => {
+            (rng.below(FILE_LIMIT / UNIT) * UNIT, UNIT << rng.below(2))
+        }
+        _ => (rng.below(FILE_LIMIT), 1 + rng.below(12_000)),
+    };
+    let fits = match how {
+        Space::Collapse => pos + len < size,
+        Space::Insert => pos < size && size + len <= FILE_LIMIT,
+        _ => pos + len <= FILE_LIMIT,
+    };
+    let room = total(history) + (len as usize) < TOTAL_LIMIT;
+    (fits && room).then_some(Op::Space { path, how, pos: pos as usize, len: len as usize })
 }
 
 fn total(history: &History) -> usize {

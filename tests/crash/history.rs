@@ -59,9 +59,42 @@ pub(crate) enum Op {
         path: String,
         size: usize,
     },
+    Space {
+        path: String,
+        how: Space,
+        pos: usize,
+        len: usize,
+    },
     /// Of a file or a directory.
     Fsync(String),
     Sync,
+}
+
+/// What fallocate(2) does with a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Space {
+    Allocate { keep_size: bool },
+    Zero { keep_size: bool },
+    Punch,
+    Collapse,
+    Insert,
+}
+
+impl Space {
+    fn apply(self, content: &mut Vec<u8>, pos: usize, len: usize) {
+        let (size, end) = (content.len(), pos + len);
+        match self {
+            Self::Allocate { keep_size: false } => content.resize(size.max(end), 0),
+            Self::Allocate { keep_size: true } => {}
+            Self::Zero { keep_size } => {
+                content.resize(if keep_size { size } else { size.max(end) }, 0);
+                Self::Punch.apply(content, pos, len);
+            }
+            Self::Punch => content[pos.min(size)..end.min(size)].fill(0),
+            Self::Collapse => drop(content.drain(pos..end)),
+            Self::Insert => drop(content.splice(pos..pos, std::iter::repeat_n(0, len))),
+        }
+    }
 }
 
 /// The byte that the write of a number leaves at a position: no zero, and none of what free space is filled with.
@@ -177,6 +210,9 @@ impl History {
             }),
             Op::Truncate { path, size } => {
                 self.change(number, path, |content| content.resize(*size, 0));
+            }
+            Op::Space { path, how, pos, len } => {
+                self.change(number, path, |content| how.apply(content, *pos, *len));
             }
             Op::Fsync(path) => {
                 let file = self.file_at(path);

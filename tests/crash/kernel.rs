@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ironmap::device::{Log, Ram, Record};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 
 use crate::common::command::{failure, output, run};
 use crate::common::image::{scratch, scratch_in};
 use crate::common::mounted::unmount;
-use crate::history::{History, Op, written};
+use crate::history::{History, Op, Space, written};
 use crate::seen::{Seen, Tree};
 use crate::watched::Watched;
 
@@ -126,6 +126,20 @@ fn carry_out(op: &Op, number: usize, root: &Path, open: &mut Vec<File>) -> std::
         }
         Op::Truncate { path, size } => {
             OpenOptions::new().write(true).open(at(path))?.set_len(*size as u64)
+        }
+        Op::Space { path, how, pos, len } => {
+            let keep = |keep_size| {
+                if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() }
+            };
+            let flags = match how {
+                Space::Allocate { keep_size } => keep(*keep_size),
+                Space::Zero { keep_size } => FallocateFlags::ZERO_RANGE | keep(*keep_size),
+                Space::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                Space::Collapse => FallocateFlags::COLLAPSE_RANGE,
+                Space::Insert => FallocateFlags::INSERT_RANGE,
+            };
+            let file = OpenOptions::new().write(true).open(at(path))?;
+            Ok(fallocate(file, flags, *pos as u64, *len as u64)?)
         }
         Op::Fsync(path) => File::open(at(path))?.sync_all(),
         Op::Sync => Ok(rustix::fs::syncfs(File::open(root)?)?),

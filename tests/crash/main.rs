@@ -72,7 +72,7 @@ const KERNEL: [(&str, &str); 8] = [
 /// A workload that the kernel ran.
 fn by_kernel(seed: u64, (format, options): (&str, &str)) -> Case {
     let base = volume::stale("12M", format);
-    let history = generator::workload(seed, 60);
+    let history = generator::workload(seed, 60, !format.contains("ext3"));
     let log = kernel::record(&base, &history, options);
     Case { name: format!("kernel, {format}, {options}, seed {seed}"), base, log, history }
 }
@@ -92,7 +92,7 @@ const OURS: [&str; 8] = [
 /// A workload that ironmap ran.
 fn by_ironmap(seed: u64, format: &str) -> Case {
     let base = volume::stale("12M", format);
-    let history = generator::workload(seed, 60);
+    let history = generator::workload(seed, 60, !format.contains("ext3"));
     let log = ours::record(&base, &history);
     Case { name: format!("ironmap, {format}, seed {seed}"), base, log, history }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use ironmap::Volume;
-use ironmap::device::{Device, Log, Ram, Record};
+use ironmap::device::{Log, Ram, Record};
 use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Clock, Credentials, Ext4, Follow, Held, NewFile, RenameFlags};
+use ironmap::fs::ext4::{Clock, Credentials, Ext4, Fallocate, Follow, Held, NewFile, RenameFlags};
 use ironmap::units::{FilePos, InodeNo};
 
-use crate::history::{History, Op, written};
+use crate::history::{History, Op, Space, written};
 
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
 
@@ -18,25 +18,25 @@ pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000,
 /// What ironmap does to a device that holds `base` when it opens it, runs the operations and closes it.
 pub(crate) fn record(base: &Ram, history: &History) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
-    let volume = run(record.clone(), history, |number| record.mark(number as u64));
-    volume.unwrap_or_else(|error| panic!("{error}")).close().expect("close the volume");
+    let volume = Volume::writable_on(record.clone(), CLOCK).expect("open the volume");
+    run(&volume, history, |number| record.mark(number as u64)).expect("a possible operation");
+    volume.close().expect("close the volume");
     record.log()
 }
 
-/// Runs the operations; `returned` hears of each that has. The volume is left open.
+/// Runs the operations until one fails; `returned` hears of each that did not.
 pub(crate) fn run(
-    device: Arc<dyn Device>,
+    volume: &Volume,
     history: &History,
     mut returned: impl FnMut(usize),
-) -> ironmap::Result<Volume> {
-    let volume = Volume::writable_on(device, CLOCK)?;
+) -> ironmap::Result<()> {
     let mut open = Vec::new();
     for (number, op) in (1..).zip(&history.ops) {
         carry_out(volume.fs(), op, number, &mut open)
             .map_err(|error| error.context(format!("operation {number}, {op:?}")))?;
         returned(number);
     }
-    Ok(volume)
+    Ok(())
 }
 
 fn carry_out(fs: &Arc<Ext4>, op: &Op, number: usize, open: &mut Vec<Held>) -> ironmap::Result<()> {
@@ -81,6 +81,16 @@ fn carry_out(fs: &Arc<Ext4>, op: &Op, number: usize, open: &mut Vec<Held>) -> ir
             Ok(())
         }
         Op::Truncate { path, size } => fs.truncate(inode(path)?, *size as u64),
+        Op::Space { path, how, pos, len } => {
+            let how = match *how {
+                Space::Allocate { keep_size } => Fallocate::Allocate { keep_size },
+                Space::Zero { keep_size } => Fallocate::Zero { keep_size },
+                Space::Punch => Fallocate::Punch,
+                Space::Collapse => Fallocate::Collapse,
+                Space::Insert => Fallocate::Insert,
+            };
+            fs.fallocate(inode(path)?, how, FilePos(*pos as u64), *len as u64)
+        }
         Op::Fsync(_) | Op::Sync => fs.sync(),
     }
 }

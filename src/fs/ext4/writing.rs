@@ -116,10 +116,11 @@ impl Ext4 {
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = found.journal.clone();
         drop(found);
+        // First: e2fsck asks what to do with a log of a volume that does not say that it has one.
+        fs.mark_open(log.is_some(), clock)?;
         if let Some(log) = &mut log {
             log.open(&fs.blocks)?;
         }
-        fs.mark_open(log.is_some(), clock)?;
         let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
         fs.writing = Some(Writing {
             transactions: Transactions::new(limit),
