@@ -286,6 +286,11 @@ impl Error {
         self
     }
 
+    /// What is wrong, without place, operation and cause.
+    pub(crate) fn what(&self) -> &str {
+        &self.0.what
+    }
+
     /// What kind of failure this is.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

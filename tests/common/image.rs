@@ -113,9 +113,19 @@ impl Image {
         self.e2fsck("-fyD");
     }
 
+    /// Lets e2fsck replay the journal, and nothing else.
+    pub(crate) fn repair_journal(&self) {
+        self.run_e2fsck(&["-fy", "-E", "journal_only"]);
+    }
+
     fn e2fsck(&self, how: &str) {
+        self.run_e2fsck(&[how]);
+    }
+
+    fn run_e2fsck(&self, how: &[&str]) {
         let path = self.path();
-        let args = [how.as_ref(), path.as_os_str()];
+        let mut args: Vec<&std::ffi::OsStr> = how.iter().map(AsRef::as_ref).collect();
+        args.push(path.as_os_str());
         let result = output("e2fsck", &args);
         // 1: errors were corrected.
         assert!(

@@ -89,7 +89,7 @@ impl Scratch {
         Volume::on(Arc::clone(&self.device))
     }
 
-    fn restore(&mut self) {
+    pub(crate) fn restore(&mut self) {
         for (at, len) in self.dirty.drain(..) {
             let sound = &self.base.bytes[at..at + len];
             self.bytes[at..at + len].copy_from_slice(sound);

@@ -19,6 +19,7 @@ pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
     seen(fs.orphans().map(|_| ()));
+    seen(fs.check(&mut |_| {}).map(|_| ()));
     for path in [
         &b"linear/../short"[..],
         b"long/b",

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::cmd::{cat, completions, cp, demo, host, info, ls, man, map, mkfs, stat};
+use crate::cmd::{cat, check, completions, cp, demo, host, info, ls, man, map, mkfs, stat};
 use crate::failure::{Failure, Report};
 
 const AFTER_HELP: &str = "\
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Cat(cat::Args),
     Map(map::Args),
     Host(host::Args),
+    Check(check::Args),
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
     Bench(Box<bench::BenchArgs>),
@@ -59,6 +60,7 @@ impl Command {
             Self::Cat(args) => cat::run(args, report),
             Self::Map(args) => map::run(args),
             Self::Host(args) => host::run(args, report),
+            Self::Check(args) => check::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),

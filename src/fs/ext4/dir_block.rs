@@ -231,7 +231,7 @@ impl Superblock {
     }
 }
 
-fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {
+pub(super) fn verify_tail(seed: u32, entries: &[u8], tail: &[u8], place: Place) -> Result<()> {
     let place = place.field("det_checksum");
     let Ok((tail, _)) = RawDirTail::ref_from_prefix(tail) else {
         return Err(place.corrupt("it is cut short"));

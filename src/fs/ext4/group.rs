@@ -18,7 +18,7 @@ use crate::units::FsBlock;
 const PLACE: Place = Place::new("group descriptor");
 
 /// A group descriptor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
     pub(crate) block_bitmap: FsBlock,
     pub(crate) inode_bitmap: FsBlock,
@@ -77,28 +77,44 @@ impl Ext4 {
         let place = PLACE.block(block);
         let content = self.blocks.read(block, place)?;
         let bytes = &content[self.descriptor_range(group)];
-        let Ok((low, rest)) = RawGroupLow::ref_from_prefix(bytes) else {
+        let Some(group_found) = sb.decode_group(bytes) else {
             return Err(place.corrupt("it is cut short"));
         };
-        self.verify_group(group, bytes, low.bg_checksum.get(), place)?;
-
-        let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
-        let block = |low: U32, high: Option<U32>| {
-            FsBlock(u64::from(low.get()) | high.map_or(0, |high| u64::from(high.get()) << 32))
-        };
-        let inode_table = block(low.bg_inode_table_lo, high.map(|high| high.bg_inode_table_hi));
+        self.verify_group(group, bytes, place)?;
+        let inode_table = group_found.inode_table;
         if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {
             return Err(place
                 .field("bg_inode_table")
                 .corrupt(format!("group {group}: block {inode_table}")));
         }
-        let checked = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
+        Ok(group_found)
+    }
+
+    fn verify_group(&self, group: u32, bytes: &[u8], place: Place) -> Result<()> {
+        match self.superblock.descriptor_checksums(group, bytes) {
+            Some((stored, computed)) if stored != computed => {
+                Err(place.field("bg_checksum").bad_checksum(stored, computed))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Superblock {
+    /// What a descriptor says, none of it checked; `None` where it is cut short.
+    pub(super) fn decode_group(&self, bytes: &[u8]) -> Option<Group> {
+        let (low, rest) = RawGroupLow::ref_from_prefix(bytes).ok()?;
+        let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
+        let block = |low: U32, high: Option<U32>| {
+            FsBlock(u64::from(low.get()) | high.map_or(0, |high| u64::from(high.get()) << 32))
+        };
+        let checked = self.has_uninit_groups();
         let flag = |bit: u16| checked && low.bg_flags.get() & bit != 0;
         let unused = halves!(low, high, bg_itable_unused_lo, bg_itable_unused_hi);
-        Ok(Group {
+        Some(Group {
             block_bitmap: block(low.bg_block_bitmap_lo, high.map(|high| high.bg_block_bitmap_hi)),
             inode_bitmap: block(low.bg_inode_bitmap_lo, high.map(|high| high.bg_inode_bitmap_hi)),
-            inode_table,
+            inode_table: block(low.bg_inode_table_lo, high.map(|high| high.bg_inode_table_hi)),
             inodes_uninit: flag(INODE_UNINIT),
             blocks_uninit: flag(BLOCK_UNINIT),
             free_clusters: halves!(low, high, bg_free_blocks_count_lo, bg_free_blocks_count_hi),
@@ -120,17 +136,17 @@ impl Ext4 {
         })
     }
 
-    fn verify_group(&self, group: u32, bytes: &[u8], stored: u16, place: Place) -> Result<()> {
-        match self.superblock.descriptor_checksum(group, bytes) {
-            Some(computed) if stored != computed => {
-                Err(place.field("bg_checksum").bad_checksum(stored, computed))
-            }
-            _ => Ok(()),
-        }
+    /// Whether descriptors have checksums, and with them the flags of groups that are not initialised.
+    pub(super) fn has_uninit_groups(&self) -> bool {
+        self.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
-}
 
-impl Superblock {
+    /// The checksum of a descriptor as it is stored, and as the content gives it; `None` where the volume has none.
+    pub(super) fn descriptor_checksums(&self, group: u32, bytes: &[u8]) -> Option<(u16, u16)> {
+        let stored = bytes.get(CHECKSUM_OFFSET..)?.first_chunk()?;
+        Some((u16::from_le_bytes(*stored), self.descriptor_checksum(group, bytes)?))
+    }
+
     /// The checksum of a group's descriptor: a CRC32C, or without metadata_csum a CRC16. `None` where the volume has neither.
     fn descriptor_checksum(&self, group: u32, bytes: &[u8]) -> Option<u16> {
         let number = group.to_le_bytes();

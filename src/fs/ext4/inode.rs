@@ -215,7 +215,7 @@ impl Inode {
         }
         let extra: &RawInodeExtra = zerocopy::transmute_ref!(&extra_bytes);
         if let Some(seed) = seed {
-            verify_inode(seed.of_inode(number, generation), raw, extra, bytes, place)?;
+            verify_inode(seed.of_inode(number, generation), bytes, place)?;
         }
 
         let mode = u32::from(raw.i_mode.get());
@@ -353,16 +353,16 @@ fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
     (crc32c_raw(sum, &extra[at + 2..]), true)
 }
 
-fn verify_inode(
-    seed: u32,
-    raw: &RawInode,
-    extra: &RawInodeExtra,
-    bytes: &[u8],
-    place: Place,
-) -> Result<()> {
+/// The checksum of an inode as it is stored, and as its bytes give it.
+pub(super) fn inode_checksums(seed: u32, bytes: &[u8]) -> (u32, u32) {
+    let half = |at: usize| u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (computed, wide) = inode_checksum(seed, bytes);
-    let high = if wide { u32::from(extra.i_checksum_hi.get()) << 16 } else { 0 };
-    let stored = u32::from(raw.i_checksum_lo.get()) | high;
+    let high = if wide { half(CHECKSUM_HI_OFFSET) << 16 } else { 0 };
+    (half(CHECKSUM_LO_OFFSET) | high, computed)
+}
+
+fn verify_inode(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
+    let (stored, computed) = inode_checksums(seed, bytes);
     if stored == computed {
         Ok(())
     } else {

@@ -7,6 +7,7 @@ mod alloc;
 mod attr;
 mod blocks;
 mod casefold;
+pub mod check;
 mod checksum;
 mod dir;
 mod dir_block;

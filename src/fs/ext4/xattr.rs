@@ -176,13 +176,18 @@ impl Inode {
         Ok(None)
     }
 
-    /// The value of `system.data`: what an inline file has behind `i_block`.
+    /// What an inline file has behind `i_block`.
     pub(super) fn inline_rest(&self) -> Result<&[u8]> {
-        let Some(list) = self.ibody() else { return Ok(&[]) };
+        self.inline_attribute().map(Option::unwrap_or_default)
+    }
+
+    /// The value of `system.data`.
+    pub(super) fn inline_attribute(&self) -> Result<Option<&[u8]>> {
+        let Some(list) = self.ibody() else { return Ok(None) };
         let entry = list.entries()?.into_iter().find(Entry::is_inline_data);
         match entry.map(|entry| entry.value) {
-            None => Ok(&[]),
-            Some(Value::Here(bytes)) => Ok(bytes),
+            None => Ok(None),
+            Some(Value::Here(bytes)) => Ok(Some(bytes)),
             Some(Value::Inode(..)) => {
                 Err(list.place.field("e_value_inum").corrupt("inline data is in another inode"))
             }
@@ -344,6 +349,11 @@ fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> 
     value.fold(name, |hash, word| hash.rotate_left(16) ^ word)
 }
 
+/// `e_hash` of a name and its value's words: by unsigned bytes of the name, and by signed ones.
+pub(super) fn entry_hashes(name: &[u8], value: &(impl Iterator<Item = u32> + Clone)) -> [u32; 2] {
+    [u32::from, |byte| byte as i8 as u32].map(|widen| hash(name, value.clone(), widen))
+}
+
 /// Verifies `e_hash` against the name and the value's words; 0 stands for none.
 ///
 /// Linux once took the name's bytes as signed: both hashes are in use.
@@ -352,17 +362,16 @@ fn verify_hash(
     value: &(impl Iterator<Item = u32> + Clone),
     place: Place,
 ) -> Result<()> {
-    let of = |widen| hash(entry.name, value.clone(), widen);
-    let computed = of(u32::from);
-    if entry.hash == 0 || entry.hash == computed || entry.hash == of(|byte| byte as i8 as u32) {
+    let hashes = entry_hashes(entry.name, value);
+    if entry.hash == 0 || hashes.contains(&entry.hash) {
         Ok(())
     } else {
-        Err(place.field("e_hash").bad_checksum(entry.hash, computed))
+        Err(place.field("e_hash").bad_checksum(entry.hash, hashes[0]))
     }
 }
 
 /// The checksum of an attribute block: over its number and all of it, the sum itself as 0.
-fn xattr_checksum(seed: MetadataSeed, number: FsBlock, block: &[u8]) -> u32 {
+pub(super) fn xattr_checksum(seed: MetadataSeed, number: FsBlock, block: &[u8]) -> u32 {
     let mut sum = crc32c_raw(seed.0, &number.0.to_le_bytes());
     sum = crc32c_raw(sum, &block[..CHECKSUM_OFFSET]);
     sum = crc32c_raw(sum, &[0; 4]);

@@ -1,6 +1,7 @@
 //! One module a subcommand: its arguments, its help, and `run`.
 
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod demo;

@@ -1,0 +1,176 @@
+//! `ironmap check`: what is wrong with a volume, and nothing changed.
+
+use std::io::Write;
+
+use indicatif::ProgressBar;
+use ironmap::Location;
+use ironmap::fs::ext4::check::{Finding, Pass, Progress, Report as Checked, Severity};
+use serde::Serialize;
+
+use crate::failure::{Failure, Report};
+use crate::output::{print_json, progress, stdout};
+use crate::show::one_line;
+use crate::source::Source;
+use crate::target;
+
+/// Checks a volume: all metadata, read and compared, nothing changed
+///
+/// Each finding is a line: how bad, where, and what. Notes are no faults. A journal that was left dirty is recovered in memory, and the
+/// volume is checked as that leaves it. e2fsck repairs; this does not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap check /dev/sdb1
+  ironmap check --json disk.img@p1 | jq '.findings[] | select(.severity != \"note\")'
+
+Exit codes: 0 where nothing is wrong, 4 where something is, 1 and 3 where the check could not be done.")]
+pub(crate) struct Args {
+    /// Write one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The volume
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+}
+
+#[derive(Serialize)]
+struct CheckRecord {
+    volume: String,
+    clean: bool,
+    inodes: u64,
+    directories: u64,
+    blocks: u64,
+    counts: Counts,
+    findings: Vec<FindingRecord>,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    note: u64,
+    repairable: u64,
+    data_loss: u64,
+    fatal: u64,
+}
+
+#[derive(Serialize)]
+struct FindingRecord {
+    severity: &'static str,
+    structure: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    field: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    kind: &'static str,
+    what: String,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let source = Source::open(&args.volume)?;
+    let mut bar = Bar::default();
+    let checked = source.volume.fs().check(&mut |progress| bar.show(progress));
+    bar.clear();
+    let checked = checked.map_err(|error| Failure::at(&args.volume, &error))?;
+    if args.json {
+        print_json(&record(args, &checked))?;
+    } else {
+        print(args, &checked)?;
+    }
+    if !checked.is_clean() {
+        let count = checked.counts.iter().skip(1).sum::<u64>();
+        let s = if count == 1 { "" } else { "s" };
+        report.error(&Failure::corrupt(&args.volume, &format!("{count} fault{s} found")));
+    }
+    Ok(())
+}
+
+/// A bar for each pass.
+#[derive(Default)]
+struct Bar(Option<(Pass, ProgressBar)>);
+
+impl Bar {
+    fn show(&mut self, now: Progress) {
+        let name = match now.pass {
+            Pass::Groups => "groups",
+            Pass::Inodes => "inodes",
+            Pass::Directories => "directories",
+            Pass::Names => "names",
+            Pass::Bitmaps => "bitmaps",
+        };
+        let (_, bar) = match self.0.take_if(|(pass, _)| *pass == now.pass) {
+            Some(same) => self.0.insert(same),
+            None => {
+                self.clear();
+                self.0.insert((now.pass, progress(name, now.of)))
+            }
+        };
+        bar.set_position(now.done);
+    }
+
+    fn clear(&mut self) {
+        if let Some((_, bar)) = self.0.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn record(args: &Args, checked: &Checked) -> CheckRecord {
+    let count = |severity| checked.count(severity);
+    CheckRecord {
+        volume: args.volume.to_string(),
+        clean: checked.is_clean(),
+        inodes: checked.inodes,
+        directories: checked.directories,
+        blocks: checked.blocks,
+        counts: Counts {
+            note: count(Severity::Note),
+            repairable: count(Severity::Repairable),
+            data_loss: count(Severity::DataLoss),
+            fatal: count(Severity::Fatal),
+        },
+        findings: checked.findings.iter().map(FindingRecord::new).collect(),
+    }
+}
+
+impl FindingRecord {
+    fn new(finding: &Finding) -> Self {
+        let place = &finding.site.place;
+        Self {
+            severity: match finding.severity {
+                Severity::Note => "note",
+                Severity::Repairable => "repairable",
+                Severity::DataLoss => "data_loss",
+                Severity::Fatal => "fatal",
+            },
+            structure: place.structure,
+            field: place.field,
+            group: finding.site.group,
+            inode: place.inode.map(|inode| inode.0),
+            block: place.block.map(|block| block.0),
+            kind: finding.what.name(),
+            what: finding.what.to_string(),
+        }
+    }
+}
+
+fn print(args: &Args, checked: &Checked) -> std::io::Result<()> {
+    let mut out = stdout();
+    for finding in &checked.findings {
+        writeln!(out, "{}", one_line(&finding.to_string()))?;
+    }
+    let left_out = checked.counts.iter().sum::<u64>() - checked.findings.len() as u64;
+    if left_out > 0 {
+        writeln!(out, "{left_out} more findings are left out")?;
+    }
+    let Checked { inodes, directories, blocks, .. } = checked;
+    let verdict = if checked.is_clean() { "clean" } else { "not clean" };
+    writeln!(
+        out,
+        "{}: {verdict}; {inodes} inodes in use, {directories} of them directories, {blocks} blocks in use",
+        one_line(&args.volume.to_string())
+    )?;
+    out.flush()
+}

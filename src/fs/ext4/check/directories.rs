@@ -1,0 +1,330 @@
+//! Directories: every entry of every block.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use zerocopy::FromBytes;
+
+use super::bits::Bits;
+use super::finding::{Findings, Kind, Severity};
+use super::htree::Tree;
+use super::inodes::Found;
+use super::map::{Data, Piece, Walk};
+use super::reader::Bytes;
+use super::table::entry_code;
+use super::{Checker, Pass};
+use crate::error::Place;
+use crate::fs::FileType;
+use crate::fs::ext4::casefold::fold;
+use crate::fs::ext4::dir_block::{record_length, verify_tail};
+use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
+use crate::fs::ext4::{Incompat, Inode, InodeFlags, ROOT};
+use crate::units::{FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("directory entry");
+const HEADER: usize = size_of::<RawDirEntry>();
+const TAIL: usize = size_of::<RawDirTail>();
+/// The parent's number, with which an inline directory begins.
+const INLINE_PARENT: usize = 4;
+/// How often the progress is told.
+const STEP: usize = 64;
+
+/// A directory that is being read.
+pub(super) struct Reading {
+    pub(super) inode: Found,
+    /// Its place in the list of directories.
+    index: usize,
+    /// Hashes of the names so far, 64 bits of a keyed function: two names are never taken for one in practice.
+    names: HashSet<u64>,
+    keys: RandomState,
+    pub(super) tree: Option<Tree>,
+    /// Entries so far.
+    entries: u64,
+}
+
+/// An entry of a directory.
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a [u8],
+    target: u32,
+    file_type: u8,
+}
+
+impl Checker<'_> {
+    pub(super) fn check_directories(&mut self) {
+        let count = self.directories.len();
+        for index in 0..count {
+            let directory = self.directories[index];
+            if let Some(inode) = self.inode(directory.number) {
+                let names = HashSet::new();
+                let keys = RandomState::new();
+                let mut reading = Reading { inode, index, names, keys, tree: None, entries: 0 };
+                self.check_directory(&mut reading, directory.broken);
+            }
+            if index % STEP == 0 || index + 1 == count {
+                self.tell(Pass::Directories, index as u64 + 1, count as u64);
+            }
+        }
+    }
+
+    fn check_directory(&mut self, reading: &mut Reading, broken: bool) {
+        if reading.inode.flags().contains(InodeFlags::INLINE_DATA) {
+            return self.check_inline_directory(reading);
+        }
+        let blocks = self.blocks_of(&reading.inode, broken);
+        let unit = self.fs.superblock.block_size.bytes() as u64;
+        let size = reading.inode.size() / unit;
+        // A map that is wrong has its finding, and may be endless: so would be the tree.
+        if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
+            reading.tree = self.check_tree(&reading.inode, &blocks);
+        }
+        let mut next = 0;
+        for data in &blocks {
+            self.check_hole(reading, next..data.first.min(size));
+            next = data.first + data.count;
+            for offset in 0..data.count {
+                let (block, at) = (data.first + offset, FsBlock(data.start + offset));
+                if broken && !self.first_reading(at) {
+                    continue;
+                }
+                let place = PLACE.inode(reading.inode.number).block(at);
+                match self.reader.block(at, place) {
+                    Ok(content) => self.check_directory_block(reading, block, &content, place),
+                    Err(error) => self.findings.error(place, &error),
+                }
+            }
+        }
+        if !broken {
+            self.check_hole(reading, next..size);
+        }
+        if reading.entries < 2 {
+            self.findings.add(PLACE.inode(reading.inode.number), Kind::MissingDots);
+        }
+    }
+
+    /// Whether a block of a directory whose map is wrong was not read before: maps without end may lead to it again and again.
+    fn first_reading(&mut self, block: FsBlock) -> bool {
+        let count = self.fs.superblock.blocks_count;
+        !self.broken_blocks.get_or_insert_with(|| Bits::new(count)).set(block.0)
+    }
+
+    /// The map, joined to runs. That of a map that is wrong ends where it was found wrong: it may be endless.
+    pub(super) fn blocks_of(&mut self, inode: &Found, broken: bool) -> Vec<Data> {
+        let mut blocks = Vec::new();
+        // A block is a node once only, and leads to data once only.
+        let mut nodes = HashSet::new();
+        let (fs, mut quiet) = (self.fs, Findings::default());
+        let (reader, findings) = (&mut self.reader, &mut quiet);
+        Walk { fs, reader, findings, inode, sound: true }.run(&mut |_, piece| match piece {
+            Piece::Node(block) => !broken || nodes.insert(block),
+            Piece::Data(data) => {
+                blocks.push(data);
+                true
+            }
+        });
+        blocks
+    }
+
+    fn check_hole(&mut self, reading: &Reading, hole: std::ops::Range<u64>) {
+        if !hole.is_empty() {
+            let place = Place::new("directory").inode(reading.inode.number);
+            let what = format!("blocks {} to {} of it are a hole", hole.start, hole.end - 1);
+            self.findings.add(place, Kind::Damaged { what });
+        }
+    }
+
+    fn check_directory_block(
+        &mut self,
+        reading: &mut Reading,
+        block: u64,
+        content: &Bytes,
+        place: Place,
+    ) {
+        let mut end = content.len();
+        let node = reading.tree.as_ref().is_some_and(|tree| tree.is_node(block));
+        if let (Some(seed), false) = (reading.inode.seed(self.fs), node) {
+            end -= TAIL;
+            if let Err(error) = verify_tail(seed, &content[..end], &content[end..], place) {
+                self.findings.error(place, &error);
+                // A block without the checksum's place may be full to its end.
+                if content[end + 7] != crate::fs::ext4::disk::dir::TAIL_FILE_TYPE {
+                    end += TAIL;
+                }
+            }
+        }
+        self.check_entries(reading, block, &content[..end], place);
+    }
+
+    /// The entries of a block, or of a part of an inline directory, up to one that is broken.
+    fn check_entries(&mut self, reading: &mut Reading, block: u64, bytes: &[u8], place: Place) {
+        let size = self.fs.superblock.block_size;
+        let mut at = 0;
+        while at < bytes.len() {
+            let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(&bytes[at..]) else {
+                let rule = "too little is left for an entry";
+                let stored = (bytes.len() - at) as u64;
+                return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
+            };
+            let (len, name_len) =
+                (record_length(raw.rec_len.get(), size), usize::from(raw.name_len));
+            if !len.is_multiple_of(4) || len < HEADER + name_len || at + len > bytes.len() {
+                let (stored, rule) = (len as u64, "not the length of an entry");
+                return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
+            }
+            at += len;
+            let target = raw.inode.get();
+            if target != 0 {
+                let name = &behind[..name_len];
+                let entry = Entry { name, target, file_type: raw.file_type };
+                if block == 0 && reading.entries < 2 && behind.get(name_len) != Some(&0) {
+                    let (stored, rule) = (name_len as u64, "no NUL behind . or ..");
+                    self.findings.add(place.field("name"), Kind::Invalid { stored, rule });
+                }
+                self.check_entry(reading, block, &entry, place);
+            } else if block == 0 && reading.entries < 2 {
+                self.findings.add(place, Kind::MissingDots);
+                reading.entries += 1;
+            }
+        }
+    }
+
+    fn check_entry(&mut self, reading: &mut Reading, block: u64, entry: &Entry<'_>, place: Place) {
+        let order = reading.entries;
+        reading.entries += 1;
+        let sb = &self.fs.superblock;
+        let target = InodeNo(u64::from(entry.target));
+        let name = || entry.name.to_vec();
+        match order {
+            0 if block == 0 => {
+                if entry.name != b"." || target != reading.inode.number {
+                    return self.findings.add(place, Kind::MissingDots);
+                }
+            }
+            1 if block == 0 => {
+                if entry.name != b".." {
+                    return self.findings.add(place, Kind::MissingDots);
+                }
+                self.directories[reading.index].dot_dot = entry.target;
+            }
+            _ => {
+                if !self.check_name(reading, entry, place) {
+                    return;
+                }
+                if let Some(tree) = &reading.tree
+                    && let Some(hash) = tree.misplaced(block, entry.name)
+                {
+                    self.findings.add(place, Kind::WrongLeaf { name: name(), hash });
+                }
+            }
+        }
+        let invalid = entry.target > sb.inodes_count
+            || (entry.target < sb.first_inode && target != ROOT)
+            || (target == ROOT && order >= 2);
+        if invalid {
+            return self.findings.add(place, Kind::EntryToInvalid { name: name(), target });
+        }
+        let Some(record) = self.inodes.get(entry.target).copied() else {
+            return self.findings.add(place, Kind::EntryToUnused { name: name(), target });
+        };
+        if record.is_value {
+            return self.findings.add(place, Kind::EntryToInvalid { name: name(), target });
+        }
+        self.check_type(entry, record.file_type, place);
+        if record.is_directory() && order >= 2 {
+            let parent = self.directories[reading.index].number;
+            let below = self.directories.binary_search_by_key(&entry.target, |dir| dir.number);
+            let Ok(below) = below.map(|index| &mut self.directories[index]) else { return };
+            if below.parent != 0 {
+                return self.findings.add(place, Kind::SecondName { name: name(), target });
+            }
+            below.parent = parent;
+        }
+        self.inodes.count_name(entry.target);
+    }
+
+    /// Whether a name is one, and a new one.
+    fn check_name(&mut self, reading: &mut Reading, entry: &Entry<'_>, place: Place) -> bool {
+        let encrypted = reading.inode.flags().contains(InodeFlags::ENCRYPT);
+        let bad = entry.name.is_empty()
+            || matches!(entry.name, b"." | b"..")
+            || !encrypted && entry.name.iter().any(|byte| matches!(byte, 0 | b'/'));
+        if bad {
+            self.findings.add(place, Kind::BadName { name: entry.name.to_vec() });
+            return false;
+        }
+        let folded = reading.inode.flags().contains(InodeFlags::CASEFOLD) && !encrypted;
+        let hash = match fold(entry.name).filter(|_| folded) {
+            Some(folded) => reading.keys.hash_one(folded.as_bytes()),
+            None => reading.keys.hash_one(entry.name),
+        };
+        if !reading.names.insert(hash) {
+            self.findings.add(place, Kind::DuplicateName { name: entry.name.to_vec() });
+        }
+        true
+    }
+
+    fn check_type(&mut self, entry: &Entry<'_>, actual: u8, place: Place) {
+        let typed = self.fs.superblock.incompat.contains(Incompat::FILETYPE);
+        let types = [
+            FileType::Regular,
+            FileType::Directory,
+            FileType::CharDevice,
+            FileType::BlockDevice,
+            FileType::Fifo,
+            FileType::Socket,
+            FileType::Symlink,
+        ];
+        if !typed {
+            self.findings.expect(place.field("name_len"), entry.file_type, 0_u8);
+        } else if entry.file_type != actual
+            && let Some(actual) = types.into_iter().find(|known| entry_code(*known) == actual)
+        {
+            let (name, stored) = (entry.name.to_vec(), entry.file_type);
+            self.findings.add(place.field("file_type"), Kind::EntryType { name, stored, actual });
+        }
+    }
+
+    /// Entries in `i_block` behind the parent's number, then those in the attribute `system.data`.
+    fn check_inline_directory(&mut self, reading: &mut Reading) {
+        let number = reading.inode.number;
+        let place = Place::new("inline directory").inode(number);
+        let i_block = reading.inode.raw().i_block;
+        let [a, b, c, d, ..] = i_block;
+        self.directories[reading.index].dot_dot = u32::from_le_bytes([a, b, c, d]);
+        self.inodes.count_name(self.directories[reading.index].number);
+        let parent = self.directories[reading.index].dot_dot;
+        if (1..=self.fs.superblock.inodes_count).contains(&parent) {
+            self.inodes.count_name(parent);
+        }
+        // The two entries that are not there.
+        reading.entries = 2;
+        self.check_entries(reading, 0, &i_block[INLINE_PARENT..], place);
+        let rest = self.fs.inode(number).and_then(|inode| Ok(inode.inline_rest()?.to_vec()));
+        if let Ok(rest) = rest {
+            self.check_entries(reading, 1, &rest, place);
+        }
+    }
+
+    /// Inline content needs the attribute that holds what `i_block` cannot.
+    pub(super) fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
+        let place = inode.place("i_size");
+        let front = inode.raw().i_block.len() as u64;
+        let attribute = |inode: Inode| Ok(inode.inline_attribute()?.map(<[u8]>::len));
+        let rest = match self.fs.inode(inode.number).and_then(attribute) {
+            Ok(Some(rest)) => rest as u64,
+            Ok(None) => {
+                let what = "inline data without the attribute system.data".to_owned();
+                return self.findings.add(place, Kind::Damaged { what });
+            }
+            // The attributes, or the inode, have findings of their own.
+            Err(_) => return,
+        };
+        let (stored, expected) = (inode.size(), front + rest);
+        if file_type == FileType::Directory {
+            self.findings.expect(place, stored, expected);
+        } else if stored > expected {
+            // mke2fs leaves files so that hold nothing but a hole; Linux reads zeros.
+            let what = Kind::Invalid { stored, rule: "more than the inode holds" };
+            self.findings.add_as(Severity::Note, place, what);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Group descriptors, and the structures that they place: bitmaps, inode tables, descriptors themselves.
+
+use zerocopy::FromBytes;
+
+use super::finding::{Kind, Severity, Site};
+use super::usage::Fixed;
+use super::{Checker, Pass};
+use crate::error::Place;
+use crate::fs::ext4::Incompat;
+use crate::fs::ext4::disk::group::{BLOCK_UNINIT, INODE_UNINIT, RawGroupLow};
+use crate::fs::ext4::group::Group as Descriptor;
+use crate::units::FsBlock;
+
+const PLACE: Place = Place::new("group descriptor");
+
+/// A group as its descriptor has it, and what of that can be relied on.
+pub(super) struct Group {
+    pub(super) descriptor: Descriptor,
+    /// The descriptor's own place.
+    pub(super) block: FsBlock,
+    /// Its inode table lies within the volume.
+    pub(super) has_table: bool,
+}
+
+impl Group {
+    /// How many inodes of the table hold something, in use or not.
+    pub(super) fn initialised_inodes(&self, per_group: u32) -> u32 {
+        if self.descriptor.inodes_uninit {
+            return 0;
+        }
+        per_group.saturating_sub(self.descriptor.unused_inodes)
+    }
+}
+
+impl Checker<'_> {
+    pub(super) fn check_groups(&mut self) {
+        let sb = &self.fs.superblock;
+        let mut fixed = Vec::new();
+        self.fixed_by_geometry(&mut fixed);
+        for number in 0..sb.groups {
+            let group = self.group(number);
+            let descriptor = &group.descriptor;
+            let table = self.fs.superblock.inode_table_blocks();
+            fixed.extend([
+                Fixed { start: descriptor.block_bitmap.0, count: 1, structure: "block bitmap" },
+                Fixed { start: descriptor.inode_bitmap.0, count: 1, structure: "inode bitmap" },
+                Fixed { start: descriptor.inode_table.0, count: table, structure: "inode table" },
+            ]);
+            self.groups.push(group);
+            self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
+        }
+        // What lies outside has a finding already.
+        fixed.retain(|fixed| self.fs.blocks.contain(FsBlock(fixed.start), fixed.count));
+        for (one, other) in self.usage.set_fixed(fixed) {
+            let place = Place::new(other.structure).block(FsBlock(other.start));
+            let (block, count, structure) = (other.start, other.count, one.structure);
+            let what = Kind::ClaimsMetadata { block, count, structure };
+            self.findings.add_as(Severity::Fatal, place, what);
+        }
+    }
+
+    fn group(&mut self, number: u32) -> Group {
+        let sb = &self.fs.superblock;
+        let block = self.fs.descriptor_block(number);
+        let site = |field| Site::of_group(number, PLACE.block(block).field(field));
+        let content = match self.reader.block(block, PLACE.block(block)) {
+            Ok(content) => content,
+            Err(error) => {
+                self.findings.error(site(""), &error);
+                return Group { descriptor: Descriptor::default(), block, has_table: false };
+            }
+        };
+        let bytes = &content[self.fs.descriptor_range(number)];
+        let mut descriptor = sb.decode_group(bytes).unwrap_or_default();
+        let mut trusted = true;
+        if let Some((stored, computed)) = sb.descriptor_checksums(number, bytes) {
+            trusted = self.findings.checksum(site("bg_checksum"), stored.into(), computed.into());
+        }
+        if let Ok((raw, _)) = RawGroupLow::ref_from_prefix(bytes) {
+            self.check_flags(number, raw, &descriptor, site("bg_flags"));
+        }
+        let per_group = sb.inodes_per_group;
+        if descriptor.unused_inodes > per_group {
+            let (stored, rule) = (u64::from(descriptor.unused_inodes), "more than a group has");
+            self.findings.add(site("bg_itable_unused"), Kind::Invalid { stored, rule });
+            trusted = false;
+        }
+        if !trusted {
+            // All of the table and of the bitmaps counts.
+            descriptor.inodes_uninit = false;
+            descriptor.blocks_uninit = false;
+            descriptor.unused_inodes = 0;
+        }
+        for (field, start, count) in [
+            ("bg_block_bitmap", descriptor.block_bitmap, 1),
+            ("bg_inode_bitmap", descriptor.inode_bitmap, 1),
+            ("bg_inode_table", descriptor.inode_table, self.fs.superblock.inode_table_blocks()),
+        ] {
+            self.check_place(number, site(field), start, count);
+        }
+        let has_table =
+            self.fs.blocks.contain(descriptor.inode_table, self.fs.superblock.inode_table_blocks())
+                && descriptor.inode_table.0 != 0;
+        Group { descriptor, block, has_table }
+    }
+
+    fn check_flags(&mut self, number: u32, raw: &RawGroupLow, found: &Descriptor, site: Site) {
+        let sb = &self.fs.superblock;
+        let flags = raw.bg_flags.get();
+        let stored = u64::from(flags);
+        if sb.has_uninit_groups() {
+            if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
+                // The blocks behind the volume's end must be marked, which a bitmap that is not there cannot do.
+                let rule = "the last group's block bitmap is not initialised";
+                self.findings.add(site, Kind::Invalid { stored, rule });
+            }
+        } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
+            // It is ignored, unless inodes of the group are in use.
+            let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
+            let severity = if used { Severity::Repairable } else { Severity::Note };
+            let rule = "not initialised, on a volume without the feature";
+            self.findings.add_as(severity, site, Kind::Invalid { stored, rule });
+        }
+    }
+
+    /// Without flex_bg a group's structures lie in the group itself.
+    fn check_place(&mut self, number: u32, site: Site, start: FsBlock, count: u64) {
+        let sb = &self.fs.superblock;
+        if !self.fs.blocks.contain(start, count) || start.0 == 0 {
+            let what = Kind::Outside { block: start.0, count };
+            return self.findings.add_as(Severity::Fatal, site, what);
+        }
+        let first = sb.group_start(number).0;
+        let end = (first + u64::from(sb.blocks_per_group)).min(sb.blocks_count);
+        if !sb.incompat.contains(Incompat::FLEX_BG) && (start.0 < first || start.0 + count > end) {
+            let (stored, rule) = (start.0, "outside the group, on a volume without flex_bg");
+            self.findings.add(site, Kind::Invalid { stored, rule });
+        }
+    }
+
+    /// Superblocks, descriptors, and the blocks reserved for more of these.
+    fn fixed_by_geometry(&self, fixed: &mut Vec<Fixed>) {
+        let sb = &self.fs.superblock;
+        let per_block = (sb.block_size.bytes() / usize::from(sb.descriptor_size)) as u32;
+        let descriptor_blocks = sb.groups.div_ceil(per_block);
+        let meta = sb.incompat.contains(Incompat::META_BG);
+        let plain = if meta { sb.first_meta_bg.min(descriptor_blocks) } else { descriptor_blocks };
+        let most = sb.block_size.bytes() as u64 / 4;
+        let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get()).min(most);
+        // The boot block, where it counts as one of group 0.
+        let superblock = 1024_u64 >> sb.block_size.shift();
+        let boot = superblock.saturating_sub(u64::from(sb.first_data_block));
+        fixed.push(Fixed {
+            start: u64::from(sb.first_data_block),
+            count: boot,
+            structure: "boot block",
+        });
+        for group in 0..sb.groups {
+            let mut start = sb.group_start(group).0 + if group == 0 { boot } else { 0 };
+            let backup = sb.group_has_backup(group);
+            if backup {
+                fixed.push(Fixed { start, count: 1, structure: "superblock" });
+                start += 1;
+            }
+            let meta_group = group / per_block;
+            if meta && meta_group >= sb.first_meta_bg {
+                let index = group % per_block;
+                if matches!(index, 0 | 1) || index == per_block - 1 {
+                    fixed.push(Fixed { start, count: 1, structure: "group descriptors" });
+                }
+            } else if backup {
+                let count = u64::from(plain);
+                fixed.push(Fixed { start, count, structure: "group descriptors" });
+                start += count;
+                fixed.push(Fixed { start, count: reserved, structure: RESERVED_DESCRIPTORS });
+            }
+        }
+        if let Some(block) = sb.mmp_block {
+            fixed.push(Fixed { start: block.0, count: 1, structure: "MMP block" });
+        }
+        // What would lie behind the end of a small last group.
+        for fixed in fixed {
+            fixed.count = fixed.count.min(sb.blocks_count.saturating_sub(fixed.start));
+        }
+    }
+}
+
+/// Blocks that an inode of their own keeps from being used.
+pub(super) const RESERVED_DESCRIPTORS: &str = "reserved group descriptors";

@@ -1,0 +1,223 @@
+//! Hash trees of directories: nodes, their order, and which hashes belong to which block.
+
+use std::ops::Range;
+
+use zerocopy::FromBytes;
+
+use super::Checker;
+use super::finding::Kind;
+use super::inodes::Found;
+use super::map::Data;
+use super::reader::Bytes;
+use crate::error::Place;
+use crate::fs::ext4::casefold::Wanted;
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::dir::{
+    DX_BLOCK_MASK, DX_NODE_COUNT_OFFSET, DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxCount,
+    RawDxEntry, RawDxRootInfo, RawDxTail,
+};
+use crate::fs::ext4::hash::{HashVersion, NameHash};
+use crate::fs::ext4::{Ext4, Incompat, InodeFlags};
+use crate::units::FsBlock;
+
+const PLACE: Place = Place::new("htree node");
+const ENTRY: usize = size_of::<RawDxEntry>();
+/// `hash_version` of encrypted names: keyed, so that it cannot be computed here.
+const SIPHASH: u8 = 6;
+
+/// What the tree says of a block of the directory.
+#[derive(Clone, Copy, Debug, Default)]
+enum Role {
+    #[default]
+    Unknown,
+    Node,
+    /// Names from the first hash to the second; a set lowest bit of the second lets names with that hash be here too.
+    Leaf(u32, u32),
+}
+
+/// A directory's tree.
+pub(super) struct Tree {
+    roles: Vec<Role>,
+    /// How names are hashed, where that can be told.
+    hash: Option<NameHash>,
+    folded: Option<std::sync::Arc<Ext4>>,
+}
+
+impl Tree {
+    pub(super) fn is_node(&self, block: u64) -> bool {
+        matches!(self.roles.get(block as usize), Some(Role::Node))
+    }
+
+    /// The hash of a name that does not belong to its block.
+    pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
+        let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
+        let wanted = match &self.folded {
+            Some(fs) => Wanted::folded(name, fs).ok()?,
+            None => Wanted::exact(name),
+        };
+        // Another version of Unicode may fold it in another way.
+        if wanted.depends_on_tables() {
+            return None;
+        }
+        let hash = self.hash.as_ref()?.of(wanted.hashed_bytes());
+        let continued = end & 1 == 1 && hash == end & !1;
+        let within = hash >= first & !1 && (hash < *end & !1 || continued);
+        (!within).then_some(hash)
+    }
+}
+
+impl Checker<'_> {
+    /// Checks the nodes from the root on; nothing where the root does not tell where the nodes are.
+    pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
+        let count = blocks.last().map_or(0, |data| data.first + data.count);
+        // Holes have a finding of their own, and may be of any size.
+        if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
+            return None;
+        }
+        let mut tree = Tree { roles: Vec::new(), hash: None, folded: None };
+        tree.roles.resize(usize::try_from(count).ok()?, Role::Unknown);
+        let place = Place::new("htree root").inode(inode.number);
+        let (root, place) = self.tree_block(blocks, 0, place)?;
+        let info = root.get(DX_ROOT_INFO_OFFSET..)?;
+        let (info, _) = RawDxRootInfo::ref_from_prefix(info).ok()?;
+        let sb = &self.fs.superblock;
+        let deepest = if sb.incompat.contains(Incompat::LARGEDIR) { 2 } else { 1 };
+        let known = info.hash_version <= 2 || info.hash_version == SIPHASH;
+        for (field, stored, right) in [
+            ("reserved_zero", info.reserved_zero.get(), info.reserved_zero.get() == 0),
+            ("hash_version", u32::from(info.hash_version), known),
+            ("info_length", u32::from(info.info_length), info.info_length == 8),
+            ("indirect_levels", u32::from(info.indirect_levels), info.indirect_levels <= deepest),
+            ("unused_flags", u32::from(info.unused_flags), info.unused_flags & 1 == 0),
+        ] {
+            if !right {
+                let (stored, rule) = (u64::from(stored), "not what the root of a tree has");
+                self.findings.add(place.field(field), Kind::Invalid { stored, rule });
+                return None;
+            }
+        }
+        let version = match info.hash_version {
+            0 => Some(HashVersion::Legacy),
+            1 => Some(HashVersion::HalfMd4),
+            2 => Some(HashVersion::Tea),
+            _ => None,
+        };
+        let (unsigned, seed) = (sb.hash_unsigned, sb.hash_seed);
+        tree.hash = version.map(|version| NameHash { version, unsigned, seed });
+        let folded = inode.flags().contains(InodeFlags::CASEFOLD);
+        tree.folded = folded.then(|| std::sync::Arc::clone(self.fs));
+        tree.roles[0] = Role::Node;
+        let levels = info.indirect_levels;
+        let all = 0..u32::MAX;
+        self.check_node(inode, blocks, &mut tree, &root, DX_ROOT_COUNT_OFFSET, levels, all, place);
+        let unknown = tree.roles.iter().enumerate().find(|(_, role)| matches!(role, Role::Unknown));
+        if let Some((block, _)) = unknown {
+            let what = format!("block {block} is not in the tree");
+            self.findings.add(place, Kind::Damaged { what });
+        }
+        Some(tree)
+    }
+
+    fn tree_block(&mut self, blocks: &[Data], block: u64, place: Place) -> Option<(Bytes, Place)> {
+        let after = blocks.partition_point(|data| data.first <= block);
+        let data = blocks[..after].last().filter(|data| block < data.first + data.count);
+        let Some(data) = data else {
+            let what = format!("points to block {block}, a hole");
+            self.findings.add(place, Kind::Damaged { what });
+            return None;
+        };
+        let at = FsBlock(data.start + (block - data.first));
+        match self.reader.block(at, place) {
+            Ok(content) => Some((content, place.block(at))),
+            Err(error) => {
+                self.findings.error(place, &error);
+                None
+            }
+        }
+    }
+
+    /// Checks a node and all below it. `levels` falls at each step, and each block has one role only, so this ends.
+    #[allow(clippy::too_many_arguments, reason = "a node is all of this")]
+    fn check_node(
+        &mut self,
+        inode: &Found,
+        blocks: &[Data],
+        tree: &mut Tree,
+        bytes: &[u8],
+        offset: usize,
+        levels: u8,
+        range: Range<u32>,
+        place: Place,
+    ) {
+        let Some(count) = self.check_capacity(inode, bytes, offset, place) else { return };
+        let entries = &bytes[offset..offset + count * ENTRY];
+        let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(entries) else { return };
+        let mut first = range.start;
+        for (index, entry) in entries.iter().enumerate() {
+            // The first entry has no hash: the node's capacity stands there.
+            if index > 0 {
+                let hash = entry.hash.get();
+                if hash < first || hash >= range.end {
+                    let (stored, rule) = (u64::from(hash), "out of order, or outside the node");
+                    self.findings.add(place.field("hash"), Kind::Invalid { stored, rule });
+                    return;
+                }
+                first = hash;
+            }
+            let end = entries.get(index + 1).map_or(range.end, |next| next.hash.get());
+            let block = u64::from(entry.block.get() & DX_BLOCK_MASK);
+            let Some(role) = tree.roles.get_mut(block as usize) else {
+                let (stored, rule) = (block, "outside the directory");
+                self.findings.add(place.field("block"), Kind::Invalid { stored, rule });
+                continue;
+            };
+            if !matches!(role, Role::Unknown) {
+                let (stored, rule) = (block, "in the tree twice");
+                self.findings.add(place.field("block"), Kind::Invalid { stored, rule });
+                continue;
+            }
+            let Some(levels) = levels.checked_sub(1) else {
+                *role = Role::Leaf(first, end);
+                continue;
+            };
+            *role = Role::Node;
+            let below = PLACE.inode(inode.number);
+            let Some((content, below)) = self.tree_block(blocks, block, below) else { continue };
+            let (offset, range) = (DX_NODE_COUNT_OFFSET, first..end);
+            self.check_node(inode, blocks, tree, &content, offset, levels, range, below);
+        }
+    }
+
+    /// The number of entries of a node whose capacity and checksum are right.
+    fn check_capacity(
+        &mut self,
+        inode: &Found,
+        bytes: &[u8],
+        offset: usize,
+        place: Place,
+    ) -> Option<usize> {
+        let seed = inode.seed(self.fs);
+        let (header, _) = RawDxCount::ref_from_prefix(bytes.get(offset..)?).ok()?;
+        let (limit, count) = (usize::from(header.limit.get()), usize::from(header.count.get()));
+        let tail = if seed.is_some() { size_of::<RawDxTail>() } else { 0 };
+        let room = (bytes.len() - offset - tail) / ENTRY;
+        if !self.findings.expect(place.field("limit"), limit as u64, room as u64) {
+            return None;
+        }
+        if count == 0 || count > limit {
+            let (stored, rule) = (count as u64, "not a number of entries that the node can have");
+            self.findings.add(place.field("count"), Kind::Invalid { stored, rule });
+            return None;
+        }
+        if let Some(seed) = seed {
+            let at = offset + limit * ENTRY;
+            let (tail, _) = RawDxTail::ref_from_prefix(bytes.get(at..)?).ok()?;
+            let mut computed = crc32c_raw(seed, &bytes[..offset + count * ENTRY]);
+            computed = crc32c_raw(computed, &tail.dt_reserved.to_bytes());
+            computed = crc32c_raw(computed, &[0; 4]);
+            let stored = tail.dt_checksum.get();
+            self.findings.checksum(place.field("dt_checksum"), stored, computed);
+        }
+        Some(count)
+    }
+}

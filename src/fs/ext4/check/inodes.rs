@@ -1,0 +1,585 @@
+//! Inodes: every field that follows from others, the map, the size, and the space.
+
+use zerocopy::FromBytes;
+
+use super::finding::{Findings, Kind};
+use super::groups::RESERVED_DESCRIPTORS;
+use super::map::{DIRECT, Data, Piece, Walk};
+use super::reader::Bytes;
+use super::table::{Directory, Record, entry_code};
+use super::usage::Usage;
+use super::{Checker, Pass};
+use crate::error::Place;
+use crate::fs::FileType;
+use crate::fs::ext4::disk::inode::{GOOD_OLD_SIZE, RawInode};
+use crate::fs::ext4::inode::inode_checksums;
+use crate::fs::ext4::{Compat, Ext4, Incompat, InodeFlags, ROOT, RoCompat};
+use crate::units::{FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("inode");
+/// Blocks that are bad.
+const BAD_BLOCKS: u32 = 1;
+/// Keeps the blocks into which the descriptors may grow.
+const RESIZE: u32 = 7;
+/// `i_flags`: an inode of the AFS server.
+const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
+/// What `i_block` holds of a short symbolic link, its NUL included.
+const SHORT_LINK: u64 = 60;
+
+/// An inode as it stands in the table.
+pub(super) struct Found {
+    pub(super) number: InodeNo,
+    pub(super) block: FsBlock,
+    raw: RawInode,
+    bytes: Bytes,
+}
+
+impl Found {
+    fn new(number: u32, block: FsBlock, bytes: Bytes) -> Option<Self> {
+        let (raw, _) = RawInode::read_from_prefix(&bytes).ok()?;
+        Some(Self { number: InodeNo(u64::from(number)), block, raw, bytes })
+    }
+
+    pub(super) fn raw(&self) -> &RawInode {
+        &self.raw
+    }
+
+    pub(super) fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.raw.i_flags.get())
+    }
+
+    pub(super) fn place(&self, field: &'static str) -> Place {
+        PLACE.inode(self.number).block(self.block).field(field)
+    }
+
+    pub(super) fn file_type(&self) -> Option<FileType> {
+        FileType::from_mode(u32::from(self.raw.i_mode.get()))
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        u64::from(self.raw.i_size_lo.get()) | u64::from(self.raw.i_size_high.get()) << 32
+    }
+
+    /// The seed of the checksums of what belongs to it.
+    pub(super) fn seed(&self, fs: &Ext4) -> Option<u32> {
+        let seed = fs.superblock.seed?;
+        Some(seed.of_inode(self.number, self.raw.i_generation.get()))
+    }
+
+    /// `i_extra_isize`, and what the inode has behind its first 128 bytes.
+    pub(super) fn extra(&self) -> (usize, &[u8]) {
+        let rest = &self.bytes[GOOD_OLD_SIZE..];
+        let size = rest.first_chunk::<2>().map_or(0, |size| u16::from_le_bytes(*size));
+        (usize::from(size), rest)
+    }
+
+    /// What follows the fields: attributes.
+    pub(super) fn xattr_area(&self) -> &[u8] {
+        let (size, rest) = self.extra();
+        if size == 0 { &[] } else { rest.get(size..).unwrap_or_default() }
+    }
+
+    pub(super) fn xattr_block(&self, fs: &Ext4) -> u64 {
+        let wide = fs.superblock.incompat.contains(Incompat::SIXTY_FOUR_BIT);
+        let high = if wide { self.raw.i_file_acl_high.get() } else { 0 };
+        u64::from(self.raw.i_file_acl_lo.get()) | u64::from(high) << 32
+    }
+}
+
+/// What the map of an inode adds up to.
+#[derive(Default)]
+struct Extent {
+    /// Blocks of content and of the map, in whole clusters.
+    blocks: u64,
+    /// The block behind the last one, and behind the last one that was written.
+    end: u64,
+    written_end: u64,
+    sound: bool,
+}
+
+impl Checker<'_> {
+    pub(super) fn check_inodes(&mut self) {
+        let groups = self.fs.superblock.groups;
+        for group in 0..groups {
+            self.check_table(group);
+            self.tell(Pass::Inodes, u64::from(group) + 1, u64::from(groups));
+        }
+    }
+
+    fn check_table(&mut self, number: u32) {
+        let sb = &self.fs.superblock;
+        let group = &self.groups[number as usize];
+        let inodes = group.initialised_inodes(sb.inodes_per_group);
+        let (table, size) = (group.descriptor.inode_table, usize::from(sb.inode_size));
+        if !group.has_table {
+            return;
+        }
+        let per_block = (sb.block_size.bytes() / size) as u32;
+        for first in (0..inodes).step_by(per_block as usize) {
+            let block = FsBlock(table.0 + u64::from(first / per_block));
+            let place = Place::new("inode table").block(block);
+            let content = match self.reader.block(block, place) {
+                Ok(content) => content,
+                Err(error) => {
+                    self.findings.error(place, &error);
+                    continue;
+                }
+            };
+            for index in 0..per_block.min(inodes - first) {
+                let bytes = content.part(index as usize * size, size);
+                let inode = number * sb.inodes_per_group + first + index + 1;
+                if let Some(found) = Found::new(inode, block, bytes) {
+                    self.check_inode(inode, &found);
+                }
+            }
+        }
+    }
+
+    /// An inode by its number, which is one of the volume's.
+    pub(super) fn inode(&mut self, number: u32) -> Option<Found> {
+        let sb = &self.fs.superblock;
+        let (group, index) =
+            ((number - 1) / sb.inodes_per_group, (number - 1) % sb.inodes_per_group);
+        let group = self.groups.get(group as usize).filter(|group| group.has_table)?;
+        let (size, table) = (usize::from(sb.inode_size), group.descriptor.inode_table);
+        let byte = u64::from(index) * size as u64;
+        let block = FsBlock(table.0 + (byte >> sb.block_size.shift()));
+        let content = self.reader.block(block, PLACE).ok()?;
+        let at = byte as usize % sb.block_size.bytes();
+        Found::new(number, block, content.part(at, size))
+    }
+
+    fn check_inode(&mut self, number: u32, inode: &Found) {
+        let (raw, sb) = (inode.raw(), &self.fs.superblock);
+        if number == BAD_BLOCKS {
+            if raw.i_block != [0; 60] {
+                self.check_map(inode, FileType::Regular);
+            }
+            return;
+        }
+        let (links, mode) = (raw.i_links_count.get(), raw.i_mode.get());
+        let orphan = self.orphans.contains(&number);
+        if links == 0 && !(orphan && mode != 0) {
+            return;
+        }
+        self.check_sum(inode);
+        let file_type = inode.file_type();
+        let reserved = number < sb.first_inode && number != ROOT.0 as u32;
+        if file_type.is_none()
+            || (number == ROOT.0 as u32 && file_type != Some(FileType::Directory))
+            || (reserved && file_type != Some(FileType::Regular))
+        {
+            let (stored, rule) = (u64::from(mode), "not the type of a file that can be here");
+            self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
+        }
+        // Without a type it still has its number, its links and its blocks.
+        let file_type = file_type.unwrap_or(FileType::Regular);
+        if raw.i_dtime.get() != 0 && !orphan && !reserved {
+            self.findings.expect(inode.place("i_dtime"), raw.i_dtime.get(), 0_u32);
+        }
+        let is_value = inode.flags().contains(InodeFlags::EA_INODE);
+        self.inodes
+            .insert(number, Record { file_type: entry_code(file_type), is_value, links, names: 0 });
+        if !reserved {
+            self.check_fields(inode, file_type);
+        }
+        let has_map = self.check_flags_of_inode(inode, file_type);
+        let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
+        self.check_size(inode, file_type, has_map, &extent);
+        // The orphan file has none, whatever stands there.
+        let special = self.fs.superblock.orphan_file == Some(inode.number);
+        let attributes = if special { 0 } else { self.check_xattrs(inode) };
+        self.check_space(inode, has_map, &extent, attributes);
+        if file_type == FileType::Directory {
+            let broken = has_map && !extent.sound;
+            let (inode_block, dot_dot, parent) = (inode.block, 0, 0);
+            self.directories.push(Directory { number, inode_block, dot_dot, parent, broken });
+        }
+    }
+
+    fn check_sum(&mut self, inode: &Found) {
+        let Some(seed) = inode.seed(self.fs) else { return };
+        let (stored, computed) = inode_checksums(seed, &inode.bytes);
+        self.findings.checksum(inode.place("i_checksum"), stored, computed);
+    }
+
+    /// Fields that must be zero, or within bounds.
+    fn check_fields(&mut self, inode: &Found, file_type: FileType) {
+        let (raw, sb) = (inode.raw(), &self.fs.superblock);
+        let findings = &mut self.findings;
+        let mut zero = |field, value: u32| {
+            findings.expect(inode.place(field), value, 0_u32);
+        };
+        zero("i_obso_faddr", raw.i_obso_faddr.get());
+        if !sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+            zero("l_i_blocks_high", u32::from(raw.i_blocks_high.get()));
+        }
+        if !sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+            zero("l_i_file_acl_high", u32::from(raw.i_file_acl_high.get()));
+        }
+        if file_type == FileType::Directory && !sb.incompat.contains(Incompat::LARGEDIR) {
+            zero("i_size_high", raw.i_size_high.get());
+        }
+        let (extra, rest) = inode.extra();
+        if extra > rest.len() || extra % 4 != 0 || (extra > 0 && extra < 4) {
+            let (stored, rule) = (extra as u64, "not a size that the inode has room for");
+            self.findings.add(inode.place("i_extra_isize"), Kind::Invalid { stored, rule });
+        }
+    }
+
+    /// Flags against features and type; whether the inode has a map of blocks.
+    fn check_flags_of_inode(&mut self, inode: &Found, file_type: FileType) -> bool {
+        let (sb, flags) = (&self.fs.superblock, inode.flags());
+        let directory = file_type == FileType::Directory;
+        let mapped =
+            matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+        let inline = flags.contains(InodeFlags::INLINE_DATA);
+        let short = file_type == FileType::Symlink && self.is_short_link(inode);
+        for (flag, allowed, rule) in [
+            (
+                InodeFlags::EXTENTS,
+                sb.incompat.contains(Incompat::EXTENTS),
+                "extents, on a volume without the feature",
+            ),
+            (InodeFlags::EXTENTS, mapped && !inline, "extents of what has no blocks"),
+            (
+                InodeFlags::INDEX,
+                directory && sb.compat.contains(Compat::DIR_INDEX),
+                "a hash tree of no directory, or on a volume without the feature",
+            ),
+            (
+                InodeFlags::INLINE_DATA,
+                mapped && sb.incompat.contains(Incompat::INLINE_DATA),
+                "inline data of what has none, or on a volume without the feature",
+            ),
+            (
+                InodeFlags::EA_INODE,
+                file_type == FileType::Regular && sb.incompat.contains(Incompat::EA_INODE),
+                "an attribute's value that is no file, or on a volume without the feature",
+            ),
+            (
+                InodeFlags::ENCRYPT,
+                sb.incompat.contains(Incompat::ENCRYPT),
+                "encryption, on a volume without the feature",
+            ),
+            (
+                InodeFlags::CASEFOLD,
+                directory && sb.incompat.contains(Incompat::CASEFOLD),
+                "casefold of no directory, or on a volume without the feature",
+            ),
+            (
+                IMAGIC,
+                sb.compat.contains(Compat::IMAGIC_INODES),
+                "an AFS inode, on a volume without the feature",
+            ),
+        ] {
+            if flags.contains(flag) && !allowed {
+                let stored = u64::from(flags.bits());
+                self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
+            }
+        }
+        if matches!(file_type, FileType::CharDevice | FileType::BlockDevice)
+            && inode.raw().i_block[8..].iter().any(|byte| *byte != 0)
+        {
+            let (stored, rule) = (0, "more than a device's number");
+            self.findings.add(inode.place("i_block"), Kind::Invalid { stored, rule });
+        }
+        mapped && !inline && !short
+    }
+
+    /// A link without blocks keeps its target in the inode.
+    fn is_short_link(&self, inode: &Found) -> bool {
+        if inode.flags().contains(InodeFlags::EXTENTS) || inode.size() >= SHORT_LINK {
+            return false;
+        }
+        let xattr_block = inode.xattr_block(self.fs) != 0;
+        let sectors = (self.fs.superblock.block_size.bytes() as u64
+            * u64::from(self.fs.superblock.cluster_blocks)
+            / 512)
+            * u64::from(xattr_block);
+        u64::from(inode.raw().i_blocks_lo.get()) <= sectors
+    }
+
+    /// Walks the map and claims its blocks.
+    fn check_map(&mut self, inode: &Found, file_type: FileType) -> Extent {
+        if inode.number.0 == u64::from(RESIZE) && self.has_resize_inode() {
+            return self.check_resize_inode(inode);
+        }
+        let fs = self.fs;
+        let Self { reader, findings, usage, .. } = self;
+        let mut extent = Extent::default();
+        let place = inode.place("i_block");
+        let mut claims = Claims { cluster: u64::from(fs.superblock.cluster_blocks), last: None };
+        let mut walk = Walk { fs, reader, findings, inode, sound: true };
+        walk.run(&mut |findings, piece| match piece {
+            Piece::Node(block) => {
+                extent.blocks += claims.cluster;
+                usage.claim(findings, place, block, 1)
+            }
+            Piece::Data(data) => {
+                extent.end = extent.end.max(data.first + data.count);
+                if data.written {
+                    extent.written_end = extent.written_end.max(data.first + data.count);
+                }
+                let (good, blocks) = claims.data(usage, findings, place, data);
+                extent.blocks += blocks;
+                good
+            }
+        });
+        extent.sound = walk.sound;
+        if file_type != FileType::Regular && extent.end > extent.written_end {
+            let (stored, rule) = (extent.end, "blocks that were never written");
+            self.findings.add(place, Kind::Invalid { stored, rule });
+        }
+        extent
+    }
+
+    fn has_resize_inode(&self) -> bool {
+        self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
+    }
+
+    /// The resize inode maps the blocks that are reserved for descriptors: one tree of two levels, whose second level is the
+    /// reserved blocks behind the first superblock; each names its copies in the groups with backups.
+    fn check_resize_inode(&mut self, inode: &Found) -> Extent {
+        let fs = self.fs;
+        let Self { reader, findings, usage, .. } = self;
+        let mut extent = Extent::default();
+        let place = inode.place("i_block");
+        let mut walk = Walk { fs, reader, findings, inode, sound: true };
+        let sb = &fs.superblock;
+        // Where the boot block counts as one of group 0, what the inode names in other groups is off by that block.
+        let boot = (1024_u64 >> sb.block_size.shift()).saturating_sub(sb.first_data_block.into());
+        let is_reserved = |usage: &Usage, start: u64, count| {
+            [start, start.saturating_sub(boot)].into_iter().any(|start| {
+                let fixed = usage.fixed_in(start, count);
+                fixed.is_some_and(|fixed| {
+                    fixed.structure == RESERVED_DESCRIPTORS
+                        && fixed.start <= start
+                        && start + count <= fixed.start + fixed.count
+                })
+            })
+        };
+        let mut root = None;
+        walk.run(&mut |findings, piece| {
+            let (start, count) = match piece {
+                Piece::Node(block) => (block, 1),
+                Piece::Data(Data { start, count, .. }) => (start, count),
+            };
+            extent.blocks += count * u64::from(fs.superblock.cluster_blocks);
+            match piece {
+                Piece::Node(block) if root.is_none() => {
+                    root = Some(block);
+                    usage.claim(findings, place, block, 1)
+                }
+                _ if is_reserved(usage, start, count) => true,
+                _ => {
+                    let rule = "not a block that is reserved for descriptors";
+                    findings.add(place, Kind::Invalid { stored: start, rule });
+                    false
+                }
+            }
+        });
+        extent.sound = walk.sound;
+        self.check_reserved_descriptors(inode, root);
+        extent
+    }
+
+    /// Every reserved block is where it must be.
+    fn check_reserved_descriptors(&mut self, inode: &Found, root: Option<u64>) {
+        let sb = &self.fs.superblock;
+        let place = inode.place("i_block");
+        let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get());
+        let pointers = sb.block_size.bytes() as u64 / 4;
+        let per_block = (sb.block_size.bytes() / usize::from(sb.descriptor_size)) as u32;
+        let used = u64::from(sb.groups.div_ceil(per_block));
+        let first = (1024 >> sb.block_size.shift()) + 1 + used;
+        let Some(root) = root else {
+            if reserved > 0 {
+                let (stored, rule) = (0, "does not keep the blocks reserved for descriptors");
+                self.findings.add(place, Kind::Invalid { stored, rule });
+            }
+            return;
+        };
+        let backups: Vec<u32> = (1..sb.groups).filter(|g| sb.group_has_backup(*g)).collect();
+        let Ok(content) = self.reader.block(FsBlock(root), place) else { return };
+        let pointer = |bytes: &[u8], index: u64| {
+            let at = index as usize * 4;
+            bytes.get(at..at + 4).map_or(0, |word| {
+                u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            })
+        };
+        for number in 0..reserved {
+            let block = first + number;
+            let index = (used + number) % pointers;
+            let mut wrong = pointer(&content, index) != block;
+            if !wrong && let Ok(copies) = self.reader.block(FsBlock(block), place) {
+                wrong = backups.iter().zip(0..).any(|(group, index)| {
+                    let start = u64::from(*group) * u64::from(sb.blocks_per_group);
+                    pointer(&copies, index) != block + start
+                });
+            }
+            if wrong {
+                let rule = "does not keep this block, which is reserved for descriptors";
+                self.findings.add(place, Kind::Invalid { stored: block, rule });
+            }
+        }
+    }
+
+    fn check_size(&mut self, inode: &Found, file_type: FileType, has_map: bool, extent: &Extent) {
+        let (size, unit) = (inode.size(), self.fs.superblock.block_size.bytes() as u64);
+        let place = inode.place("i_size");
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            return self.check_inline_size(inode, file_type);
+        }
+        match file_type {
+            FileType::Directory => {
+                if size != extent.end * unit && extent.sound {
+                    let (stored, expected) = (size, extent.end * unit);
+                    self.findings.add(place, Kind::Value { stored, expected });
+                }
+            }
+            FileType::Regular => {
+                // What verity adds stands behind the size.
+                let verity = inode.flags().contains(InodeFlags::VERITY);
+                if size < extent.written_end.saturating_sub(1) * unit && !verity {
+                    let (stored, expected) = (size, extent.written_end * unit);
+                    self.findings.add(place, Kind::Value { stored, expected });
+                } else if self.fs.superblock.journal_inode == Some(inode.number) {
+                    // All of a journal is there.
+                    self.findings.expect(place, size, extent.end * unit);
+                } else if size > self.largest(inode) {
+                    let rule = "more than a file can have";
+                    self.findings.add(place, Kind::Invalid { stored: size, rule });
+                }
+                let large = self.fs.superblock.ro_compat.contains(RoCompat::LARGE_FILE);
+                if size > i32::MAX as u64 && !large {
+                    let rule = "a large file, on a volume without the feature";
+                    self.findings.add(place, Kind::Invalid { stored: size, rule });
+                }
+            }
+            FileType::Symlink => self.check_link(inode, has_map, extent),
+            _ => {
+                self.findings.expect(place, size, 0_u64);
+            }
+        }
+    }
+
+    /// The largest file that a map of this kind can hold.
+    fn largest(&self, inode: &Found) -> u64 {
+        let size = self.fs.superblock.block_size;
+        let fan_out = size.bytes() as u64 / 4;
+        let blocks = if inode.flags().contains(InodeFlags::EXTENTS) {
+            1 << 32
+        } else {
+            DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)
+        };
+        (blocks << size.shift()).min(i64::MAX as u64)
+    }
+
+    /// The target ends where the size says, with a NUL behind it.
+    fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
+        let (size, place) = (inode.size(), inode.place("i_size"));
+        let unit = self.fs.superblock.block_size.bytes() as u64;
+        let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
+        if size == 0 || size >= unit || (has_map && extent.end != 1) {
+            let rule = "not the length of a link's target";
+            return self.findings.add(place, Kind::Invalid { stored: size, rule });
+        }
+        let size = size as usize;
+        if encrypted || !extent.sound && has_map {
+            return;
+        }
+        let length = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0);
+        let length = if has_map {
+            match self.first_block(inode) {
+                Some(content) => length(&content),
+                None => return,
+            }
+        } else {
+            length(&inode.raw().i_block)
+        };
+        if length != Some(size) {
+            let stored = size as u64;
+            let expected = length.map_or(unit, |length| length as u64);
+            self.findings.add(place, Kind::Value { stored, expected });
+        }
+    }
+
+    /// The first block of a file's content.
+    fn first_block(&mut self, inode: &Found) -> Option<Bytes> {
+        let mut start = None;
+        let (fs, mut quiet) = (self.fs, Findings::default());
+        let (reader, findings) = (&mut self.reader, &mut quiet);
+        Walk { fs, reader, findings, inode, sound: true }.run(&mut |_, piece| {
+            if let Piece::Data(data) = piece
+                && data.first == 0
+            {
+                start = Some(data.start);
+            }
+            true
+        });
+        self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
+    }
+
+    /// `i_blocks`: content, map, attribute block, and what large values are charged with.
+    fn check_space(&mut self, inode: &Found, has_map: bool, extent: &Extent, attributes: u64) {
+        let (raw, sb) = (inode.raw(), &self.fs.superblock);
+        let mut stored = u64::from(raw.i_blocks_lo.get());
+        if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+            stored |= u64::from(raw.i_blocks_high.get()) << 32;
+        }
+        let huge = inode.flags().contains(InodeFlags::HUGE_FILE)
+            && sb.ro_compat.contains(RoCompat::HUGE_FILE);
+        let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
+        let blocks = extent.blocks + attributes;
+        // What a link with inline data has there nobody looks at.
+        let link = inode.file_type() == Some(FileType::Symlink)
+            && inode.flags().contains(InodeFlags::INLINE_DATA);
+        if (extent.sound || !has_map) && !link {
+            self.findings.expect(inode.place("i_blocks"), stored, blocks * unit);
+        }
+        self.account(inode, blocks);
+    }
+}
+
+/// Claims the blocks of one file, of which several may share a cluster.
+struct Claims {
+    cluster: u64,
+    /// The last cluster of the file and where it lies.
+    last: Option<(u64, u64)>,
+}
+
+impl Claims {
+    /// Whether the blocks are good, and how many blocks of clusters they add.
+    fn data(
+        &mut self,
+        usage: &mut Usage,
+        findings: &mut Findings,
+        place: Place,
+        data: Data,
+    ) -> (bool, u64) {
+        if self.cluster == 1 {
+            return (usage.claim(findings, place, data.start, data.count), data.count);
+        }
+        let ratio = self.cluster;
+        let mut good = true;
+        if data.start % ratio != data.first % ratio {
+            let (stored, rule) =
+                (data.start, "not at the same place in the cluster as in the file");
+            findings.add(place, Kind::Invalid { stored, rule });
+            good = false;
+        }
+        let (mut start, end) = (data.start, data.start + data.count);
+        let (first, last) = (data.first / ratio, (data.first + data.count - 1) / ratio);
+        if self.last == Some((first, usage.cluster(start))) {
+            // It has the cluster already.
+            start = (start / ratio + 1) * ratio;
+        }
+        self.last = Some((last, usage.cluster(end - 1)));
+        if start >= end {
+            return (good, 0);
+        }
+        let clusters = usage.cluster(end - 1) - usage.cluster(start) + 1;
+        (usage.claim(findings, place, start, end - start) && good, clusters * ratio)
+    }
+}

@@ -1,0 +1,121 @@
+//! The journal as it was found, and the orphans.
+
+use zerocopy::FromBytes;
+
+use super::Checker;
+use super::finding::{Kind, Severity};
+use super::inodes::Found;
+use crate::error::Place;
+use crate::fs::FileType;
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::orphan::{MAGIC, RawOrphanTail};
+use crate::fs::ext4::{JournalState, Recovery, RoCompat};
+use crate::units::{FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("journal");
+/// Blocks of the orphan file that are read: Linux makes it of 512 at most.
+const MAX_ORPHAN_BLOCKS: u64 = 16 << 10;
+
+impl Checker<'_> {
+    pub(super) fn check_journal(&mut self) {
+        match &self.fs.journal.state {
+            JournalState::None | JournalState::Clean => {}
+            JournalState::Recovered(Recovery { transactions, fast_commits, .. }) => {
+                let transactions = *transactions;
+                self.findings.add(PLACE, Kind::Recovered { transactions });
+                if *fast_commits > 0 {
+                    let what = "what fast commits change behind the last full commit";
+                    self.findings.add(PLACE, Kind::NotChecked { what });
+                }
+            }
+            JournalState::External => {
+                let what = "the journal, which is on another device";
+                self.findings.add(PLACE, Kind::NotChecked { what });
+            }
+            JournalState::Unreadable(error) => {
+                let what = Kind::Damaged { what: error.clone() };
+                self.findings.add_as(Severity::Repairable, PLACE, what);
+            }
+        }
+    }
+
+    /// Collects the orphans from the list and from the file.
+    pub(super) fn find_orphans(&mut self) {
+        self.listed_orphans();
+        self.filed_orphans();
+        if !self.orphans.is_empty() {
+            let count = self.orphans.len() as u64;
+            self.findings.add(Place::new("orphans"), Kind::Orphans { count });
+        }
+    }
+
+    /// Each orphan names the next in `i_dtime`. No orphan is met twice, so the walk ends.
+    fn listed_orphans(&mut self) {
+        let mut place = Place::new("superblock").field("s_last_orphan");
+        let mut next = self.superblock.s_last_orphan.get();
+        while next != 0 {
+            let sb = &self.fs.superblock;
+            let valid = (sb.first_inode..=sb.inodes_count).contains(&next);
+            let found = if valid && self.orphans.insert(next) { self.inode(next) } else { None };
+            let Some(inode) = found else {
+                let (stored, rule) = (u64::from(next), "no inode that can be the next orphan");
+                self.findings.add(place, Kind::Invalid { stored, rule });
+                return;
+            };
+            place = Place::new("inode").inode(InodeNo(u64::from(next))).field("i_dtime");
+            next = inode.raw().i_dtime.get();
+        }
+    }
+
+    fn filed_orphans(&mut self) {
+        let Some(number) = self.fs.superblock.orphan_file else { return };
+        let place = Place::new("orphan file").inode(number);
+        let number = u32::try_from(number.0).ok();
+        let number = number.filter(|number| *number <= self.fs.superblock.inodes_count);
+        let inode = number.and_then(|number| self.inode(number));
+        let Some(inode) = inode.filter(|inode| inode.file_type() == Some(FileType::Regular)) else {
+            let what = Kind::Damaged { what: "it is not there".to_owned() };
+            return self.findings.add_as(Severity::Repairable, place, what);
+        };
+        // What is wrong with the map is told when all inodes are looked at.
+        let mut left = MAX_ORPHAN_BLOCKS;
+        for data in self.blocks_of(&inode, true) {
+            let count = data.count.min(left);
+            left -= count;
+            for at in data.start..data.start + count {
+                let place = place.block(FsBlock(at));
+                match self.reader.block(FsBlock(at), place) {
+                    Ok(content) => self.check_orphan_block(&inode, at, &content, place),
+                    Err(error) => self.findings.error(place, &error),
+                }
+            }
+        }
+    }
+
+    fn check_orphan_block(&mut self, inode: &Found, at: u64, content: &[u8], place: Place) {
+        let Ok((entries, tail)) = RawOrphanTail::ref_from_suffix(content) else { return };
+        let magic = tail.ob_magic.get();
+        if !self.findings.expect(place.field("ob_magic"), magic, MAGIC) {
+            return;
+        }
+        let computed = inode
+            .seed(self.fs)
+            .map_or(0, |seed| crc32c_raw(crc32c_raw(seed, &at.to_le_bytes()), entries));
+        self.findings.checksum(place.field("ob_checksum"), tail.ob_checksum.get(), computed);
+        let (entries, _) = entries.as_chunks::<4>();
+        let sb = &self.fs.superblock;
+        let present = sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+        for number in entries.iter().map(|entry| u32::from_le_bytes(*entry)) {
+            if number == 0 {
+                continue;
+            }
+            if present && (sb.first_inode..=sb.inodes_count).contains(&number) {
+                self.orphans.insert(number);
+            } else {
+                let rule = "no inode that can be an orphan, or the volume has none";
+                let stored = u64::from(number);
+                self.findings.add(place, Kind::Invalid { stored, rule });
+            }
+        }
+    }
+}

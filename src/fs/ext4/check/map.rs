@@ -1,0 +1,309 @@
+//! The maps of inodes, walked as a whole: extent trees and indirect blocks.
+
+use std::ops::Range;
+
+use zerocopy::FromBytes;
+
+use super::finding::{Findings, Kind};
+use super::inodes::Found;
+use super::reader::Reader;
+use crate::error::Place;
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::extent::{
+    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex,
+};
+use crate::fs::ext4::{Ext4, InodeFlags};
+use crate::units::FsBlock;
+
+const HEADER: usize = size_of::<RawExtentHeader>();
+const ENTRY: usize = size_of::<RawExtent>();
+/// Blocks of a file are numbered with 32 bits.
+const MAX_BLOCKS: u64 = 1 << 32;
+/// How much fewer entries than it has room for a node may declare.
+const SPARE: usize = 2;
+/// Pointers of an inode to blocks of content.
+pub(super) const DIRECT: u64 = 12;
+
+/// A piece of a map.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Piece {
+    /// A block of the map itself.
+    Node(u64),
+    /// Blocks of content.
+    Data(Data),
+}
+
+/// Blocks of content that follow each other in the file and on the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Data {
+    /// Block of the file.
+    pub(super) first: u64,
+    pub(super) start: u64,
+    pub(super) count: u64,
+    pub(super) written: bool,
+}
+
+/// Where a walk reads, and where it reports.
+pub(super) struct Walk<'w, 'a> {
+    pub(super) fs: &'w Ext4,
+    pub(super) reader: &'w mut Reader<'a>,
+    pub(super) findings: &'w mut Findings,
+    pub(super) inode: &'w Found,
+    /// Nothing was found wrong.
+    pub(super) sound: bool,
+}
+
+impl Walk<'_, '_> {
+    /// Gives all pieces of the map in the order of the file. `visit` says whether they are good: what is below a bad node is
+    /// left out, so that a walk ends in which each block may be a node once only.
+    pub(super) fn run(&mut self, visit: &mut dyn FnMut(&mut Findings, Piece) -> bool) {
+        let raw = self.inode.raw();
+        if self.inode.flags().contains(InodeFlags::EXTENTS) {
+            let place = Place::new("extent header").inode(self.inode.number);
+            self.node(&raw.i_block, None, 0..MAX_BLOCKS, None, place, visit);
+        } else {
+            self.indirect(&raw.i_block, visit);
+        }
+    }
+
+    fn wrong(&mut self, place: Place, what: Kind) {
+        self.sound = false;
+        self.findings.add(place, what);
+    }
+
+    /// A node of an extent tree, and all below it: the depth falls at each step, so the recursion ends. `key` is what the entry
+    /// above says of the first block.
+    fn node(
+        &mut self,
+        bytes: &[u8],
+        depth: Option<u16>,
+        bounds: Range<u64>,
+        key: Option<u64>,
+        place: Place,
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else { return };
+        let (magic, found) = (header.eh_magic.get(), header.eh_depth.get());
+        if magic != MAGIC {
+            let (stored, expected) = (u64::from(magic), u64::from(MAGIC));
+            return self.wrong(place.field("eh_magic"), Kind::Value { stored, expected });
+        }
+        if found > MAX_DEPTH || depth.is_some_and(|depth| depth != found) {
+            let (stored, rule) = (u64::from(found), "not the depth of a node at this place");
+            return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
+        }
+        let (count, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
+        let room = rest.len() / ENTRY;
+        if max > room || max + SPARE < room {
+            let (stored, rule) = (max as u64, "not the number of entries that fit");
+            return self.wrong(place.field("eh_max"), Kind::Invalid { stored, rule });
+        }
+        if count > max || (count == 0 && found > 0) {
+            let (stored, rule) = (count as u64, "not a number of entries that the node can have");
+            return self.wrong(place.field("eh_entries"), Kind::Invalid { stored, rule });
+        }
+        if depth.is_some() {
+            self.checksum(bytes, HEADER + max * ENTRY, place);
+        }
+        let entries = &rest[..count * ENTRY];
+        if found == 0 {
+            self.leaf(entries, &bounds, key, place, visit);
+        } else {
+            self.inner(entries, found, bounds, key, place, visit);
+        }
+    }
+
+    fn checksum(&mut self, bytes: &[u8], at: usize, place: Place) {
+        let Some(seed) = self.inode.seed(self.fs) else { return };
+        let Some(stored) = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>) else { return };
+        let (stored, computed) = (u32::from_le_bytes(*stored), crc32c_raw(seed, &bytes[..at]));
+        self.sound &= self.findings.checksum(place.field("et_checksum"), stored, computed);
+    }
+
+    fn inner(
+        &mut self,
+        entries: &[u8],
+        depth: u16,
+        bounds: Range<u64>,
+        key: Option<u64>,
+        place: Place,
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let Ok(indexes) = <[RawExtentIndex]>::ref_from_bytes(entries) else { return };
+        self.first_key(indexes.first().map(|index| index.ei_block.get()), key, place);
+        let mut next = bounds.start;
+        for (at, index) in indexes.iter().enumerate() {
+            let first = u64::from(index.ei_block.get());
+            if first < next || first >= bounds.end {
+                let rule = "out of order, or outside the range of the node above";
+                self.wrong(place.field("ei_block"), Kind::Invalid { stored: first, rule });
+                continue;
+            }
+            next = first + 1;
+            let end = indexes.get(at + 1).map_or(bounds.end, |next| u64::from(next.ei_block.get()));
+            let block = u64::from(index.ei_leaf_lo.get()) | u64::from(index.ei_leaf_hi.get()) << 32;
+            if !self.fs.superblock.contains(FsBlock(block)) || block == 0 {
+                self.wrong(place.field("ei_leaf"), Kind::Outside { block, count: 1 });
+                continue;
+            }
+            if !visit(self.findings, Piece::Node(block)) {
+                self.sound = false;
+                continue;
+            }
+            let below = place.block(FsBlock(block));
+            match self.reader.block(FsBlock(block), below) {
+                Ok(content) => {
+                    self.node(&content, Some(depth - 1), first..end, Some(first), below, visit);
+                }
+                Err(error) => {
+                    self.sound = false;
+                    self.findings.error(below, &error);
+                }
+            }
+        }
+    }
+
+    /// An entry names the first block of the node that it leads to.
+    fn first_key(&mut self, first: Option<u32>, key: Option<u64>, place: Place) {
+        if let (Some(first), Some(key)) = (first.map(u64::from), key)
+            && first != key
+        {
+            let what = Kind::Value { stored: key, expected: first };
+            self.wrong(place.field("ei_block"), what);
+        }
+    }
+
+    fn leaf(
+        &mut self,
+        entries: &[u8],
+        bounds: &Range<u64>,
+        key: Option<u64>,
+        place: Place,
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let Ok(extents) = <[RawExtent]>::ref_from_bytes(entries) else { return };
+        self.first_key(extents.first().map(|extent| extent.ee_block.get()), key, place);
+        let mut next = bounds.start;
+        for raw in extents {
+            let first = u64::from(raw.ee_block.get());
+            let written = raw.ee_len.get() <= INIT_MAX_LEN;
+            let count =
+                u64::from(raw.ee_len.get()) - if written { 0 } else { u64::from(INIT_MAX_LEN) };
+            let start = u64::from(raw.ee_start_lo.get()) | u64::from(raw.ee_start_hi.get()) << 32;
+            if count == 0 {
+                let rule = "an extent without length";
+                self.wrong(place.field("ee_len"), Kind::Invalid { stored: 0, rule });
+                continue;
+            }
+            if first < next || first + count > bounds.end {
+                let rule = "out of order, or outside the range of the leaf";
+                self.wrong(place.field("ee_block"), Kind::Invalid { stored: first, rule });
+                continue;
+            }
+            next = first + count;
+            self.data(Data { first, start, count, written }, place.field("ee_start"), visit);
+        }
+    }
+
+    fn data(
+        &mut self,
+        data: Data,
+        place: Place,
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let end = data.start.checked_add(data.count);
+        let within = end.is_some_and(|end| end <= self.fs.superblock.blocks_count);
+        if data.start < u64::from(self.fs.superblock.first_data_block).max(1) || !within {
+            self.wrong(place, Kind::Outside { block: data.start, count: data.count });
+        } else if !visit(self.findings, Piece::Data(data)) {
+            self.sound = false;
+        }
+    }
+
+    /// Twelve direct pointers, then trees of one, two and three levels.
+    fn indirect(
+        &mut self,
+        i_block: &[u8; 60],
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let place = Place::new("indirect block").inode(self.inode.number);
+        let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
+        let (direct, trees) = i_block.split_at(DIRECT as usize * 4);
+        self.pointers(direct, 0, place, visit);
+        let (mut first, mut span) = (DIRECT, fan_out);
+        let (roots, _) = trees.as_chunks::<4>();
+        for (level, root) in (0..).zip(roots) {
+            self.subtree(u32::from_le_bytes(*root), level, first, span, place, visit);
+            first += span;
+            span *= fan_out;
+        }
+    }
+
+    /// A tree whose root is `level` levels above the blocks of pointers to data: it falls at each step.
+    fn subtree(
+        &mut self,
+        root: u32,
+        level: u32,
+        first: u64,
+        span: u64,
+        place: Place,
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let block = FsBlock(u64::from(root));
+        if root == 0 {
+            return;
+        }
+        if !self.fs.superblock.contains(block) || root < self.fs.superblock.first_data_block {
+            return self.wrong(place, Kind::Outside { block: block.0, count: 1 });
+        }
+        if !visit(self.findings, Piece::Node(block.0)) {
+            self.sound = false;
+            return;
+        }
+        let place = place.block(block);
+        let content = match self.reader.block(block, place) {
+            Ok(content) => content,
+            Err(error) => {
+                self.sound = false;
+                return self.findings.error(place, &error);
+            }
+        };
+        if level == 0 {
+            return self.pointers(&content, first, place, visit);
+        }
+        let (pointers, _) = content.as_chunks::<4>();
+        let span = span / pointers.len() as u64;
+        for (index, pointer) in (0..).zip(pointers) {
+            let first = first + index * span;
+            self.subtree(u32::from_le_bytes(*pointer), level - 1, first, span, place, visit);
+        }
+    }
+
+    /// A block of pointers to data, joined to runs; 0 is a hole.
+    fn pointers(
+        &mut self,
+        bytes: &[u8],
+        first: u64,
+        place: Place,
+        visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
+    ) {
+        let (pointers, _) = bytes.as_chunks::<4>();
+        let mut run: Option<Data> = None;
+        for (index, pointer) in (0..).zip(pointers) {
+            let start = u64::from(u32::from_le_bytes(*pointer));
+            match &mut run {
+                Some(run) if start != 0 && run.start + run.count == start => run.count += 1,
+                _ => {
+                    if let Some(run) = run.take() {
+                        self.data(run, place, visit);
+                    }
+                    let here = Data { first: first + index, start, count: 1, written: true };
+                    run = (start != 0).then_some(here);
+                }
+            }
+        }
+        if let Some(run) = run {
+            self.data(run, place, visit);
+        }
+    }
+}

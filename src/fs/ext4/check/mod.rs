@@ -1,0 +1,190 @@
+//! Whether a volume is what it should be: a check that reads all metadata and changes nothing.
+//!
+//! The passes, in order: [superblock and groups](groups), [inodes](inodes) with their [maps](map) and [attributes](xattrs),
+//! [directories](directories) with their [hash trees](htree), [names](names) (what is reached, and by how many names),
+//! [bitmaps and counters](bitmaps), [quota](quota). The [journal](journal) and the orphans come first: the volume is checked as
+//! recovery leaves it.
+//!
+//! The read side stops at the first thing that is wrong; a check goes on, so it walks the structures by itself. It shares
+//! with the read side the layouts, the checksums, the names' hashes and the recovery.
+//!
+//! **Memory**: one bit a cluster; 200 bytes a group; six bytes an inode, for groups that have inodes in use; 32 bytes a directory;
+//! 48 bytes an attribute block; the map of one directory, and 16 bytes for each of its names; 32 MiB of metadata that was read
+//! together; the first 100,000 findings.
+
+mod bitmaps;
+mod bits;
+mod directories;
+mod finding;
+mod groups;
+mod htree;
+mod inodes;
+mod journal;
+mod map;
+mod names;
+mod quota;
+mod reader;
+mod superblock;
+mod table;
+mod usage;
+mod xattrs;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+pub use finding::{Finding, Kind, Severity, Site};
+
+use self::bits::Bits;
+use self::finding::Findings;
+use self::groups::Group;
+use self::quota::Accounts;
+use self::reader::Reader;
+use self::table::{Directory, Inodes};
+use self::usage::Usage;
+use self::xattrs::SharedBlock;
+use super::Ext4;
+use super::disk::superblock::RawSuperblock;
+use crate::error::Result;
+use crate::units::FsBlock;
+
+/// What a check is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Superblock, descriptors, journal, orphans; counted in groups.
+    Groups,
+    /// Inodes, maps and attributes; counted in groups.
+    Inodes,
+    /// Entries and hash trees; counted in directories.
+    Directories,
+    /// Ways to the root and link counts; counted in groups.
+    Names,
+    /// Bitmaps and counters; counted in groups.
+    Bitmaps,
+}
+
+/// How far a check is: `done` of `of` in this pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The pass.
+    pub pass: Pass,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is.
+    pub of: u64,
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The first 100,000 findings, in the order in which they were met.
+    pub findings: Vec<Finding>,
+    /// All findings, by severity from [`Severity::Note`] on.
+    pub counts: [u64; 4],
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Blocks in use, in whole clusters.
+    pub blocks: u64,
+}
+
+impl Report {
+    /// Nothing is wrong; there may be notes.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.worst().is_none_or(|worst| worst == Severity::Note)
+    }
+
+    /// The worst severity of all.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        let all = [Severity::Note, Severity::Repairable, Severity::DataLoss, Severity::Fatal];
+        all.into_iter().rev().find(|severity| self.count(*severity) > 0)
+    }
+
+    /// How many findings there are of a severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> u64 {
+        self.counts[severity as usize]
+    }
+}
+
+impl Ext4 {
+    /// Checks the whole volume as the journal's recovery leaves it; nothing is written. `progress` is told how far it is.
+    ///
+    /// # Errors
+    /// None for what is wrong with the volume: that is what the report is for. `Io` only where not even the superblock can be
+    /// read again, and what memory allocation gives.
+    pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        Checker::new(self, progress)?.run()
+    }
+}
+
+/// A check at work.
+struct Checker<'a> {
+    fs: &'a Arc<Ext4>,
+    reader: Reader<'a>,
+    findings: Findings,
+    progress: &'a mut dyn FnMut(Progress),
+    superblock: RawSuperblock,
+    groups: Vec<Group>,
+    usage: Usage,
+    inodes: Inodes,
+    directories: Vec<Directory>,
+    /// Attribute blocks by number, with the inodes that use them counted.
+    xattr_blocks: HashMap<FsBlock, SharedBlock>,
+    /// How often attributes name the inodes that hold large values.
+    value_uses: HashMap<u32, u64>,
+    /// Inodes that the orphan list or file holds.
+    orphans: HashSet<u32>,
+    /// Blocks read as those of directories whose maps are wrong.
+    broken_blocks: Option<Bits>,
+    accounts: Accounts,
+}
+
+impl<'a> Checker<'a> {
+    fn new(fs: &'a Arc<Ext4>, progress: &'a mut dyn FnMut(Progress)) -> Result<Self> {
+        let mut reader = Reader::new(fs);
+        let sb = &fs.superblock;
+        Ok(Self {
+            fs,
+            superblock: superblock::read(fs, &mut reader)?,
+            reader,
+            findings: Findings::default(),
+            progress,
+            groups: Vec::new(),
+            usage: Usage::new(sb),
+            inodes: Inodes::new(sb),
+            directories: Vec::new(),
+            xattr_blocks: HashMap::new(),
+            value_uses: HashMap::new(),
+            orphans: HashSet::new(),
+            broken_blocks: None,
+            accounts: Accounts::default(),
+        })
+    }
+
+    fn run(mut self) -> Result<Report> {
+        self.check_superblock();
+        self.check_groups();
+        self.check_journal();
+        self.find_orphans();
+        self.check_inodes();
+        self.check_shared_xattrs();
+        self.check_directories();
+        self.check_names();
+        self.check_bitmaps();
+        self.check_quota();
+        Ok(Report {
+            findings: self.findings.list,
+            counts: self.findings.counts,
+            inodes: self.inodes.used(),
+            directories: self.directories.len() as u64,
+            blocks: self.usage.blocks(),
+        })
+    }
+
+    fn tell(&mut self, pass: Pass, done: u64, of: u64) {
+        (self.progress)(Progress { pass, done, of });
+    }
+}

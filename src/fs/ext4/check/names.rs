@@ -1,0 +1,127 @@
+//! What is reached from the root, and by how many names.
+
+use std::collections::HashSet;
+
+use super::finding::Kind;
+use super::{Checker, Pass};
+use crate::error::Place;
+use crate::fs::ext4::{ROOT, RoCompat};
+use crate::units::InodeNo;
+
+const PLACE: Place = Place::new("inode");
+const ROOT_NUMBER: u32 = ROOT.0 as u32;
+/// Directories that have more links than this have a count of 1 where the feature allows it.
+const MOST_LINKS: u16 = 65_000;
+
+impl Checker<'_> {
+    pub(super) fn check_names(&mut self) {
+        self.check_parents();
+        let groups = self.fs.superblock.groups;
+        for group in 0..groups {
+            self.check_links(group);
+            self.tell(Pass::Names, u64::from(group) + 1, u64::from(groups));
+        }
+    }
+
+    /// Each directory has a way up to the root, and `..` is its first step.
+    fn check_parents(&mut self) {
+        if self.inodes.get(ROOT_NUMBER).is_none_or(|record| !record.is_directory()) {
+            let what = Kind::Damaged { what: "the root is no directory in use".to_owned() };
+            self.findings.add_as(super::Severity::Fatal, PLACE.inode(ROOT), what);
+        }
+        // How far each directory's way up is known: on the way, or good to the root.
+        let mut state = vec![Way::Unknown; self.directories.len()];
+        // One directory of each loop.
+        let mut looped = HashSet::new();
+        for index in 0..self.directories.len() {
+            let mut walked = Vec::new();
+            let mut at = index;
+            let good = loop {
+                match state[at] {
+                    Way::Good => break true,
+                    Way::Lost => break false,
+                    Way::OnTheWay => {
+                        looped.insert(at);
+                        break false;
+                    }
+                    Way::Unknown => {}
+                }
+                state[at] = Way::OnTheWay;
+                walked.push(at);
+                let directory = &self.directories[at];
+                if directory.number == ROOT_NUMBER {
+                    break true;
+                }
+                match self.directories.binary_search_by_key(&directory.parent, |dir| dir.number) {
+                    Ok(parent) => at = parent,
+                    Err(_) => break false,
+                }
+            };
+            for at in walked {
+                state[at] = if good { Way::Good } else { Way::Lost };
+            }
+        }
+        for (index, directory) in self.directories.iter().enumerate() {
+            let place = PLACE.inode(directory.inode()).block(directory.inode_block);
+            let root = directory.number == ROOT_NUMBER;
+            let actual = if root { ROOT_NUMBER } else { directory.parent };
+            let orphan = self.orphans.contains(&directory.number);
+            // What is below a lost directory goes with it.
+            let lost = actual == 0 || looped.contains(&index);
+            if lost && !orphan {
+                self.findings.add(place, Kind::Unconnected);
+            } else if directory.dot_dot != actual && directory.dot_dot != 0 && !orphan {
+                let stored = InodeNo(u64::from(directory.dot_dot));
+                let actual = InodeNo(u64::from(actual));
+                self.findings.add(place, Kind::WrongParent { stored, actual });
+            }
+        }
+    }
+
+    fn check_links(&mut self, group: u32) {
+        let sb = &self.fs.superblock;
+        let first = group * sb.inodes_per_group + 1;
+        let many = sb.ro_compat.contains(RoCompat::DIR_NLINK);
+        for (index, record) in self.inodes.of_group(group) {
+            let number = first + index;
+            let reserved = number < sb.first_inode && number != ROOT_NUMBER;
+            if reserved || record.is_value || self.is_hidden(number) {
+                continue;
+            }
+            let place = PLACE.inode(InodeNo(u64::from(number))).field("i_links_count");
+            let directory = record.is_directory();
+            let (links, names) = (record.links, record.names);
+            if names == 0 && !directory {
+                if !self.orphans.contains(&number) {
+                    self.findings.add(place, Kind::Unconnected);
+                }
+            } else if directory && many && links == 1 && names > MOST_LINKS {
+                // More than the field can hold.
+            } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
+                let (stored, names) = (u32::from(links), u32::from(names));
+                self.findings.add(place, Kind::LinkCount { stored, names });
+            }
+        }
+    }
+
+    /// Inodes that the superblock names instead of a directory.
+    pub(super) fn is_hidden(&self, number: u32) -> bool {
+        let raw = &self.superblock;
+        let named = [
+            raw.s_journal_inum.get(),
+            raw.s_usr_quota_inum.get(),
+            raw.s_grp_quota_inum.get(),
+            raw.s_prj_quota_inum.get(),
+        ];
+        named.contains(&number)
+            || self.fs.superblock.orphan_file == Some(InodeNo(u64::from(number)))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Unknown,
+    OnTheWay,
+    Good,
+    Lost,
+}

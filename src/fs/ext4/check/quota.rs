@@ -1,0 +1,185 @@
+//! Quota: what each user, group and project has in use, against what the quota files say.
+
+use std::collections::{HashMap, HashSet};
+
+use zerocopy::FromBytes;
+
+use super::Checker;
+use super::finding::Kind;
+use super::inodes::Found;
+use super::map::Data;
+use crate::error::Place;
+use crate::fs::ext4::disk::inode::RawInodeExtra;
+use crate::fs::ext4::disk::quota::{
+    BLOCK, MAGICS, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
+};
+use crate::fs::ext4::{InodeFlags, ROOT as ROOT_INODE, RoCompat};
+use crate::units::FsBlock;
+
+/// The root of the tree: the file's header is before it.
+const ROOT: u32 = 1;
+/// Levels of the tree above the entries: one for each byte of an id, the highest first.
+const LEVELS: u32 = 4;
+
+/// What one id has in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Account {
+    bytes: u64,
+    inodes: u64,
+}
+
+/// What the ids of users, groups and projects have in use.
+#[derive(Default)]
+pub(super) struct Accounts([HashMap<u32, Account>; 3]);
+
+/// A quota file that is being read.
+struct File {
+    map: Vec<Data>,
+    place: Place,
+    /// Blocks of the tree that were read: none is in it twice, so that reading it ends.
+    seen: HashSet<u32>,
+    found: HashMap<u32, Account>,
+}
+
+impl Checker<'_> {
+    /// Charges an inode's owners. What the superblock names instead of a directory is nobody's, and so are attributes' values:
+    /// their users are charged with them.
+    pub(super) fn account(&mut self, inode: &Found, blocks: u64) {
+        let sb = &self.fs.superblock;
+        let Ok(number) = u32::try_from(inode.number.0) else { return };
+        if !sb.ro_compat.contains(RoCompat::QUOTA)
+            || (inode.number != ROOT_INODE && number < sb.first_inode)
+            || self.is_hidden(number)
+            || inode.flags().contains(InodeFlags::EA_INODE)
+        {
+            return;
+        }
+        let raw = inode.raw();
+        let (extra, rest) = inode.extra();
+        let project = RawInodeExtra::ref_from_prefix(rest).ok().filter(|_| extra >= 32);
+        let ids = [
+            u32::from(raw.i_uid.get()) | u32::from(raw.i_uid_high.get()) << 16,
+            u32::from(raw.i_gid.get()) | u32::from(raw.i_gid_high.get()) << 16,
+            project.map_or(0, |(extra, _)| extra.i_projid.get()),
+        ];
+        for (accounts, id) in self.accounts.0.iter_mut().zip(ids) {
+            let account = accounts.entry(id).or_default();
+            account.bytes += blocks << sb.block_size.shift();
+            account.inodes += 1;
+        }
+    }
+
+    pub(super) fn check_quota(&mut self) {
+        if !self.fs.superblock.ro_compat.contains(RoCompat::QUOTA) {
+            return;
+        }
+        let raw = &self.superblock;
+        let files = [
+            ("user quota", raw.s_usr_quota_inum.get()),
+            ("group quota", raw.s_grp_quota_inum.get()),
+            ("project quota", raw.s_prj_quota_inum.get()),
+        ];
+        for (kind, (structure, number)) in files.into_iter().enumerate() {
+            if number != 0 {
+                self.check_quota_file(kind, structure, number);
+            }
+        }
+    }
+
+    fn check_quota_file(&mut self, kind: usize, structure: &'static str, number: u32) {
+        let place = Place::new(structure);
+        let used = number <= self.fs.superblock.inodes_count && self.inodes.get(number).is_some();
+        let inode = if used { self.inode(number) } else { None };
+        let Some(inode) = inode else {
+            let what = format!("its inode {number} is not in use");
+            return self.findings.add(place, Kind::Damaged { what });
+        };
+        let place = place.inode(inode.number);
+        let map = self.blocks_of(&inode, true);
+        let mut file = File { map, place, seen: HashSet::new(), found: HashMap::new() };
+        let header = self.quota_block(&file, 0);
+        let header =
+            header.as_deref().and_then(|block| RawQuotaHeader::ref_from_prefix(block).ok());
+        let Some((header, _)) = header else {
+            let what = "it has no header".to_owned();
+            return self.findings.add(place, Kind::Damaged { what });
+        };
+        let (magic, version) = (header.dqh_magic.get(), header.dqh_version.get());
+        if !self.findings.expect(place.field("dqh_magic"), magic, MAGICS[kind])
+            || !self.findings.expect(place.field("dqh_version"), version, VERSION)
+        {
+            return;
+        }
+        self.quota_tree(&mut file, ROOT, LEVELS, 0);
+        let accounts = std::mem::take(&mut self.accounts.0[kind]);
+        let mut ids: Vec<u32> = accounts.keys().chain(file.found.keys()).copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids {
+            let stored = file.found.get(&id).copied().unwrap_or_default();
+            let actual = accounts.get(&id).copied().unwrap_or_default();
+            if stored != actual {
+                self.findings.add(
+                    place,
+                    Kind::Usage {
+                        id,
+                        bytes: (stored.bytes, actual.bytes),
+                        inodes: (stored.inodes, actual.inodes),
+                    },
+                );
+            }
+        }
+    }
+
+    /// Reads the tree below a block: `levels` falls at each step, so this ends. `prefix` is the upper part of the ids below.
+    fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
+        let Some(content) = self.quota_block(file, block) else {
+            let what = format!("its block {block} is not there");
+            return self.findings.add(file.place, Kind::Damaged { what });
+        };
+        if levels == 0 {
+            return file.entry(&content, prefix);
+        }
+        if !file.seen.insert(block) {
+            let what = format!("its block {block} is in the tree twice");
+            return self.findings.add(file.place, Kind::Damaged { what });
+        }
+        let (pointers, _) = content.as_chunks::<4>();
+        for (byte, pointer) in (0..).zip(pointers) {
+            let pointer = u32::from_le_bytes(*pointer);
+            if pointer != 0 {
+                self.quota_tree(file, pointer, levels - 1, prefix << 8 | byte);
+            }
+        }
+    }
+
+    /// A block of a quota file.
+    fn quota_block(&mut self, file: &File, block: u32) -> Option<Vec<u8>> {
+        let size = self.fs.superblock.block_size;
+        let byte = u64::from(block) * BLOCK as u64;
+        let logical = byte >> size.shift();
+        let data = file
+            .map
+            .iter()
+            .find(|data| (data.first..data.first + data.count).contains(&logical))?;
+        let at = FsBlock(data.start + (logical - data.first));
+        let content = self.reader.block(at, file.place).ok()?;
+        let offset = byte as usize % size.bytes();
+        Some(content.get(offset..offset + BLOCK)?.to_vec())
+    }
+}
+
+impl File {
+    /// Takes the entry of an id from its block. An entry of zeros is free, also where its id would be 0.
+    fn entry(&mut self, content: &[u8], id: u32) {
+        let size = size_of::<RawQuotaEntry>();
+        for bytes in content[size_of::<RawQuotaLeaf>()..].chunks_exact(size) {
+            let Ok(entry) = RawQuotaEntry::ref_from_bytes(bytes) else { return };
+            if entry.dqb_id.get() == id && bytes.iter().any(|byte| *byte != 0) {
+                let account =
+                    Account { bytes: entry.dqb_curspace.get(), inodes: entry.dqb_curinodes.get() };
+                self.found.insert(id, account);
+            }
+        }
+    }
+}

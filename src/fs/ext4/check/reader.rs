@@ -1,0 +1,118 @@
+//! Metadata read in pieces of several blocks: a check reads nearly all of it, and much of it lies together.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use quick_cache::unsync::Cache;
+
+use crate::error::{Place, Result};
+use crate::fs::ext4::Ext4;
+use crate::sys::Buffer;
+use crate::units::FsBlock;
+
+/// What is read at once where reads jump, in bytes; a block, where that is larger.
+const PIECE: usize = 16 << 10;
+/// How many pieces are read at once, at most, where reads follow each other.
+const AHEAD: u64 = 64;
+/// What is kept in all.
+const KEPT: usize = 32 << 20;
+
+/// Reads metadata as the journal's recovery leaves it.
+pub(super) struct Reader<'a> {
+    fs: &'a Ext4,
+    /// Pieces by number; those that were read together share a buffer.
+    pieces: Cache<u64, Piece>,
+    blocks_per_piece: u64,
+    /// The piece behind the last read, and how many that read.
+    next: u64,
+    ahead: u64,
+}
+
+/// A buffer, and the first block in it.
+#[derive(Clone)]
+struct Piece {
+    first: u64,
+    buffer: Arc<Buffer>,
+}
+
+/// A block in memory, or a part of one.
+#[derive(Clone)]
+pub(super) struct Bytes {
+    buffer: Arc<Buffer>,
+    at: usize,
+    len: usize,
+}
+
+impl Bytes {
+    fn all(content: &[u8]) -> Self {
+        Self { buffer: Arc::new(content.to_vec().into()), at: 0, len: content.len() }
+    }
+
+    /// A part of it, within it.
+    pub(super) fn part(&self, at: usize, len: usize) -> Self {
+        debug_assert!(at + len <= self.len);
+        Self { buffer: Arc::clone(&self.buffer), at: self.at + at, len }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.at..self.at + self.len]
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(fs: &'a Ext4) -> Self {
+        let piece = PIECE.max(fs.superblock.block_size.bytes());
+        let blocks_per_piece = (piece >> fs.superblock.block_size.shift()) as u64;
+        Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
+    }
+
+    /// A block. Where its piece cannot be read as a whole it is read alone: its neighbours may be what is broken.
+    pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
+        // What a transaction holds is newer.
+        if let Some(content) = self.fs.blocks.dirty().get(block) {
+            return Ok(Bytes::all(&content));
+        }
+        let number = block.0 / self.blocks_per_piece;
+        if let Some(piece) = self.pieces.get(&number) {
+            return Ok(self.within(piece.clone(), block));
+        }
+        if self.fs.superblock.contains(block)
+            && let Ok(piece) = self.load(number)
+        {
+            return Ok(self.within(piece, block));
+        }
+        self.fs.blocks.read(block, place).map(|content| Bytes::all(&content))
+    }
+
+    fn within(&self, piece: Piece, block: FsBlock) -> Bytes {
+        let size = self.fs.superblock.block_size;
+        let at = ((block.0 - piece.first) as usize) << size.shift();
+        Bytes { buffer: piece.buffer, at, len: size.bytes() }
+    }
+
+    /// Reads a piece, and twice as many as last time where it follows what was read then.
+    fn load(&mut self, number: u64) -> Result<Piece> {
+        self.ahead = if number == self.next { (self.ahead * 2).min(AHEAD) } else { 1 };
+        self.next = number + self.ahead;
+        let (blocks, size) = (&self.fs.blocks, self.fs.superblock.block_size);
+        let count = self.fs.superblock.blocks_count;
+        let first = number * self.blocks_per_piece;
+        let end = (self.next * self.blocks_per_piece).min(count);
+        let mut buffer = Buffer::aligned(((end - first) as usize) << size.shift())?;
+        blocks.device().read_exact_at(&mut buffer, size.offset_of(FsBlock(first)))?;
+        for (block, copy) in blocks.overlay().range(FsBlock(first)..FsBlock(end)) {
+            let content = blocks.read_relocated(copy)?;
+            let at = ((block.0 - first) as usize) << size.shift();
+            buffer[at..at + size.bytes()].copy_from_slice(&content);
+        }
+        let piece = Piece { first, buffer: Arc::new(buffer) };
+        for number in number..end.div_ceil(self.blocks_per_piece) {
+            self.pieces.insert(number, piece.clone());
+        }
+        Ok(piece)
+    }
+}

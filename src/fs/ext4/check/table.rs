@@ -1,0 +1,112 @@
+//! What is remembered of every inode in use, and of every directory.
+
+use crate::fs::FileType;
+use crate::fs::ext4::superblock::Superblock;
+use crate::units::{FsBlock, InodeNo};
+
+/// What later passes need to know of an inode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    /// As entries record it; 0 where the inode is not in use.
+    pub(super) file_type: u8,
+    /// Holds an attribute's value: no entry names it.
+    pub(super) is_value: bool,
+    /// `i_links_count`.
+    pub(super) links: u16,
+    /// Names found, up to 65535.
+    pub(super) names: u16,
+}
+
+impl Record {
+    pub(super) fn is_directory(&self) -> bool {
+        self.file_type == entry_code(FileType::Directory)
+    }
+}
+
+/// The number by which an entry records a type.
+pub(super) fn entry_code(file_type: FileType) -> u8 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::CharDevice => 3,
+        FileType::BlockDevice => 4,
+        FileType::Fifo => 5,
+        FileType::Socket => 6,
+        FileType::Symlink => 7,
+    }
+}
+
+/// The records of all inodes, held for groups that have inodes in use.
+pub(super) struct Inodes {
+    groups: Vec<Option<Box<[Record]>>>,
+    per_group: u32,
+}
+
+impl Inodes {
+    pub(super) fn new(sb: &Superblock) -> Self {
+        let groups = std::iter::repeat_with(|| None).take(sb.groups as usize).collect();
+        Self { groups, per_group: sb.inodes_per_group }
+    }
+
+    /// The number is one of the volume's.
+    pub(super) fn insert(&mut self, number: u32, record: Record) {
+        let (group, index) = self.place(number);
+        let per_group = self.per_group as usize;
+        let records = self.groups[group]
+            .get_or_insert_with(|| vec![Record::default(); per_group].into_boxed_slice());
+        records[index] = record;
+    }
+
+    /// The record of an inode in use.
+    pub(super) fn get(&self, number: u32) -> Option<&Record> {
+        let (group, index) = self.place(number);
+        let record = &self.groups.get(group)?.as_ref()?[index];
+        (record.file_type != 0).then_some(record)
+    }
+
+    /// Counts a name of an inode, if it is in use.
+    pub(super) fn count_name(&mut self, number: u32) {
+        let (group, index) = self.place(number);
+        if let Some(Some(records)) = self.groups.get_mut(group) {
+            records[index].names = records[index].names.saturating_add(1);
+        }
+    }
+
+    /// The inodes in use of a group, with their index in it.
+    pub(super) fn of_group(&self, group: u32) -> impl Iterator<Item = (u32, &Record)> {
+        let records = self.groups[group as usize].as_deref().unwrap_or_default();
+        records
+            .iter()
+            .enumerate()
+            .filter_map(|(index, record)| (record.file_type != 0).then_some((index as u32, record)))
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        (0..self.groups.len() as u32).map(|group| self.of_group(group).count() as u64).sum()
+    }
+
+    fn place(&self, number: u32) -> (usize, usize) {
+        let index = number.wrapping_sub(1);
+        ((index / self.per_group) as usize, (index % self.per_group) as usize)
+    }
+}
+
+/// A directory, in the order of the numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Directory {
+    pub(super) number: u32,
+    /// Where the inode stands.
+    pub(super) inode_block: FsBlock,
+    /// Where `..` leads; 0 while that is not known.
+    pub(super) dot_dot: u32,
+    /// The directory that has it; 0 while none is known.
+    pub(super) parent: u32,
+    /// Its map is wrong: its blocks are not followed again.
+    pub(super) broken: bool,
+}
+
+impl Directory {
+    pub(super) fn inode(&self) -> InodeNo {
+        InodeNo(u64::from(self.number))
+    }
+}

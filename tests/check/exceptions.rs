@@ -1,0 +1,38 @@
+//! Where ironmap and e2fsck differ for a reason.
+
+/// A difference that is none.
+pub(crate) struct Exception {
+    /// In what e2fsck says, or in what ironmap does where that is clean.
+    pub(crate) text: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+/// e2fsck finds something, ironmap does not.
+pub(crate) const E2FSCK_ALONE: &[Exception] = &[Exception {
+    text: "unsupported feature(s)",
+    reason: "e2fsck refuses compatible features that it does not know, which the format lets a reader ignore",
+}];
+
+/// ironmap finds something, e2fsck does not.
+pub(crate) const IRONMAP_ALONE: &[Exception] = &[
+    Exception {
+        text: "journal superblock",
+        reason: "without needs_recovery e2fsck does not look where the log would start; the kernel refuses such a journal",
+    },
+    Exception {
+        text: "inline data without the attribute system.data",
+        reason: "e2fsck compares the attribute's name up to a NUL only, the kernel all of it",
+    },
+    Exception {
+        text: "not the depth of a node at this place",
+        reason: "e2fsck takes the depth of nodes below the root as given; the kernel refuses such a file",
+    },
+    Exception {
+        text: "bg_checksum",
+        reason: "e2fsck -n leaves wrong checksums of uninit_bg with exit code 0; the kernel refuses to mount",
+    },
+    Exception {
+        text: "reference count",
+        reason: "e2fsck leaves a file that is marked as an attribute's value alone while it has a name; the kernel refuses it",
+    },
+];
