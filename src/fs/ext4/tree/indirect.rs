@@ -293,7 +293,7 @@ impl Pointers<'_> {
             }
             match runs.last_mut() {
                 Some((first, count)) if first.0 == block + 1 => {
-                    (first.0, *count) = (block, *count + 1)
+                    (first.0, *count) = (block, *count + 1);
                 }
                 _ => runs.push((FsBlock(block), 1)),
             }

@@ -95,7 +95,8 @@ impl Tree<'_> {
         if clusters <= 0 || sb.ro_compat.contains(RoCompat::HUGE_FILE) {
             return Ok(());
         }
-        let more = clusters as u64 * u64::from(sb.cluster_blocks) << (sb.block_size.shift() - 9);
+        let blocks = clusters as u64 * u64::from(sb.cluster_blocks);
+        let more = blocks << (sb.block_size.shift() - 9);
         if u64::from(self.raw_inode()?.i_blocks_lo.get()) + more > u64::from(u32::MAX) {
             return Err(Error::new(ErrorKind::FileTooLarge, "it would take more than 2 TiB"));
         }

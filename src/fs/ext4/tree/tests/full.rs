@@ -109,7 +109,8 @@ fn nodes_that_cannot_be_had() {
 /// Four extents of ten blocks, and a root without room: one that is cut needs a node.
 #[test]
 fn cuts_that_need_a_node() {
-    let cuts: [(&str, fn(&File) -> Result<()>); 3] = [
+    type Cut = fn(&File) -> Result<()>;
+    let cuts: [(&str, Cut); 3] = [
         ("punch", |file| file.unmap(4, 6)),
         ("convert", |file| file.set_state(24, 26, Unwritten)),
         ("insert", |file| file.shift(25, 7)),
