@@ -207,6 +207,9 @@ impl Ext4 {
         let locks = &self.writing()?.locks;
         let _dir = locks.exclusive(dir);
         let dir = self.directory(dir)?;
+        if self.entry(&dir, name)?.is_some() {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
         if inode == dir.number() {
             return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
         }
@@ -220,9 +223,6 @@ impl Ext4 {
         }
         if inode.stat().links >= MAX_LINKS {
             return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
-        }
-        if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
         }
         self.transact_for_space(self.name_credits(&dir) + 4, |handle| {
             self.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;

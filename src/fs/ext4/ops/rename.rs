@@ -64,6 +64,12 @@ impl Ext4 {
         let (from_dir, to_dir) = (self.directory_to_shrink(from)?, self.directory(to)?);
         let moved = from_dir.lookup(old_name)?.number();
         let there = self.entry(&to_dir, new_name)?;
+        if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
+        if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
+            return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
+        }
         self.check_tree(from, to, moved, there, flags)?;
         let numbers: Vec<_> = there.into_iter().chain([moved]).collect();
         if numbers.contains(&from) || numbers.contains(&to) {
@@ -84,9 +90,6 @@ impl Ext4 {
             return self.exchange(&change);
         }
         match &change.there {
-            Some(_) if flags.contains(RenameFlags::NOREPLACE) => {
-                Err(refuse(ErrorKind::Exists, "the name is taken"))
-            }
             // Two names of one file: nothing happens, as POSIX has it.
             Some(there) if there.number() == moved => Ok(()),
             _ => self.move_name(&change, flags),
@@ -221,9 +224,7 @@ impl Ext4 {
 
     fn exchange(self: &Arc<Self>, change: &Move<'_>) -> Result<()> {
         let Move { from, old_name, moved, to, new_name, there } = change;
-        let Some(there) = there else {
-            return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
-        };
+        let Some(there) = there else { return Ok(()) };
         check_removable(there)?;
         if there.number() == moved.number() {
             return Ok(());

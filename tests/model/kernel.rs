@@ -1,0 +1,172 @@
+//! The same operations by system calls on a mounted file system.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path as HostPath, PathBuf};
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags};
+
+use crate::op::{Op, Path, Renaming, Space, target};
+use crate::{Answer, Seen, Target, Tree};
+
+pub(crate) struct Kernel<'a> {
+    dir: &'a HostPath,
+}
+
+impl<'a> Kernel<'a> {
+    pub(crate) fn new(dir: &'a HostPath) -> Self {
+        rustix::process::umask(Mode::empty());
+        Self { dir }
+    }
+
+    fn path(&self, path: &Path) -> PathBuf {
+        path.iter().fold(self.dir.to_owned(), |dir, name| dir.join(name))
+    }
+
+    fn open(&self, path: &Path) -> std::io::Result<File> {
+        // A pipe without readers would be waited for.
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.path(path))
+    }
+}
+
+fn io<T>(result: std::io::Result<T>) -> Answer {
+    result.map(drop).map_err(|error| error.raw_os_error().unwrap_or(0))
+}
+
+fn os<T>(result: rustix::io::Result<T>) -> Answer {
+    result.map(drop).map_err(rustix::io::Errno::raw_os_error)
+}
+
+/// What is no regular file is refused by the calls in ways of their own: here as a file system would.
+fn regular(file: &File) -> Answer {
+    let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
+    if kind == FileType::RegularFile { Ok(()) } else { Err(22) }
+}
+
+impl Target for Kernel<'_> {
+    fn apply(&mut self, op: &Op) -> Answer {
+        let cwd = rustix::fs::CWD;
+        match op {
+            Op::Create(path, mode) => {
+                let mut options = OpenOptions::new();
+                io(options.write(true).create_new(true).mode(*mode).open(self.path(path)))
+            }
+            Op::Mkdir(path, mode) => {
+                os(rustix::fs::mkdir(self.path(path), Mode::from_raw_mode(*mode)))
+            }
+            Op::Symlink(path, len) => {
+                let target = CString::new(target(*len)).unwrap();
+                os(rustix::fs::symlink(&target, self.path(path)))
+            }
+            Op::Fifo(path) => {
+                let mode = Mode::from_raw_mode(0o600);
+                os(rustix::fs::mknodat(cwd, self.path(path), FileType::Fifo, mode, 0))
+            }
+            Op::Unlink(path) => os(rustix::fs::unlink(self.path(path))),
+            Op::Rmdir(path) => os(rustix::fs::rmdir(self.path(path))),
+            Op::Link(from, to) => {
+                os(rustix::fs::linkat(cwd, self.path(from), cwd, self.path(to), AtFlags::empty()))
+            }
+            Op::Rename(from, to, how) => {
+                let flags = match how {
+                    Renaming::Plain => RenameFlags::empty(),
+                    Renaming::NoReplace => RenameFlags::NOREPLACE,
+                    Renaming::Exchange => RenameFlags::EXCHANGE,
+                };
+                os(rustix::fs::renameat_with(cwd, self.path(from), cwd, self.path(to), flags))
+            }
+            Op::Write(path, pos, len, byte) => {
+                let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
+                regular(&file)?;
+                io(file.write_all_at(&vec![*byte; *len], *pos))
+            }
+            Op::Truncate(path, size) => {
+                let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
+                regular(&file)?;
+                io(file.set_len(*size))
+            }
+            Op::Fallocate(path, how, pos, len) => {
+                let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
+                let keep = FallocateFlags::KEEP_SIZE;
+                let flags = match how {
+                    Space::Allocate => FallocateFlags::empty(),
+                    Space::KeepSize => keep,
+                    Space::Punch => keep | FallocateFlags::PUNCH_HOLE,
+                    Space::Zero => keep | FallocateFlags::ZERO_RANGE,
+                };
+                os(rustix::fs::fallocate(file, flags, *pos, *len))
+            }
+            Op::Chmod(path, mode) => {
+                let path = self.path(path);
+                let link = std::fs::symlink_metadata(&path).map(|meta| meta.is_symlink());
+                match link {
+                    // There is no call that changes a link's mode: it would be opened.
+                    Ok(true) => Err(40),
+                    _ => os(rustix::fs::chmod(path, Mode::from_raw_mode(*mode))),
+                }
+            }
+            Op::Chown(path, uid, gid) => {
+                io(std::os::unix::fs::lchown(self.path(path), Some(*uid), Some(*gid)))
+            }
+            Op::SetXattr(path, name, len, byte) => {
+                let value = vec![*byte; *len];
+                os(rustix::fs::lsetxattr(self.path(path), *name, &value, XattrFlags::empty()))
+            }
+            Op::RemoveXattr(path, name) => os(rustix::fs::lremovexattr(self.path(path), *name)),
+        }
+    }
+
+    fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
+        let mut todo = vec![(String::new(), self.dir.to_owned())];
+        while let Some((path, dir)) = todo.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                if name == "lost+found" {
+                    continue;
+                }
+                let path = format!("{path}/{name}");
+                if entry.file_type().unwrap().is_dir() {
+                    todo.push((path.clone(), entry.path()));
+                }
+                tree.insert(path, seen(&entry.path()));
+            }
+        }
+        tree
+    }
+}
+
+fn seen(path: &HostPath) -> Seen {
+    let meta = std::fs::symlink_metadata(path).unwrap();
+    let content = if meta.is_file() {
+        std::fs::read(path).unwrap()
+    } else if meta.is_symlink() {
+        std::fs::read_link(path).unwrap().into_os_string().into_encoded_bytes()
+    } else {
+        Vec::new()
+    };
+    let mut names = vec![0; 4096];
+    let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
+    let mut xattrs = BTreeMap::new();
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 4096];
+        let len = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+        value.truncate(len);
+        xattrs.insert(name.to_vec(), value);
+    }
+    Seen {
+        mode: meta.mode(),
+        links: meta.nlink() as u32,
+        uid: meta.uid(),
+        gid: meta.gid(),
+        content,
+        xattrs,
+    }
+}

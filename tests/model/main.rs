@@ -1,0 +1,136 @@
+//! A seeded sequence of operations on three targets that must not differ: a model in memory, a volume that ironmap serves, and a file
+//! system that the kernel has mounted (root). Every answer is compared, and from time to time the whole tree. In between the volume is
+//! closed and opened, or loses its power behind a sync.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod kernel;
+mod model;
+mod op;
+mod ours;
+
+use std::collections::BTreeMap;
+
+use common::mounted::Mounted;
+use common::rng::Rng;
+use common::skip::Need;
+
+use kernel::Kernel;
+use model::Model;
+use op::Op;
+use ours::Ours;
+
+/// What a target answers: nothing, or an errno.
+type Answer = Result<(), i32>;
+
+/// All that is seen of a tree, by path.
+type Tree = BTreeMap<String, Seen>;
+
+/// What is seen of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    mode: u32,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    /// Content, or a link's target; of directories nothing.
+    content: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What can be asked to do an operation.
+trait Target {
+    fn apply(&mut self, op: &Op) -> Answer;
+    fn tree(&self) -> Tree;
+}
+
+/// The first difference of two trees, for the message: whole files are too long for it.
+fn difference(left: &Tree, right: &Tree) -> Option<String> {
+    let paths = left.keys().chain(right.keys());
+    for path in paths {
+        let (l, r) = (left.get(path), right.get(path));
+        if l == r {
+            continue;
+        }
+        let short = |seen: Option<&Seen>| {
+            seen.map(|seen| {
+                let (len, content) = (seen.content.len(), &[][..]);
+                (Seen { content: content.to_vec(), ..seen.clone() }, len)
+            })
+        };
+        let at =
+            l.zip(r).and_then(|(l, r)| l.content.iter().zip(&r.content).position(|(a, b)| a != b));
+        return Some(format!("{path}: {:?} / {:?}, first at {at:?}", short(l), short(r)));
+    }
+    None
+}
+
+/// Runs a sequence; the kernel takes part where there is one.
+fn run(seed: u64, steps: usize, options: &str, mut kernel: Option<Kernel<'_>>) {
+    let mut rng = Rng::new(seed);
+    let (mut model, mut ours) = (Model::new(), Ours::new(options));
+    for step in 0..steps {
+        let op = Op::random(&mut rng);
+        let what = || format!("{options}: seed {seed:#x}, step {step}, {op:?}");
+        let expected = model.apply(&op);
+        if let Some(kernel) = &mut kernel {
+            assert_eq!(
+                kernel.apply(&op),
+                expected,
+                "the kernel differs from the model: {}",
+                what()
+            );
+        }
+        assert_eq!(ours.apply(&op), expected, "{}", what());
+        if rng.below(40) == 0 {
+            match rng.below(3) {
+                0 => ours.reopen(),
+                1 => ours.crash(),
+                _ => {}
+            }
+            if let Some(difference) = difference(&model.tree(), &ours.tree()) {
+                panic!("model / volume: {difference}: {}", what());
+            }
+        }
+    }
+    if let Some(kernel) = &kernel
+        && let Some(difference) = difference(&model.tree(), &kernel.tree())
+    {
+        panic!("model / kernel: {difference}: {options}, seed {seed:#x}");
+    }
+    ours.finish(&model.tree());
+}
+
+/// A longer run is asked for by this variable: `IRONMAP_MODEL_STEPS=100000 cargo test --test model`.
+fn steps() -> usize {
+    std::env::var("IRONMAP_MODEL_STEPS").map_or(1500, |steps| steps.parse().expect("a number"))
+}
+
+const KINDS: [&str; 8] = [
+    "-t ext4",
+    "-t ext4 -b 1024",
+    "-t ext4 -O inline_data",
+    "-t ext4 -O ea_inode,^metadata_csum",
+    "-t ext4 -O bigalloc -C 16384",
+    "-t ext4 -I 128 -O ^64bit",
+    "-t ext4 -O ^has_journal",
+    "-t ext4 -b 2048 -O ^dir_index,^filetype,meta_bg,^resize_inode",
+];
+
+#[test]
+fn the_model_and_the_volume_agree() {
+    for (at, kind) in KINDS.iter().enumerate() {
+        run(0x6d0d_e100 + at as u64, steps(), kind, None);
+    }
+}
+
+#[test]
+fn the_kernel_the_model_and_the_volume_agree() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    for (at, kind) in KINDS.iter().enumerate() {
+        let mkfs = format!("mke2fs {kind}");
+        let mounted = Mounted::new(&mkfs, 128, "noatime,user_xattr");
+        run(0x6b65_7200 + at as u64, steps(), kind, Some(Kernel::new(mounted.dir())));
+    }
+}
