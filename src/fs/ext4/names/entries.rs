@@ -133,7 +133,8 @@ impl Entries<'_> {
         self.set_length(last, end - last);
     }
 
-    fn put(&mut self, at: usize, end: usize, name: &[u8], target: Target) {
+    /// Writes an entry that takes a record from `at` to `end`.
+    pub(super) fn put(&mut self, at: usize, end: usize, name: &[u8], target: Target) {
         let raw = RawDirEntry {
             inode: target.inode.into(),
             rec_len: raw_record_length(end - at).into(),

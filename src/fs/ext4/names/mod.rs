@@ -149,11 +149,11 @@ impl Ext4 {
         dir: InodeNo,
         parent: InodeNo,
     ) -> Result<()> {
-        if self.init_inline_directory(h, dir, parent)? {
+        let inode = self.inode_or_orphan(dir)?;
+        if self.init_inline_directory(h, &inode, parent)? {
             return Ok(());
         }
         let dots = self.dots(dir, parent)?;
-        let inode = self.inode_or_orphan(dir)?;
         self.append_leaf(h, &inode, |mut entries| entries.pack(dots.into_iter()))?;
         Ok(())
     }

@@ -70,7 +70,7 @@ fn an_inline_directory_outgrows_the_inode() {
         let mut volume = Volume::of(image, Default::default());
         assert!(volume.dir().has_inline_data());
         let mut inline = 0;
-        for number in 0..40 {
+        for number in 0..100 {
             let name = format!("{number:04}");
             volume.add(name.as_bytes(), number % 2);
             inline += usize::from(volume.dir().has_inline_data());
@@ -80,8 +80,8 @@ fn an_inline_directory_outgrows_the_inode() {
             }
             volume.assert_names();
         }
-        // 56 bytes hold four names of four bytes.
-        assert!((4..20).contains(&inline), "{inline} inline of {inode_size}");
+        // 56 bytes hold four names of four bytes; the attribute takes the rest of the inode.
+        assert!(inline > 4 && inline < 100, "{inline} inline of {inode_size}");
         assert_eq!(ask_attributes(&volume.finish()), expected);
     }
 }

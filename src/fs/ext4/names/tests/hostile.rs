@@ -27,6 +27,7 @@ fn wrong_bytes_end_in_errors() {
         let ram = Ram::from_image(&std::fs::read(image.path()).unwrap());
         let mut corrupt = 0;
         for seed in 0..200 {
+            println!("seed {seed}");
             corrupt += u32::from(change_wrong_bytes(&ram, count, seed));
         }
         assert!(corrupt > 10, "{options}: {corrupt} of 200 were found corrupt");
