@@ -112,7 +112,9 @@ impl Ext4 {
         // A new value, an old one, and the inodes of those that a new block shares with the old one.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.value_credits() + shared;
-        self.writing().map_or(credits, |writing| credits.min(writing.transactions.limit()))
+        // Whoever changes attributes changes something else besides.
+        let most = self.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
+        credits.min(most)
     }
 
     /// Sets an attribute whose value has the form on disk.

@@ -2,8 +2,10 @@
 
 use super::image::{Image, Rng};
 use super::xattrs::{find, remove, set};
+use crate::ErrorKind;
+use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::SetXattr;
-use crate::units::FilePos;
+use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
 
@@ -67,6 +69,33 @@ fn content_is_taken_out_of_the_inode() {
         assert_eq!(inode.xattr(b"user.x").unwrap().as_deref(), Some(&b"y"[..]));
         assert_eq!(inode.fs_block(crate::units::FileBlock(0)).unwrap(), None);
     }
+    fs.close().unwrap();
+    drop(fs);
+    image.fsck();
+}
+
+/// A file that outgrows the inode of a full volume keeps its content.
+#[test]
+fn content_without_a_block_to_go_to_stays() {
+    let image = Image::with_files(KIND, &["a"]);
+    let fs = image.open();
+    let inode = find(&fs, "a");
+    assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &[4; 100])).unwrap());
+    let mut taken = Vec::new();
+    let goal = fs.goal_of(InodeNo(11));
+    while let Ok(run) = fs.transact(4, |h| fs.allocate_blocks(h, goal, 1 << 20)) {
+        taken.push(run);
+    }
+    let error = fs.write(inode.number(), FilePos(100), &[5; 900]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    for (start, count) in taken {
+        fs.transact(4, |h| fs.free_blocks(h, start, u64::from(count), Freed::Data)).unwrap();
+    }
+    let inode = find(&fs, "a");
+    let mut content = vec![0; 100];
+    assert!(inode.has_inline_data() && inode.size() == 100);
+    inode.read_inline_data(&mut content, FilePos(0)).unwrap();
+    assert!(content == [4; 100]);
     fs.close().unwrap();
     drop(fs);
     image.fsck();
