@@ -3,6 +3,8 @@
 //! Sound volumes of many feature sets, made by mke2fs and filled by it or by the kernel, and volumes damaged in one place, by
 //! debugfs or by changed bytes. Where the two differ for a reason, [`exceptions`] names it.
 
+#![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
+
 #[path = "../common/mod.rs"]
 mod common;
 

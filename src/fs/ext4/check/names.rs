@@ -40,13 +40,13 @@ impl Checker<'_> {
                 match state[at] {
                     Way::Good => break true,
                     Way::Lost => break false,
-                    Way::OnTheWay => {
+                    Way::Walked => {
                         looped.insert(at);
                         break false;
                     }
                     Way::Unknown => {}
                 }
-                state[at] = Way::OnTheWay;
+                state[at] = Way::Walked;
                 walked.push(at);
                 let directory = &self.directories[at];
                 if directory.number == ROOT_NUMBER {
@@ -121,7 +121,7 @@ impl Checker<'_> {
 #[derive(Clone, Copy)]
 enum Way {
     Unknown,
-    OnTheWay,
+    Walked,
     Good,
     Lost,
 }
