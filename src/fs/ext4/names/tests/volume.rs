@@ -66,16 +66,24 @@ impl Image {
 
     /// The kernel's mount of it, for as long as `look` runs.
     pub(super) fn mounted<R>(&self, look: impl FnOnce(&std::path::Path) -> R) -> R {
-        struct Mount(PathBuf);
+        struct Mount(PathBuf, PathBuf);
         impl Drop for Mount {
             fn drop(&mut self) {
-                let _ = Command::new("umount").arg(&self.0).status();
+                let Self(at, image) = self;
+                let _ = Command::new("umount").arg(at).status();
+                // The loop device goes when nobody looks at it any more: each question takes a process and a millisecond.
+                for _ in 0..500 {
+                    let devices = Command::new("losetup").arg("-j").arg(&*image).output();
+                    if devices.is_ok_and(|devices| devices.stdout.is_empty()) {
+                        break;
+                    }
+                }
             }
         }
         let at = self.0.path().join("mnt");
         std::fs::create_dir_all(&at).unwrap();
         run("mount", &["-o", "loop", self.path().to_str().unwrap(), at.to_str().unwrap()]);
-        let mount = Mount(at);
+        let mount = Mount(at, self.path());
         look(&mount.0)
     }
 
