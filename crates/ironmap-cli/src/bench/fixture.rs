@@ -142,6 +142,38 @@ impl Drop for Fixture {
     }
 }
 
+/// A device to make volumes on, and where to mount them.
+pub(super) struct Scratch {
+    device: Device,
+    dir: RemoveDir,
+}
+
+impl Scratch {
+    pub(super) fn new(kind: FixtureKind) -> Result<Self> {
+        let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
+        let tree = dir.join("tree");
+        std::fs::create_dir_all(&tree)
+            .map_err(|error| super::io(&error, tree.display().to_string()))?;
+        let dir = RemoveDir(dir);
+        Ok(Self { device: Device::new(kind, &dir.0.join("scratch"))?, dir })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.device.path()
+    }
+
+    /// Makes an ext4 with room for so many inodes.
+    pub(super) fn mke2fs(&self, inodes: usize) -> Result<()> {
+        let mut args = mke2fs_args(self.path(), None);
+        args.splice(0..0, ["-N".to_owned(), inodes.to_string()]);
+        run("mke2fs", &args)
+    }
+
+    pub(super) fn mount(&self) -> Result<Mount> {
+        Mount::new(FsKind::Ext4, self.path(), &self.dir.0.join("tree"))
+    }
+}
+
 // Dropped in the order of the fields: unmounted first.
 struct Mounted {
     file: PathBuf,
@@ -242,11 +274,15 @@ impl Drop for Device {
     }
 }
 
-struct Mount {
+pub(super) struct Mount {
     dir: PathBuf,
 }
 
 impl Mount {
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn new(fs: FsKind, device: &Path, dir: &Path) -> Result<Self> {
         let kind = match fs {
             FsKind::Ext4 => "ext4",
@@ -309,7 +345,7 @@ fn write_file(path: &Path) -> Result<()> {
     fill(path, FILE_BYTES)
 }
 
-fn run(program: &str, args: &[String]) -> Result<()> {
+pub(super) fn run(program: &str, args: &[String]) -> Result<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     output(program, &args).map(drop)
 }

@@ -9,6 +9,7 @@ mod fixture;
 mod lane;
 mod launch;
 mod load;
+mod metadata;
 mod plot;
 mod report;
 mod source;
@@ -79,6 +80,7 @@ Examples:
   ironmap bench --fixture zram --engine psync --simple both          (root; makes and removes the devices)
   ironmap bench --fixture loop --engine io_uring --iodepth 1,64,256
   ironmap bench --fixture partition --fs xfs
+  ironmap bench --fixture zram --metadata 100000                     (files made, looked up, removed, synced)
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
@@ -132,6 +134,9 @@ pub(crate) struct BenchArgs {
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
     #[arg(long)]
     fixture: Option<FixtureKind>,
+    /// Make, look up and remove so many files on the fixture's device, and sync with several threads: ironmap beside the kernel's ext4.
+    #[arg(long, requires = "fixture", value_name = "FILES", conflicts_with_all = ["targets", "json", "plot"])]
+    metadata: Option<usize>,
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
@@ -157,6 +162,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     // The end of the launch under way is then the end of the bench, which removes the fixture.
     // Fails only where a handler is set already.
     let _ = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed));
+    if let (Some(files), Some(kind)) = (args.metadata, args.fixture) {
+        return metadata::run(kind, files, args.rounds.max(1));
+    }
     let fixture = args.fixture.map(|kind| Fixture::new(kind, args.fs)).transpose()?;
     let mut targets = args.targets.clone();
     if let Some(fixture) = &fixture {
