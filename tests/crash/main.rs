@@ -84,7 +84,7 @@ const OURS: [&str; 8] = [
     "-t ext4 -b 1024 -J size=1 -O ^metadata_csum,^64bit",
     "-t ext4 -b 1024 -J size=1 -O orphan_file",
     "-t ext4 -b 1024 -J size=1 -O inline_data",
-    "-t ext3 -b 1024 -J size=1",
+    "-t ext3 -b 1024 -J size=2",
     "-t ext4 -b 2048 -J size=2 -O bigalloc -C 8192",
     "-t ext4 -b 1024 -J size=1 -N 128 -I 128",
 ];
