@@ -2,6 +2,7 @@
 //! consistent, holds everything that was promised, and nothing that was not.
 //!
 //! `IRONMAP_CRASH_STATES` asks for so many states of each kind of workload, all of them shown to e2fsck: `./x crash`.
+//! `IRONMAP_CRASH_SEED` begins with the workload of that seed: a failure is repeated by it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -54,6 +55,12 @@ fn plan() -> (Plan, usize) {
     }
 }
 
+/// Seeds, each with its layout.
+fn workloads<T: Clone>(layouts: [T; 8]) -> impl Iterator<Item = (u64, T)> {
+    let first = std::env::var("IRONMAP_CRASH_SEED").map_or(0, |seed| seed.parse().expect("a seed"));
+    (0..).zip(layouts.into_iter().cycle()).skip(first)
+}
+
 /// `mke2fs` and mount options. Without delayed allocation more reaches the device between two promises.
 const KERNEL: [(&str, &str); 8] = [
     ("-t ext4 -b 1024 -J size=1", "nodelalloc"),
@@ -102,9 +109,9 @@ fn by_ironmap(seed: u64, format: &str) -> Case {
 fn what_ironmap_leaves_is_recovered() {
     let (plan, states) = plan();
     let (counts, start) = (Counts::default(), Instant::now());
-    for (seed, format) in (0..).zip(OURS.into_iter().cycle()) {
+    for (seed, format) in workloads(OURS) {
         by_ironmap(seed, format).assert_holds(seed, plan, &counts);
-        if counts.states.load(Ordering::Relaxed) >= states && seed >= OURS.len() as u64 {
+        if counts.states.load(Ordering::Relaxed) >= states {
             break;
         }
     }
@@ -117,9 +124,9 @@ fn what_the_kernel_leaves_is_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let (plan, states) = plan();
     let (counts, start) = (Counts::default(), Instant::now());
-    for (seed, layout) in (0..).zip(KERNEL.into_iter().cycle()) {
+    for (seed, layout) in workloads(KERNEL) {
         by_kernel(seed, layout).assert_holds(seed, plan, &counts);
-        if counts.states.load(Ordering::Relaxed) >= states && seed >= KERNEL.len() as u64 {
+        if counts.states.load(Ordering::Relaxed) >= states {
             break;
         }
     }
