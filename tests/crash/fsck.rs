@@ -77,7 +77,9 @@ const FORGIVEN: [&str; 4] = [
 fn repair(said: &str) -> Option<&str> {
     let mut before = "";
     for line in said.lines() {
-        let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong));
+        let forgiven = FORGIVEN.iter().any(|wrong| before.starts_with(wrong))
+            // A map that is right, and could be smaller.
+            || line.contains("Optimize? yes");
         if line.contains("? yes") && !forgiven {
             return Some(line);
         }
