@@ -124,6 +124,8 @@ pub(crate) struct History {
     names: Vec<(usize, Names)>,
     /// Each content of a file with the operation that made it.
     files: Vec<Vec<(usize, Vec<u8>)>>,
+    /// Operations that moved content of a file, and how far up.
+    shifts: Vec<(FileId, usize, i64)>,
     /// The last operation on the names of a file, and in a directory.
     file_touched: Vec<usize>,
     directory_touched: BTreeMap<String, usize>,
@@ -137,6 +139,7 @@ impl History {
             ops: Vec::new(),
             names: vec![(0, Names::new())],
             files: Vec::new(),
+            shifts: Vec::new(),
             file_touched: Vec::new(),
             directory_touched: BTreeMap::new(),
             promises: Vec::new(),
@@ -212,6 +215,12 @@ impl History {
                 self.change(number, path, |content| content.resize(*size, 0));
             }
             Op::Space { path, how, pos, len } => {
+                let file = self.file_at(path).expect("a file");
+                match how {
+                    Space::Collapse => self.shifts.push((file, number, -(*len as i64))),
+                    Space::Insert => self.shifts.push((file, number, *len as i64)),
+                    _ => {}
+                }
                 self.change(number, path, |content| how.apply(content, *pos, *len));
             }
             Op::Fsync(path) => {
@@ -327,8 +336,19 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
+        // What is written behind a shift goes to the blocks where they are: it shows at the old place while the shift is not there.
+        let mut distances = vec![0];
+        for (of, number, shift) in &self.shifts {
+            if *of == file && (since + 1..=returned + 1).contains(number) {
+                distances.extend(distances.clone().iter().map(|distance| distance + shift));
+            }
+        }
         let allowed = |pos: usize, byte: u8| {
-            versions.iter().any(|version| version.get(pos).copied().unwrap_or(0) == byte)
+            let places = distances.iter().filter_map(|by| pos.checked_add_signed(*by as isize));
+            let held = |place: usize| {
+                versions.iter().any(|version| version.get(place).copied().unwrap_or(0) == byte)
+            };
+            places.into_iter().any(held)
         };
         let pos = content.iter().enumerate().position(|(pos, byte)| !allowed(pos, *byte))?;
         let what =

@@ -251,12 +251,16 @@ impl Blocks {
         self.told(self.device.flush(), 0, 0)
     }
 
+    pub(super) fn report(&self, event: ErrorEvent) {
+        self.events.report(event);
+    }
+
     /// Tells of an error of the device.
     fn told(&self, result: Result<()>, at: u64, len: u64) -> Result<()> {
         if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
             let direction = Direction::Metadata;
             let (inode, pos) = (InodeNo(0), FilePos(at));
-            self.events.report(ErrorEvent { direction, inode, pos, len, errno });
+            self.report(ErrorEvent { direction, inode, pos, len, errno });
         }
         result
     }

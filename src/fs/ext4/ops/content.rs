@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::refuse;
 use crate::error::{ErrorKind, Result};
+use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
@@ -130,7 +131,7 @@ impl Ext4 {
             return self.fill_hole(handle, inode, blocks, first, count);
         }
         let behind = FileBlock(first.0 + count);
-        self.write_data(blocks, first, start, count)?;
+        self.write_data(inode, blocks, first, start, count)?;
         if kind == IomapType::Unwritten {
             self.set_range_state(handle, inode, first..behind, ExtentState::Written)?;
         }
@@ -149,7 +150,7 @@ impl Ext4 {
         let room = self.find_room(handle, inode, first, count)?;
         let extent = room.extent(first, ExtentState::Written);
         let filled = self
-            .write_data(blocks, first, room.start, room.len.into())
+            .write_data(inode, blocks, first, room.start, room.len.into())
             .and_then(|()| self.map_extent(handle, inode, extent));
         if let Err(error) = filled {
             self.give_back(handle, &room)?;
@@ -160,6 +161,7 @@ impl Ext4 {
 
     fn write_data(
         &self,
+        inode: &Inode,
         blocks: &Blocks<'_>,
         first: FileBlock,
         start: FsBlock,
@@ -168,7 +170,35 @@ impl Ext4 {
         let size = self.superblock.block_size;
         let skip = (first.0 - blocks.first.0) as usize * size.bytes();
         let part = &blocks.content[skip..skip + count as usize * size.bytes()];
-        self.blocks.device().write_all_at(&[IoSlice::new(part)], size.offset_of(start), false)
+        self.write_file(inode, part, first, start)
+    }
+
+    /// Writes blocks of a file to the device. An error is an event too.
+    fn write_file(
+        &self,
+        inode: &Inode,
+        content: &[u8],
+        first: FileBlock,
+        start: FsBlock,
+    ) -> Result<()> {
+        let at = self.superblock.block_size.offset_of(start);
+        let written = self.blocks.device().write_all_at(&[IoSlice::new(content)], at, false);
+        self.report(written, Direction::DirectWrite, inode, first, content.len())
+    }
+
+    fn report(
+        &self,
+        result: Result<()>,
+        direction: Direction,
+        inode: &Inode,
+        first: FileBlock,
+        len: usize,
+    ) -> Result<()> {
+        if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
+            let (inode, pos) = (inode.number(), self.superblock.block_size.pos_of(first));
+            self.blocks.report(ErrorEvent { direction, inode, pos, len: len as u64, errno });
+        }
+        result
     }
 
     /// The first block of a range, how many there are like it, and what they are.
@@ -196,7 +226,8 @@ impl Ext4 {
             into.fill(0);
             return Ok(());
         }
-        self.blocks.device().read_exact_at(into, size.offset_of(start))?;
+        let read = self.blocks.device().read_exact_at(into, size.offset_of(start));
+        self.report(read, Direction::DirectRead, inode, block, into.len())?;
         let pos = size.pos_of(block);
         let valid = inode.size().saturating_sub(pos.0).min(into.len() as u64);
         into[valid as usize..].fill(0);
@@ -215,7 +246,7 @@ impl Ext4 {
         self.read_block(inode, block, &mut content)?;
         let base = size.pos_of(block).0;
         content[(part.start - base) as usize..(part.end - base) as usize].fill(0);
-        self.blocks.device().write_all_at(&[IoSlice::new(&content)], size.offset_of(start), false)
+        self.write_file(inode, &content, block, start)
     }
 
     /// Zeros what the last block of a file holds behind its new end: it must not come back when the file grows again.
