@@ -3,7 +3,10 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::cmd::{cat, check, completions, cp, demo, host, info, ls, man, map, mkfs, stat};
+use crate::cmd::{
+    cat, chattr, check, chmod, chown, completions, cp, demo, fallocate, host, info, ln, ls, man,
+    map, mkdir, mkfs, mv, rm, rmdir, setfattr, stat, sync, touch, truncate,
+};
 use crate::failure::{Failure, Report};
 
 const AFTER_HELP: &str = "\
@@ -13,7 +16,9 @@ MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/'
 host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
 host tells which. A volume named host is written ./host.
 
-mkfs makes a volume; nothing else is ever written to one. One that was not unmounted cleanly is recovered in memory.
+Commands that only read write nothing: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
+recover it on the device, work as their namesakes do on a mounted one, and end with everything on the device; when one is killed \
+instead, the journal keeps the volume consistent. Permissions are not looked at: who may write the device may change every file.
 
 Exit codes:
   0  success
@@ -21,10 +26,12 @@ Exit codes:
   2  the command line is wrong
   3  the volume cannot be used: missing, in use, unsupported, or of another format
   4  the volume is corrupt
+  130  interrupted by Ctrl-C while changing a volume, which was closed cleanly
 
 Where several things fail, each has a line on standard error, and the highest code is given.";
 
-/// Reads files of ext2, ext3 and ext4 volumes that are not mounted, and of mounted ext4 and XFS, at the speed of the device.
+/// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads those of mounted ext4 and XFS, at the speed
+/// of the device.
 #[derive(Debug, Parser)]
 #[command(name = "ironmap", version, propagate_version = true, after_help = AFTER_HELP)]
 #[command(max_term_width = 100, disable_help_subcommand = true)]
@@ -44,6 +51,19 @@ pub(crate) enum Command {
     Check(check::Args),
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
+    Mkdir(mkdir::Args),
+    Rmdir(rmdir::Args),
+    Rm(rm::Args),
+    Mv(mv::Args),
+    Ln(ln::Args),
+    Touch(touch::Args),
+    Truncate(truncate::Args),
+    Fallocate(fallocate::Args),
+    Chmod(chmod::Args),
+    Chown(chown::Args),
+    Chattr(chattr::Args),
+    Setfattr(setfattr::Args),
+    Sync(sync::Args),
     Bench(Box<bench::BenchArgs>),
     Demo(demo::Args),
     Completions(completions::Args),
@@ -62,7 +82,20 @@ impl Command {
             Self::Host(args) => host::run(args, report),
             Self::Check(args) => check::run(args, report),
             Self::Cp(args) => cp::run(args, report),
-            Self::Mkfs(args) => mkfs::run(args),
+            Self::Mkfs(args) => mkfs::run(args, report),
+            Self::Mkdir(args) => mkdir::run(args, report),
+            Self::Rmdir(args) => rmdir::run(args, report),
+            Self::Rm(args) => rm::run(args, report),
+            Self::Mv(args) => mv::run(args, report),
+            Self::Ln(args) => ln::run(args, report),
+            Self::Touch(args) => touch::run(args, report),
+            Self::Truncate(args) => truncate::run(args, report),
+            Self::Fallocate(args) => fallocate::run(args, report),
+            Self::Chmod(args) => chmod::run(args, report),
+            Self::Chown(args) => chown::run(args, report),
+            Self::Chattr(args) => chattr::run(args, report),
+            Self::Setfattr(args) => setfattr::run(args, report),
+            Self::Sync(args) => sync::run(args, report),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
             Self::Demo(args) => demo::run(args, report),
             Self::Completions(args) => completions::run(args),

@@ -1,7 +1,7 @@
 //! Failures: one line on standard error each, and the exit code.
 
 use std::fmt::{self, Display};
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as ClapKind;
@@ -18,6 +18,8 @@ pub(crate) enum Code {
     Usage = 2,
     Refused = 3,
     Corrupt = 4,
+    /// 128 and the signal's number, as shells have it.
+    Interrupted = 130,
 }
 
 /// Something that failed.
@@ -26,24 +28,30 @@ pub(crate) struct Failure {
     code: Code,
     /// Empty where there is nothing to say: the reader of a pipe has gone.
     message: String,
+    /// What was asked for is not there.
+    missing: bool,
 }
 
 impl Failure {
     /// An operation that failed for the reason given.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { code: Code::Failed, message: message.into() }
+        Self::with(Code::Failed, message)
     }
 
-    /// A command line that asks for what cannot be.
-    pub(crate) fn usage(error: &Error) -> Self {
-        Self { code: Code::Usage, message: error.to_string() }
+    fn with(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), missing: false }
+    }
+
+    /// A command line that asks for what cannot be, and that the parser lets through.
+    pub(crate) fn usage(what: impl Display) -> Self {
+        Self::with(Code::Usage, what.to_string())
     }
 
     /// A volume that cannot be opened. The error names it.
     pub(crate) fn open(error: &Error) -> Self {
         let corrupt = error.kind() == ErrorKind::Corrupt;
         let code = if corrupt { Code::Corrupt } else { Code::Refused };
-        Self { code, message: error.to_string() }
+        Self::with(code, error.to_string())
     }
 
     /// An operation on something in a volume. The errno that Linux would have given stands at the end.
@@ -53,18 +61,29 @@ impl Failure {
             ErrorKind::Io(_) => format!("{place}: {error}"),
             _ => format!("{place}: {error} ({:?})", error.errno()),
         };
-        Self { code, message }
+        let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+        Self { missing, ..Self::with(code, message) }
+    }
+
+    /// Whether it says that a file is not there, nor could be.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.missing
     }
 
     /// A path that cannot be resolved. The error names the path, but not the volume.
     pub(crate) fn resolve(volume: &str, error: &Error) -> Self {
-        let Self { code, message } = Self::at(volume, error);
-        Self { code, message: message.replacen(": ", ":", 1) }
+        let failure = Self::at(volume, error);
+        Self { message: failure.message.replacen(": ", ":", 1), ..failure }
     }
 
     /// A volume that contradicts itself in a way that the library does not look for.
     pub(crate) fn corrupt(place: impl Display, what: &str) -> Self {
-        Self { code: Code::Corrupt, message: format!("{place}: {what}") }
+        Self::with(Code::Corrupt, format!("{place}: {what}"))
+    }
+
+    /// The user wanted no more of it.
+    pub(crate) fn interrupted() -> Self {
+        Self::with(Code::Interrupted, "interrupted")
     }
 
     /// An operation of the host's on something of the host's.
@@ -77,7 +96,7 @@ impl Failure {
     /// Writing to standard output. A reader that has gone is no failure: it has read what it wanted.
     pub(crate) fn stdout(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self { code: Code::Success, message: String::new() };
+            return Self::with(Code::Success, "");
         }
         Self::host("standard output", error)
     }
@@ -112,6 +131,9 @@ impl Default for Report {
 impl Report {
     /// Prints a failure and remembers its code.
     pub(crate) fn error(&mut self, failure: &Failure) {
+        if failure.code == Code::Interrupted && self.worst == Code::Interrupted {
+            return;
+        }
         self.worst = self.worst.max(failure.code);
         if !failure.message.is_empty() {
             self.line(&failure.message);
@@ -126,6 +148,12 @@ impl Report {
     /// The same for what went another way than the user may think.
     pub(crate) fn note(&self, message: impl Display) {
         self.line(&format!("note: {message}"));
+    }
+
+    /// A line on standard output that tells what was done, for `-v`.
+    pub(crate) fn say(&self, message: impl Display) -> Result<(), Failure> {
+        let line = one_line(&message.to_string());
+        self.progress.suspend(|| writeln!(io::stdout(), "{line}")).map_err(Failure::stdout)
     }
 
     fn line(&self, message: &str) {

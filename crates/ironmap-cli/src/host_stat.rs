@@ -1,22 +1,30 @@
 //! What the kernel says of a file of a mounted file system, in the words of a volume's.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::InodeNo;
 use rustix::fs::{
-    AtFlags, CWD, FileType as OsFileType, Mode, OFlags, StatxFlags, StatxTimestamp, getxattr,
-    lgetxattr, listxattr, llistxattr,
+    AtFlags, CWD, FileType as OsFileType, Mode, OFlags, Statx, StatxFlags, StatxTimestamp,
+    fgetxattr, flistxattr, getxattr, lgetxattr, listxattr, llistxattr,
 };
 use rustix::io::Errno;
 
 /// The attributes of a file, or of the symbolic link that the path names.
 pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let found = rustix::fs::statx(CWD, path, at, wanted)?;
+    let stat = decode(&rustix::fs::statx(CWD, path, at, WANTED)?);
+    Ok(Stat { flags: flags(path, stat.file_type), ..stat })
+}
+
+/// What [`decode`] wants to know.
+pub(crate) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// What the system call says, without inode flags, which are another one's.
+pub(crate) fn decode(found: &Statx) -> Stat {
     let file_type = match OsFileType::from_raw_mode(found.stx_mode.into()) {
         OsFileType::Directory => FileType::Directory,
         OsFileType::Symlink => FileType::Symlink,
@@ -28,7 +36,7 @@ pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     };
     let created = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
-    Ok(Stat {
+    Stat {
         inode: InodeNo(found.stx_ino),
         file_type,
         mode: found.stx_mode.into(),
@@ -43,10 +51,10 @@ pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
         changed: time(&found.stx_ctime),
         created: created.then(|| time(&found.stx_btime)),
         device: device.then_some((found.stx_rdev_major, found.stx_rdev_minor)),
-        flags: flags(path, file_type),
+        flags: 0,
         generation: 0,
         project: None,
-    })
+    }
 }
 
 fn time(at: &StatxTimestamp) -> Timestamp {
@@ -73,26 +81,58 @@ const XATTR_MAX: usize = 64 << 10;
 
 /// The extended attributes that the user may read; none where the file system has none.
 pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
-    let (mut names, mut value) = (vec![0; XATTR_MAX], vec![0; XATTR_MAX]);
-    let list = &mut names[..];
-    let len = match if follow { listxattr(path, list) } else { llistxattr(path, list) } {
-        Err(Errno::OPNOTSUPP) => 0,
-        len => len?,
-    };
-    let mut xattrs = Vec::new();
-    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let (named, value) = (OsStr::from_bytes(name), &mut value[..]);
-        let read = if follow {
-            getxattr(path, named, &mut *value)
-        } else {
-            lgetxattr(path, named, &mut *value)
-        };
-        match read {
-            Ok(len) => xattrs.push(Xattr { name: name.to_vec(), value: value[..len].to_vec() }),
-            // It went, or is of a kind that only the superuser reads.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
-            Err(errno) => return Err(errno),
-        }
+    let mut reader = XattrReader::default();
+    if follow {
+        reader.read(|list| listxattr(path, list), |name, value| getxattr(path, name, value))
+    } else {
+        reader.of_link(path)
     }
-    Ok(xattrs)
+}
+
+/// Reads extended attributes of many files with the same memory.
+pub(crate) struct XattrReader {
+    names: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+impl Default for XattrReader {
+    fn default() -> Self {
+        let buffer = || vec![0; XATTR_MAX].into_boxed_slice();
+        Self { names: buffer(), value: buffer() }
+    }
+}
+
+impl XattrReader {
+    /// Those of an open file.
+    pub(crate) fn of_open(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
+        self.read(|list| flistxattr(fd, list), |name, value| fgetxattr(fd, name, value))
+    }
+
+    /// Those of what a path names, also if that is a symbolic link.
+    pub(crate) fn of_link(&mut self, path: &Path) -> Result<Vec<Xattr>, Errno> {
+        self.read(|list| llistxattr(path, list), |name, value| lgetxattr(path, name, value))
+    }
+
+    fn read(
+        &mut self,
+        list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+        get: impl Fn(&OsStr, &mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<Vec<Xattr>, Errno> {
+        let len = match list(&mut self.names) {
+            Err(Errno::OPNOTSUPP) => 0,
+            len => len?,
+        };
+        let mut xattrs = Vec::new();
+        for name in self.names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            match get(OsStr::from_bytes(name), &mut self.value) {
+                Ok(len) => {
+                    xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });
+                }
+                // It went, or is of a kind that only the superuser reads.
+                Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(xattrs)
+    }
 }

@@ -5,11 +5,17 @@ mod cli;
 mod cmd;
 mod failure;
 mod host_stat;
+mod interrupt;
+mod mode;
+mod new;
 mod output;
+mod owner;
 mod show;
 mod size;
 mod source;
 mod target;
+mod volumes;
+mod walk;
 
 use std::process::ExitCode;
 

@@ -33,7 +33,12 @@ pub(crate) fn for_terminal(name: &[u8]) -> String {
 
 /// `-rwsr-xr-t`, as `ls -l` shows it.
 pub(crate) fn mode_string(stat: &Stat) -> String {
-    let kind = match stat.file_type {
+    permissions(stat.file_type, stat.mode)
+}
+
+/// The same for a mode that is not, or not yet, the file's.
+pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
+    let kind = match file_type {
         FileType::Regular => '-',
         FileType::Directory => 'd',
         FileType::Symlink => 'l',
@@ -45,10 +50,10 @@ pub(crate) fn mode_string(stat: &Stat) -> String {
     let mut text = String::from(kind);
     // For user, group, others: the shift of the three bits, the special bit, its letter.
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
-        let bits = stat.mode >> shift;
+        let bits = mode >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
         text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (bits & 1 != 0, stat.mode & special != 0) {
+        text.push(match (bits & 1 != 0, mode & special != 0) {
             (true, true) => letter,
             (false, true) => letter.to_ascii_uppercase(),
             (true, false) => 'x',

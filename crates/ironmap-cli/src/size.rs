@@ -1,19 +1,21 @@
 //! Sizes on the command line.
 
-/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`.
+/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; and with 1000 in place of 1024 `1kB`, `1MB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text} is no size");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return Err(format!("{text} is no size")),
+    let value: u64 = digits.parse().map_err(|_| wrong())?;
+    let suffix = suffix.to_ascii_lowercase();
+    let mut letters = suffix.chars();
+    let Some(letter) = letters.next() else { return Ok(value) };
+    let power = "kmgtpe".find(letter).ok_or_else(wrong)? as u32 + 1;
+    let base: u64 = match letters.as_str() {
+        "" | "ib" => 1024,
+        "b" => 1000,
+        _ => return Err(wrong()),
     };
-    let value: u64 = digits.parse().map_err(|_| format!("{text} is no size"))?;
-    value.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+    base.pow(power).checked_mul(value).ok_or_else(|| format!("{text} is too large"))
 }
 
 #[cfg(test)]
@@ -21,19 +23,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_binary_suffixes() {
+    fn suffixes_are_binary_unless_they_end_in_b_alone() {
         let good = [
             ("0", 0),
             ("4096", 4096),
             ("4k", 4096),
             ("1MiB", 1 << 20),
+            ("1kB", 1000),
+            ("010", 10),
             ("2g", 2 << 30),
             ("16T", 16 << 40),
         ];
         for (text, bytes) in good {
             assert_eq!(size(text), Ok(bytes));
         }
-        for text in ["", "k", "4x", "-1", "99999999999g"] {
+        for text in ["", "k", "4x", "-1", "0x10", "1KiBx", "16E", "99999999999g"] {
             assert!(size(text).is_err(), "{text}");
         }
     }

@@ -1,9 +1,11 @@
 //! The volume, or the mounted file system, that a command works on: the library's names for what the commands need.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use ironmap::fs::ext4::{Follow, Inode};
-use ironmap::fs::{DirEntry, FileType};
+use ironmap::fs::ext4::{Clock, Ext4, Follow, Inode};
+use ironmap::fs::{DirEntry, FileType, Timestamp};
 use ironmap::host::{HostOptions, HostReport};
 use ironmap::units::InodeNo;
 use ironmap::{
@@ -21,9 +23,40 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn open(location: &Location) -> Result<Self, Failure> {
-        let volume = Volume::open(location, &OpenOptions::default());
+        Self::open_with(location, &OpenOptions::default())
+    }
+
+    pub(crate) fn open_for_writing(location: &Location) -> Result<Self, Failure> {
+        Self::open_with(location, &OpenOptions { write: true, ..OpenOptions::default() })
+    }
+
+    /// Opens a new volume to fill it: at one time where that is given, and without anything that depends on how long it takes.
+    pub(crate) fn open_new(location: &Location, time: Option<i64>) -> Result<Self, Failure> {
+        let at = |seconds| Clock::Fixed(Timestamp { seconds, nanoseconds: 0 });
+        let clock = time.map_or(Clock::System, at);
+        let options =
+            OpenOptions { write: true, clock, commit: Duration::ZERO, ..OpenOptions::default() };
+        Self::open_with(location, &options)
+    }
+
+    fn open_with(location: &Location, options: &OpenOptions) -> Result<Self, Failure> {
+        let volume = Volume::open(location, options);
         let volume = volume.map_err(|error| Failure::open(&error))?;
         Ok(Self { volume, name: location.to_string() })
+    }
+
+    /// What was changed is on the device, or the failure says that it is not.
+    pub(crate) fn close(&self) -> Result<(), Failure> {
+        self.volume.close().map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    /// Commits what was changed so far.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.fs().sync().map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        self.volume.fs()
     }
 
     /// Opens the volume of a target and finds the file.

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::Location;
 
+use crate::failure::Failure;
+
 /// A file of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -17,7 +19,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    fn parse(text: &OsStr) -> Result<Self, String> {
+    pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
         if bytes.starts_with(HOST) {
             return Err(
@@ -50,6 +52,25 @@ impl Subject {
             None => Target::parse(text).map(Self::Volume),
         }
     }
+
+    /// The file of a volume, if it is one.
+    pub(crate) fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Volume(target) => Some(target),
+            Self::Host(_) => None,
+        }
+    }
+
+    fn parse_anywhere(text: &OsStr) -> Result<Self, String> {
+        let bytes = text.as_bytes();
+        if bytes.starts_with(HOST) || bytes.windows(2).any(|pair| pair == b":/") {
+            return Self::parse(text);
+        }
+        if bytes.is_empty() {
+            return Err("an empty path".to_owned());
+        }
+        Ok(Self::Host(text.into()))
+    }
 }
 
 impl fmt::Display for Subject {
@@ -71,6 +92,35 @@ fn parse_volume(text: &OsStr) -> Result<Location, String> {
     Location::parse(text).map_err(|error| error.to_string())
 }
 
+/// `VOLUME`, or the volume of `VOLUME:/PATH`.
+pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
+    match Target::parse(text) {
+        Ok(target) => Ok(target.volume),
+        Err(_) => parse_volume(text),
+    }
+}
+
+/// Sources and destination of a command that has them as `mv`: `directory` is that of `-t`, `no_directory` is `-T`. Says too whether the
+/// destination has to be a directory (`Some(true)`) or counts as none.
+pub(crate) fn split_destination<'a, T>(
+    targets: &'a [T],
+    directory: Option<&'a T>,
+    no_directory: bool,
+) -> Result<(&'a [T], &'a T, Option<bool>), Failure> {
+    if let Some(directory) = directory {
+        return Ok((targets, directory, Some(true)));
+    }
+    let Some((dest, sources)) = targets.split_last().filter(|(_, sources)| !sources.is_empty())
+    else {
+        return Err(Failure::usage("the destination is missing"));
+    };
+    if no_directory && sources.len() > 1 {
+        return Err(Failure::usage("with -T there is one source and one destination"));
+    }
+    let is_directory = if no_directory { Some(false) } else { (sources.len() > 1).then_some(true) };
+    Ok((sources, dest, is_directory))
+}
+
 /// The parser of a `VOLUME` argument.
 pub(crate) fn volume() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text: OsString| parse_volume(&text))
@@ -79,6 +129,11 @@ pub(crate) fn volume() -> impl TypedValueParser<Value = Location> {
 /// The parser of a `VOLUME:/PATH` argument.
 pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
+}
+
+/// The parser of an argument that is `VOLUME:/PATH`, or else a path of the host, which `host:` may stand before.
+pub(crate) fn anywhere() -> impl TypedValueParser<Value = Subject> {
+    OsStringValueParser::new().try_map(|text: OsString| Subject::parse_anywhere(&text))
 }
 
 /// The parser of an argument that is `VOLUME:/PATH` or `host:FILE`.

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use ironmap::device::{BlockFile, OpenMode, Psync};
@@ -12,10 +13,12 @@ use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
 use ironmap::location::Part;
 use ironmap::{ErrorKind, Location, Volume};
 
-use crate::failure::Failure;
+use crate::cmd::cp;
+use crate::failure::{Failure, Report};
 use crate::output::stdout;
 use crate::show::uuid;
 use crate::size::size;
+use crate::source::Source;
 use crate::target;
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
@@ -28,6 +31,7 @@ use crate::target;
 Examples:
   ironmap mkfs /dev/sdb1
   ironmap mkfs --label data disk.img 10G
+  ironmap mkfs -d /srv/root root.img 2G
   ironmap mkfs -O ^has_journal,bigalloc --force disk.img@p2
   ironmap mkfs --uuid 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d --time 0 same-bytes-twice.img 64M")]
 pub(crate) struct Args {
@@ -91,6 +95,9 @@ pub(crate) struct Args {
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
+    /// Fill it with what this directory holds, with owners, modes, times, links and attributes
+    #[arg(short, long, value_name = "DIR")]
+    directory: Option<PathBuf>,
     /// A block device, an image, IMAGE@OFFSET or IMAGE@pN
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
@@ -101,12 +108,25 @@ pub(crate) struct Args {
 
 type Uuid = [u8; 16];
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut options = args.options()?;
+    if let Some(dir) = args.directory.as_ref().filter(|dir| !dir.is_dir()) {
+        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dir.display())));
+    }
     let room = make_room(args)?;
     options.zeroed = room == Room::New;
     let superblock = make(args, &options).inspect_err(|_| room.undo(&args.volume.path))?;
+    if let Some(dir) = &args.directory {
+        fill(args, dir, options.time, report)?;
+    }
     if args.quiet { Ok(()) } else { Ok(print(args, &superblock)?) }
+}
+
+/// Copies a directory into the new volume.
+fn fill(args: &Args, dir: &Path, time: Option<i64>, report: &mut Report) -> Result<(), Failure> {
+    let source = Rc::new(Source::open_new(&args.volume, time)?);
+    let filled = cp::into::fill(&source, dir, report);
+    filled.and(source.close())
 }
 
 fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {

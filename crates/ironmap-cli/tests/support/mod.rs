@@ -160,7 +160,7 @@ fn fill(root: &Path) {
 
 /// The value of an extended attribute of the host.
 pub fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
-    let mut value = vec![0; 256];
+    let mut value = vec![0; 4096];
     let len = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
     value.truncate(len);
     Some(value)

@@ -1,116 +1,119 @@
-//! `ironmap cp`: out of the volume, with everything that the host can keep.
+//! `ironmap cp`: out of volumes, into them, and within them.
 
-mod attributes;
-mod copier;
-mod place;
+pub(crate) mod into;
+mod keep;
+mod out;
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::fs::ext4::Follow;
 
-use self::copier::Copier;
-use self::place::{Directory, Place};
+use self::keep::{Keep, Kept};
 use crate::failure::{Failure, Report};
-use crate::source::Source;
-use crate::target::{self, Target};
+use crate::target::{self, Subject};
 
-/// Copies a file or a directory out of the volume
+/// Copies files and directories out of a volume, into one, or within it
 ///
-/// Modes, times, symbolic links, hard links within the copy, extended attributes and holes are kept; owners, device nodes and
-/// set-id bits of other owners' files only as root. An existing file is replaced by a new one, never written into; an existing
-/// directory is filled. Nothing is written through a symbolic link below DEST. What cannot be copied is reported, and the rest
-/// goes on.
+/// Into a volume it does what cp does: without -p or -a a copy is the caller's, made now, with the mode as far as the umask lets it.
+/// Holes stay holes. What is there is written into, a directory is filled.
+///
+/// Out of a volume everything is kept as with -a: modes, times, symbolic links, hard links within the copy, extended attributes and
+/// holes; owners, device nodes and set-id bits of other owners' files only as root. An existing file is replaced by a new one, never
+/// written into; nothing is written through a symbolic link below DEST.
+///
+/// What cannot be copied is reported, and the rest goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap cp disk.img@p2:/etc/fstab .
   ironmap cp -r /dev/sdb1:/home/ann /srv/rescue
-  ironmap cp -r disk.img:/ tree")]
+  ironmap cp -a /srv/www disk.img:/srv
+  ironmap cp -r tree/. disk.img:/
+  ironmap cp -a disk.img:/etc disk.img:/etc.bak")]
 pub(crate) struct Args {
-    /// Copy a directory and everything below it; copy symbolic links as links
+    /// Copy directories and everything below them; copy symbolic links as links
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// What to copy
-    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
-    source: Target,
+    /// Everything as it is: -r -d --preserve=all
+    #[arg(short, long)]
+    archive: bool,
+    /// Keep mode, owner and times
+    #[arg(short = 'p')]
+    preserve_usual: bool,
+    /// Keep these: mode (with access lists), ownership, timestamps, links, xattr, all; without a list as -p
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true)]
+    preserve: Option<Vec<Kept>>,
+    /// Copy symbolic links as links, and keep hard links
+    #[arg(short = 'd')]
+    links: bool,
+    /// Copy symbolic links as links
+    #[arg(short = 'P', long)]
+    no_dereference: bool,
+    /// Leave what is there as it is
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Replace without asking, which is always so
+    #[arg(short, long, overrides_with = "no_clobber")]
+    force: bool,
+    /// DEST is the copy's name, also where a directory has it
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Say what is copied
+    #[arg(short, long)]
+    verbose: bool,
+    /// What to copy. host:PATH is a path of the host that holds ':/'
+    #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere(), required = true)]
+    sources: Vec<Subject>,
     /// A directory to copy into, or the name of the copy
-    #[arg(value_name = "DEST")]
-    dest: PathBuf,
+    #[arg(value_name = "DEST", value_parser = target::anywhere())]
+    dest: Subject,
+}
+
+impl Args {
+    fn recurses(&self) -> bool {
+        self.recursive || self.archive
+    }
+
+    /// Whether a symbolic link that the user named is copied itself.
+    fn follow(&self) -> Follow {
+        let itself = self.recurses() || self.links || self.no_dereference;
+        if itself { Follow::NotLast } else { Follow::All }
+    }
+
+    /// Refuses a directory without `-r`.
+    fn check_kind(&self, source: impl Display, kind: FileType) -> Result<(), Failure> {
+        if kind == FileType::Directory && !self.recurses() {
+            let what = "is a directory, and -r is not given (EISDIR)";
+            return Err(Failure::new(format!("{source}: {what}")));
+        }
+        Ok(())
+    }
+
+    /// Whether DEST has to be a directory (`Some(true)`), or counts as none.
+    fn directory(&self) -> Result<Option<bool>, Failure> {
+        let several = self.sources.len() > 1;
+        if self.no_target_directory && several {
+            return Err(Failure::usage("with -T there is one source and one destination"));
+        }
+        Ok(if self.no_target_directory { Some(false) } else { several.then_some(true) })
+    }
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let follow = if args.recursive { Follow::NotLast } else { Follow::All };
-    let (source, inode) = Source::open_target(&args.source, follow)?;
-    let directory = inode.file_type() == FileType::Directory;
-    if directory && !args.recursive {
-        let what = "is a directory, and -r is not given (EISDIR)";
-        return Err(Failure::new(format!("{}: {what}", args.source)));
+    match &args.dest {
+        Subject::Volume(dest) => into::run(args, dest, report),
+        Subject::Host(dest) => out::run(args, dest, report),
     }
-    let queue = source.queue()?;
-    let destination = destination(args, directory)?;
-    report.progress = progress(&inode);
-    let mut copier = Copier::new(&source, queue, report)?;
-    let path = &args.source.path;
-    match destination {
-        Destination::Within(into) => copier.fill(&into, &inode, path),
-        Destination::As(place) => copier.copy(&place, inode, path),
-    }
-    copier.finish();
-    report.progress.finish_and_clear();
-    Ok(())
-}
-
-enum Destination {
-    /// The root's content, into an existing directory.
-    Within(Directory),
-    /// The copy's own name.
-    As(Place),
-}
-
-/// What DEST means, as `cp` has it: an existing directory is copied into, anything else is the copy's name.
-fn destination(args: &Args, directory: bool) -> Result<Destination, Failure> {
-    let dest = &args.dest;
-    if dest.is_dir() {
-        let into = Directory::open(dest)?;
-        return Ok(match last_name(&args.source.path) {
-            Some(name) => Destination::As(into.place(name)),
-            None => Destination::Within(into),
-        });
-    }
-    if dest.as_os_str().as_bytes().ends_with(b"/") && !directory {
-        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
-    }
-    // A link that the user names is followed, to a file that is there.
-    let dest = if dest.is_symlink() {
-        &dest.canonicalize().map_err(|error| Failure::host(dest.display(), error))?
-    } else {
-        dest
-    };
-    let Some(name) = dest.file_name() else {
-        return Err(Failure::new(format!("{}: names no file", dest.display())));
-    };
-    let parent = dest.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = Directory::open(parent.unwrap_or(Path::new(".")))?;
-    Ok(Destination::As(parent.place(name)))
-}
-
-/// The last component of a path, where that is a name.
-fn last_name(path: &[u8]) -> Option<&OsStr> {
-    let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty())?;
-    (!matches!(name, b"." | b"..")).then(|| OsStr::from_bytes(name))
 }
 
 /// On standard error, where that is a terminal.
-fn progress(inode: &Inode) -> ProgressBar {
-    let (bar, template) = match inode.file_type() {
-        FileType::Regular => (
-            ProgressBar::new(inode.size()),
-            "{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
-        ),
+fn progress(file_type: FileType, size: u64) -> ProgressBar {
+    let (bar, template) = match file_type {
+        FileType::Regular => {
+            (ProgressBar::new(size), "{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}")
+        }
         _ => (ProgressBar::new_spinner(), "{spinner} {bytes} {binary_bytes_per_sec} {wide_msg}"),
     };
     let style = ProgressStyle::with_template(template);

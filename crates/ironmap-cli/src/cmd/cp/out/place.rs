@@ -83,6 +83,11 @@ impl Place {
         fd.map(File::from).map_err(|errno| self.failed(errno))
     }
 
+    /// Whether something has the name.
+    pub(super) fn is_taken(&self) -> bool {
+        rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
     /// Removes the file or link of this name, if there is one. What is neither is left alone, and an error: a copy to
     /// `/dev/null` must not replace it.
     pub(super) fn clear(&self) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, Queue};
 use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
+use super::super::Args;
 use super::attributes::Attributes;
 use super::place::{Directory, Place};
 use crate::cmd::cat::CHUNK;
@@ -23,6 +24,7 @@ use crate::source::{Source, join};
 
 /// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
 pub(super) struct Copier<'a> {
+    args: &'a Args,
     source: &'a Source,
     report: &'a mut Report,
     queue: Queue,
@@ -37,12 +39,14 @@ pub(super) struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     pub(super) fn new(
+        args: &'a Args,
         source: &'a Source,
         queue: Queue,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
         let buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
         Ok(Self {
+            args,
             source,
             report,
             queue,
@@ -62,7 +66,14 @@ impl<'a> Copier<'a> {
 
     /// Copies an inode, and all below it, to a place.
     pub(super) fn copy(&mut self, place: &Place, inode: Inode, path: &[u8]) {
-        self.report.progress.set_message(self.source.name(path));
+        let shown = self.source.name(path);
+        if self.args.verbose
+            && let Err(failure) =
+                self.report.say(format_args!("'{shown}' -> '{}'", place.path().display()))
+        {
+            self.report.error(&failure);
+        }
+        self.report.progress.set_message(shown);
         let result = match inode.file_type() {
             FileType::Directory => place.make_directory().map(|dir| self.fill(&dir, &inode, path)),
             _ => self.copy_file(place, inode, path),
@@ -108,6 +119,9 @@ impl<'a> Copier<'a> {
 
     /// Anything but a directory.
     fn copy_file(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<(), Failure> {
+        if self.args.no_clobber && place.is_taken() {
+            return Ok(());
+        }
         let number = inode.number();
         if let Some(first) = self.links.get(&number) {
             place.clear()?;

@@ -1,0 +1,111 @@
+//! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
+
+mod host;
+mod volume;
+mod writer;
+
+use std::path::Path;
+use std::rc::Rc;
+
+use ironmap::fs::ext4::Follow;
+use ironmap::fs::{FileType, Stat, Xattr};
+use ironmap::units::FilePos;
+use ironmap::{Error, ErrorKind};
+
+use self::volume::copy_volume;
+use self::writer::Writer;
+use super::keep::Times;
+use super::{Args, Keep, progress};
+use crate::failure::{Failure, Report};
+use crate::interrupt;
+use crate::source::Source;
+use crate::target::{Subject, Target};
+use crate::volumes::{DestinationIs, Name, Volumes};
+
+/// How much of a file is read and written at once: each piece is a transaction.
+const PIECE: u64 = 4 << 20;
+
+/// A tree as a sequence: each `Begin` has its `End`, and what lies between them is in it.
+enum Step {
+    /// A file or a directory begins.
+    Begin(Box<Entry>),
+    /// A further name of a file that had its `Begin` before.
+    Again(Vec<u8>, Identity),
+    /// A part of a file's content; what no step has is a hole.
+    Data(FilePos, Vec<u8>),
+    /// It ends, with this size where it is a file; `None` where not all of it could be read.
+    End(Option<u64>),
+    /// Something could not be read.
+    Failed(Failure),
+}
+
+/// A file that is copied.
+struct Entry {
+    /// Its last name.
+    name: Vec<u8>,
+    /// Its path, for messages; empty where none are wanted.
+    path: String,
+    identity: Identity,
+    stat: Stat,
+    /// Of a symbolic link.
+    target: Option<Vec<u8>>,
+    xattrs: Vec<Xattr>,
+}
+
+/// Which file it is: device, inode.
+type Identity = (u64, u64);
+
+/// The copy was interrupted.
+struct Stopped;
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    keep: Keep,
+    no_clobber: bool,
+    verbose: bool,
+}
+
+pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(), Failure> {
+    let directory = args.directory()?;
+    let how = How { keep: Keep::of(args), no_clobber: args.no_clobber, verbose: args.verbose };
+    Volumes::change(report, |volumes, report| {
+        let to = volumes.destination(dest, DestinationIs { directory, follows: true })?;
+        let mut writer = Writer::new(how);
+        for source in &args.sources {
+            interrupt::check()?;
+            let copied = match source {
+                Subject::Host(path) => host::copy(args, path, &to, &mut writer, report),
+                Subject::Volume(target) => {
+                    copy_volume(args, volumes, target, &to, &mut writer, report)
+                }
+            };
+            report.progress.finish_and_clear();
+            if let Err(failure) = copied {
+                report.error(&failure);
+            }
+        }
+        writer.finish(report);
+        Ok(())
+    })
+}
+
+/// Fills a new volume with what a directory holds, as it is; the root gets the directory's attributes.
+pub(crate) fn fill(source: &Rc<Source>, dir: &Path, report: &mut Report) -> Result<(), Failure> {
+    interrupt::catch();
+    let keep = Keep { times: Times::Changed, ..Keep::ALL };
+    let mut writer = Writer::new(How { keep, no_clobber: false, verbose: false });
+    report.progress = progress(FileType::Directory, 0);
+    let filled = host::copy_host(dir, Follow::All, Name::root(source), &mut writer, report);
+    report.progress.finish_and_clear();
+    writer.finish(report);
+    filled
+}
+
+/// A slash at the end asks for a directory, which a file does not become.
+fn check_name(to: &Name, kind: FileType) -> Result<(), Failure> {
+    if kind != FileType::Directory && to.wants_directory() && to.look(Follow::All)?.is_none() {
+        return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! A tree of a volume, read for a copy into another one or the same.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use ironmap::Queue;
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::ROOT;
+use ironmap::iomap::IomapType;
+use ironmap::units::{FilePos, InodeNo};
+
+use super::super::{Args, Keep, progress};
+use super::{Entry, PIECE, Step, Writer, check_name};
+use crate::failure::{Failure, Report};
+use crate::interrupt;
+use crate::target::Target;
+use crate::volumes::{Destination, Found, Name, Volumes};
+use crate::walk::{Visit, walk};
+
+/// Copies what a path of a volume names.
+pub(super) fn copy_volume(
+    args: &Args,
+    volumes: &mut Volumes,
+    target: &Target,
+    to: &Destination,
+    writer: &mut Writer,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let found = volumes.find(target, args.follow())?;
+    let kind = found.inode.file_type();
+    args.check_kind(target, kind)?;
+    let to = to.name_for(&found.name.name);
+    check_name(&to, kind)?;
+    if kind == FileType::Directory && is_below(&to, &found)? {
+        return Err(found.name.refused(format_args!("cannot be copied into itself, {to}")));
+    }
+    report.progress = progress(kind, found.inode.size());
+    let source = Rc::clone(&found.name.source);
+    writer.start(to, Some(&source));
+    let queue = source.queue()?;
+    let mut reader = Reader { keep: writer.how().keep, queue, seen: HashSet::new() };
+    walk(found, report, |found, visit, report| match visit {
+        Visit::First => reader.begin(found, writer, report),
+        Visit::Last { .. } => writer.take(Step::End(Some(0)), report),
+    })
+    .map(drop)
+}
+
+/// Whether a name is in a directory, or below it.
+fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
+    if !name.is_beside(&dir.name) {
+        return Ok(false);
+    }
+    let mut seen = HashSet::new();
+    let mut above = name.dir;
+    // Ends, since each directory is new.
+    while above != dir.number() {
+        if above == ROOT || !seen.insert(above) {
+            return Ok(false);
+        }
+        let parent = name.fs().lookup(above, b"..");
+        above = parent.map_err(|error| name.failed(&error))?.number();
+    }
+    Ok(true)
+}
+
+struct Reader {
+    keep: Keep,
+    queue: Queue,
+    /// Files with several names that were read.
+    seen: HashSet<InodeNo>,
+}
+
+impl Reader {
+    fn begin(
+        &mut self,
+        found: &Found,
+        writer: &mut Writer,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let (inode, name) = (&found.inode, &found.name);
+        let (kind, identity) = (inode.file_type(), (0, found.number().0));
+        let directory = kind == FileType::Directory;
+        let several = self.keep.links && inode.stat().links > 1 && !directory;
+        if several && !self.seen.insert(found.number()) {
+            return writer.take(Step::Again(name.name.clone(), identity), report);
+        }
+        let mut xattrs = Vec::new();
+        if self.keep.any_xattr() {
+            xattrs = inode.xattrs().map_err(|error| found.failed(&error))?;
+            xattrs.retain(|xattr| self.keep.xattr(&xattr.name));
+        }
+        let entry = Entry {
+            name: name.name.clone(),
+            path: name.to_string(),
+            identity,
+            stat: inode.stat().clone(),
+            target: name.source.link_target(inode, name.path())?,
+            xattrs,
+        };
+        let begun = writer.take(Step::Begin(Box::new(entry)), report);
+        if directory {
+            // What is in it is visited, and then left out.
+            if let Err(failure) = begun {
+                report.error(&failure);
+            }
+            return Ok(());
+        }
+        let mut size = Some(inode.size());
+        let mut result = begun;
+        if kind == FileType::Regular && result.is_ok() {
+            result = self.content(found, writer, report);
+            size = size.filter(|_| result.is_ok());
+        }
+        result.and(writer.take(Step::End(size), report))
+    }
+
+    /// What is written; holes, and what was allocated but never written, become holes.
+    fn content(
+        &mut self,
+        found: &Found,
+        writer: &mut Writer,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let failed = |error: ironmap::Error| found.failed(&error);
+        let inode = found.name.source.inode(found.number(), found.name.path())?;
+        let file = found.name.source.file(inode, found.name.path())?;
+        for mapping in file.mappings() {
+            let mapping = mapping.map_err(failed)?;
+            if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
+                continue;
+            }
+            let mut pos = mapping.pos;
+            while pos < mapping.end() {
+                interrupt::check()?;
+                let mut bytes = vec![0; (mapping.end().0 - pos.0).min(PIECE) as usize];
+                let count = file.read_at(&mut self.queue, &mut bytes, pos).map_err(failed)?;
+                if count == 0 {
+                    break;
+                }
+                bytes.truncate(count);
+                writer.take(Step::Data(pos, bytes), report)?;
+                pos = FilePos(pos.0 + count as u64);
+            }
+        }
+        Ok(())
+    }
+}

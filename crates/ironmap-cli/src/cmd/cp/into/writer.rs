@@ -1,0 +1,336 @@
+//! What a tree's steps say, made in a volume.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use ironmap::fs::ext4::{Credentials, Follow, Inode, NewFile, SetAttributes, SetXattr};
+use ironmap::fs::{FileType, Xattr};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind};
+
+use super::super::keep::Times;
+use super::{Entry, How, Identity, Step};
+use crate::failure::{Failure, Report};
+use crate::new::caller;
+use crate::source::Source;
+use crate::volumes::Name;
+
+const SET_ID: u32 = 0o6000;
+const SET_GROUP: u32 = 0o2000;
+
+/// Writes copies. Failures go to the report, one by one, and the rest goes on.
+pub(super) struct Writer {
+    how: How,
+    caller: Credentials,
+    /// Where the next tree goes.
+    to: Option<Name>,
+    /// The volume that it comes from, where that is the one that it goes to.
+    same: bool,
+    /// What has begun and not ended; `None` is not copied.
+    open: Vec<Option<Open>>,
+    /// Copies of files with several names.
+    links: HashMap<Identity, InodeNo>,
+    /// Names of extended attributes that the volume refuses, with how often, and the first file and reason.
+    refused: BTreeMap<Vec<u8>, (u64, String)>,
+}
+
+/// A copy that has begun.
+struct Open {
+    entry: Box<Entry>,
+    name: Name,
+    number: InodeNo,
+    /// It was made now.
+    new: bool,
+    /// A directory whose set-group bit gives new files its group.
+    gives_group: bool,
+    /// How much of the file is there.
+    size: u64,
+    /// Its content could not be written; that was reported.
+    broken: bool,
+}
+
+impl Writer {
+    pub(super) fn new(how: How) -> Self {
+        Self {
+            how,
+            caller: caller(),
+            to: None,
+            same: false,
+            open: Vec::new(),
+            links: HashMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn how(&self) -> How {
+        self.how
+    }
+
+    /// The next tree gets this name. `from` is the volume that it is in, if it is in one.
+    pub(super) fn start(&mut self, to: Name, from: Option<&Rc<Source>>) {
+        self.same = from.is_some_and(|from| Rc::ptr_eq(from, &to.source));
+        self.open.clear();
+        self.to = Some(to);
+    }
+
+    /// Ends a copy in the midst: what is not complete goes.
+    pub(super) fn abandon(&mut self, report: &mut Report) {
+        while let Some(open) = self.open.pop() {
+            let regular = |open: &Open| open.entry.stat.file_type == FileType::Regular;
+            if let Some(open) = open.filter(regular)
+                && let Err(failure) = self.end(open, None)
+            {
+                report.error(&failure);
+            }
+        }
+    }
+
+    /// Warns of what could not be kept.
+    pub(super) fn finish(&self, report: &Report) {
+        for (name, (count, first)) in &self.refused {
+            let name = String::from_utf8_lossy(name);
+            report.warning(format_args!(
+                "the attribute {name} of {count} files was not kept; the first: {first}"
+            ));
+        }
+    }
+
+    pub(super) fn take(&mut self, step: Step, report: &mut Report) -> Result<(), Failure> {
+        match step {
+            Step::Begin(entry) => {
+                let Some(name) = self.name(&entry.name) else {
+                    self.open.push(None);
+                    return Ok(());
+                };
+                let begun = self.begin(name, entry, report);
+                let (open, result) = match begun {
+                    Ok(open) => (open, Ok(())),
+                    Err(failure) => (None, Err(failure)),
+                };
+                self.open.push(open);
+                result
+            }
+            Step::Again(name, identity) => match self.name(&name) {
+                Some(name) => self.link(&name, identity),
+                None => Ok(()),
+            },
+            Step::Data(pos, bytes) => {
+                report.progress.inc(bytes.len() as u64);
+                self.write(pos, &bytes)
+            }
+            Step::End(size) => match self.open.pop().flatten() {
+                Some(open) => self.end(open, size),
+                None => Ok(()),
+            },
+            Step::Failed(failure) => Err(failure),
+        }
+    }
+
+    /// Where something of this name goes now; `None` where the directory above was not copied.
+    fn name(&self, name: &[u8]) -> Option<Name> {
+        let Some(above) = self.open.last() else { return self.to.clone() };
+        above.as_ref().map(|above| above.name.below(above.number, name))
+    }
+
+    fn begin(
+        &mut self,
+        name: Name,
+        entry: Box<Entry>,
+        report: &mut Report,
+    ) -> Result<Option<Open>, Failure> {
+        if self.how.verbose {
+            report.say(format_args!("'{}' -> '{name}'", entry.path))?;
+        }
+        report.progress.set_message(entry.path.clone());
+        let inherits = match self.open.last() {
+            Some(above) => above.as_ref().is_some_and(|above| above.gives_group),
+            None => self.is_set_group(&name)?,
+        };
+        let kind = entry.stat.file_type;
+        let mut gives_group = inherits && kind == FileType::Directory;
+        // Nothing is looked up where nothing is there: in what was just made.
+        let mut new = true;
+        let number = match self.create(&name, &entry) {
+            Err(error) if error.kind() == ErrorKind::Exists => match self.there(&name, &entry)? {
+                There::Skip => return Ok(None),
+                There::Use(inode) => {
+                    new = false;
+                    gives_group = kind == FileType::Directory && inode.stat().mode & SET_GROUP != 0;
+                    inode.number()
+                }
+                There::Removed => {
+                    self.create(&name, &entry).map_err(|error| name.failed(&error))?
+                }
+            },
+            created => created.map_err(|error| name.failed(&error))?,
+        };
+        if new && inherits && self.how.keep.ownership {
+            let set = SetAttributes { gid: Some(entry.stat.gid), ..SetAttributes::default() };
+            name.fs().set_attributes(number, &set).map_err(|error| name.failed(&error))?;
+        }
+        if self.how.keep.links && entry.stat.links > 1 && kind != FileType::Directory {
+            self.links.insert(entry.identity, number);
+        }
+        Ok(Some(Open { entry, name, number, new, gives_group, size: 0, broken: false }))
+    }
+
+    fn is_set_group(&self, name: &Name) -> Result<bool, Failure> {
+        let dir = name.fs().inode(name.dir).map_err(|error| name.failed(&error))?;
+        Ok(dir.stat().mode & SET_GROUP != 0)
+    }
+
+    fn create(&self, name: &Name, entry: &Entry) -> ironmap::Result<InodeNo> {
+        let (keep, stat) = (self.how.keep, &entry.stat);
+        let (major, minor) = stat.device.unwrap_or_default();
+        let new = match stat.file_type {
+            FileType::Regular => NewFile::Regular,
+            FileType::Directory => NewFile::Directory,
+            FileType::Symlink => NewFile::Symlink(entry.target.as_deref().unwrap_or_default()),
+            FileType::CharDevice => NewFile::CharDevice(major, minor),
+            FileType::BlockDevice => NewFile::BlockDevice(major, minor),
+            FileType::Fifo => NewFile::Fifo,
+            FileType::Socket => NewFile::Socket,
+        };
+        let mut permissions = stat.mode & 0o7777;
+        if !keep.mode && stat.file_type != FileType::Symlink {
+            permissions &= !SET_ID;
+        }
+        if stat.file_type == FileType::Directory {
+            // Not before the end: what is made in it would get its group.
+            permissions &= !SET_GROUP;
+        }
+        let mut who = self.caller;
+        if keep.mode {
+            who.umask = 0;
+        }
+        if keep.ownership {
+            (who.uid, who.gid) = (stat.uid, stat.gid);
+        }
+        name.fs().create(name.dir, &name.name, new, permissions, &who)
+    }
+
+    /// What becomes of what has the name already.
+    fn there(&self, name: &Name, entry: &Entry) -> Result<There, Failure> {
+        let mut there = name.find(Follow::NotLast)?;
+        let (new, mut old) = (entry.stat.file_type, there.file_type());
+        let fails = |kind, what| Err(name.failed(&Error::new(kind, what)));
+        match (new, old) {
+            (FileType::Directory, FileType::Directory) => return Ok(There::Use(there)),
+            (FileType::Directory, _) => {
+                return fails(ErrorKind::Exists, "a file is not replaced by a directory");
+            }
+            (_, FileType::Directory) => {
+                return fails(ErrorKind::IsADirectory, "a directory is not replaced by a file");
+            }
+            _ => {}
+        }
+        if self.how.no_clobber {
+            return Ok(There::Skip);
+        }
+        if new == FileType::Regular && old == FileType::Symlink {
+            there = name.find(Follow::All)?;
+            old = there.file_type();
+        }
+        if self.same && there.number().0 == entry.identity.1 {
+            return Err(name.refused("is the file that is to be copied"));
+        }
+        let several = self.how.keep.links && there.stat().links > 1;
+        if new == FileType::Regular && old == FileType::Regular && !several {
+            name.fs().truncate(there.number(), 0).map_err(|error| name.failed(&error))?;
+            return Ok(There::Use(there));
+        }
+        name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))?;
+        Ok(There::Removed)
+    }
+
+    fn link(&self, name: &Name, identity: Identity) -> Result<(), Failure> {
+        if self.how.no_clobber && name.look(Follow::NotLast)?.is_some() {
+            return Ok(());
+        }
+        let Some(number) = self.links.get(&identity) else {
+            return Err(name.refused("its other name was not copied"));
+        };
+        let fs = name.fs();
+        let linked = match fs.link(*number, name.dir, &name.name) {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                let there = name.find(Follow::NotLast)?;
+                if there.number() == *number {
+                    return Ok(());
+                }
+                fs.unlink(name.dir, &name.name)
+                    .and_then(|()| fs.link(*number, name.dir, &name.name))
+            }
+            linked => linked,
+        };
+        linked.map_err(|error| name.failed(&error))
+    }
+
+    fn write(&mut self, pos: FilePos, bytes: &[u8]) -> Result<(), Failure> {
+        let Some(Some(open)) = self.open.last_mut() else { return Ok(()) };
+        if open.broken {
+            return Ok(());
+        }
+        let written = open.name.fs().write(open.number, pos, bytes);
+        let written = written.and_then(|count| {
+            if count == bytes.len() {
+                return Ok(());
+            }
+            Err(Error::new(ErrorKind::NoSpace, "no blocks are left"))
+        });
+        open.broken = written.is_err();
+        open.size = pos.0 + bytes.len() as u64;
+        written.map_err(|error| open.name.failed(&error))
+    }
+
+    fn end(&mut self, open: Open, size: Option<u64>) -> Result<(), Failure> {
+        let Open { entry, name, number, .. } = &open;
+        let fs = name.fs();
+        let regular = entry.stat.file_type == FileType::Regular;
+        if regular && (open.broken || size.is_none()) {
+            if !open.new {
+                return Ok(());
+            }
+            // Half a file looks like a whole one.
+            self.links.remove(&entry.identity);
+            return fs.unlink(name.dir, &name.name).map_err(|error| name.failed(&error));
+        }
+        if let Some(size) = size.filter(|size| regular && *size > open.size) {
+            fs.truncate(*number, size).map_err(|error| name.failed(&error))?;
+        }
+        for Xattr { name: attribute, value } in &entry.xattrs {
+            if let Err(error) = fs.setxattr(*number, attribute, value, SetXattr::Any) {
+                let first = || (0, format!("{name}: {error}"));
+                self.refused.entry(attribute.clone()).or_insert_with(first).0 += 1;
+            }
+        }
+        let keep = self.how.keep;
+        let stat = &entry.stat;
+        if keep.ownership && !open.new {
+            let (uid, gid) = (Some(stat.uid), Some(stat.gid));
+            let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+            fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))?;
+        }
+        let link = stat.file_type == FileType::Symlink;
+        let permissions = (keep.mode && !link).then_some(stat.mode & 0o7777);
+        let (accessed, modified) = match keep.times {
+            Times::Now => (None, None),
+            Times::Kept => (Some(stat.accessed), Some(stat.modified)),
+            Times::Changed => (Some(stat.modified), Some(stat.modified)),
+        };
+        if permissions.is_none() && accessed.is_none() {
+            return Ok(());
+        }
+        let set = SetAttributes { permissions, accessed, modified, ..SetAttributes::default() };
+        fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))
+    }
+}
+
+/// What becomes of what has a name that a copy is to get.
+enum There {
+    /// It stays, and nothing is copied.
+    Skip,
+    /// It becomes the copy.
+    Use(Inode),
+    /// It is gone.
+    Removed,
+}

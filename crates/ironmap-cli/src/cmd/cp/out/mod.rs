@@ -1,0 +1,96 @@
+//! Out of a volume, with everything that the host can keep.
+
+mod attributes;
+mod copier;
+mod place;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ironmap::fs::FileType;
+
+use self::copier::Copier;
+use self::place::{Directory, Place};
+use super::{Args, progress};
+use crate::failure::{Failure, Report};
+use crate::source::Source;
+use crate::target::{Subject, Target};
+
+pub(super) fn run(args: &Args, dest: &Path, report: &mut Report) -> Result<(), Failure> {
+    let directory = args.directory()?;
+    if directory == Some(true) && !dest.is_dir() {
+        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
+    }
+    let volumes: Option<Vec<_>> = args.sources.iter().map(Subject::target).collect();
+    let Some(sources) = volumes else {
+        return Err(Failure::usage("neither is in a volume: write VOLUME:/PATH"));
+    };
+    for source in sources {
+        if let Err(failure) = copy(args, source, dest, report) {
+            report.error(&failure);
+        }
+    }
+    Ok(())
+}
+
+fn copy(args: &Args, target: &Target, dest: &Path, report: &mut Report) -> Result<(), Failure> {
+    let (source, inode) = Source::open_target(target, args.follow())?;
+    let kind = inode.file_type();
+    args.check_kind(target, kind)?;
+    let queue = source.queue()?;
+    let destination = destination(args, &target.path, dest, kind == FileType::Directory)?;
+    report.progress = progress(kind, inode.size());
+    let mut copier = Copier::new(args, &source, queue, report)?;
+    match destination {
+        Destination::Within(into) => copier.fill(&into, &inode, &target.path),
+        Destination::As(place) => copier.copy(&place, inode, &target.path),
+    }
+    copier.finish();
+    report.progress.finish_and_clear();
+    Ok(())
+}
+
+enum Destination {
+    /// The root's content, into an existing directory.
+    Within(Directory),
+    /// The copy's own name.
+    As(Place),
+}
+
+/// What DEST means, as `cp` has it: an existing directory is copied into, anything else is the copy's name.
+fn destination(
+    args: &Args,
+    path: &[u8],
+    dest: &Path,
+    directory: bool,
+) -> Result<Destination, Failure> {
+    if dest.is_dir() && !args.no_target_directory {
+        let into = Directory::open(dest)?;
+        return Ok(match last_name(path) {
+            Some(name) => Destination::As(into.place(name)),
+            None => Destination::Within(into),
+        });
+    }
+    if dest.as_os_str().as_bytes().ends_with(b"/") && !directory {
+        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
+    }
+    // A link that the user names is followed, to a file that is there.
+    let dest = if dest.is_symlink() {
+        &dest.canonicalize().map_err(|error| Failure::host(dest.display(), error))?
+    } else {
+        dest
+    };
+    let Some(name) = dest.file_name() else {
+        return Err(Failure::new(format!("{}: names no file", dest.display())));
+    };
+    let parent = dest.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = Directory::open(parent.unwrap_or(Path::new(".")))?;
+    Ok(Destination::As(parent.place(name)))
+}
+
+/// The last component of a path, where that is a name.
+fn last_name(path: &[u8]) -> Option<&OsStr> {
+    let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty())?;
+    (!matches!(name, b"." | b"..")).then(|| OsStr::from_bytes(name))
+}

@@ -1,0 +1,76 @@
+//! `ironmap fallocate`: space without content.
+
+use ironmap::fs::ext4::{Fallocate, Follow};
+use ironmap::units::FilePos;
+
+use crate::failure::{Failure, Report};
+use crate::new::find_or_create;
+use crate::size::size;
+use crate::target::{self, Target};
+use crate::volumes::Volumes;
+
+/// Allocates or frees the space of a range of a file
+///
+/// Without an option of what to do the range is allocated, reads as zeros where it was a hole, and a file that is not there is made.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap fallocate -l 1G disk.img:/swap
+  ironmap fallocate -p -o 4096 -l 64K disk.img:/sparse
+  ironmap fallocate -c -o 0 -l 4KiB disk.img:/journal.log")]
+#[command(group = clap::ArgGroup::new("what"))]
+pub(crate) struct Args {
+    /// Where the range begins
+    #[arg(short, long, value_name = "BYTES", value_parser = size, default_value = "0")]
+    offset: u64,
+    /// How long it is
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    length: u64,
+    /// The file's size stays, also where the range goes beyond it
+    #[arg(short = 'n', long, conflicts_with_all = ["collapse_range", "insert_range"])]
+    keep_size: bool,
+    /// Make a hole of it
+    #[arg(short, long, group = "what")]
+    punch_hole: bool,
+    /// Allocate it, and let it read as zeros
+    #[arg(short, long, group = "what")]
+    zero_range: bool,
+    /// Take it out of the file: whole blocks
+    #[arg(short, long, group = "what")]
+    collapse_range: bool,
+    /// Insert a hole of this length: whole blocks
+    #[arg(short, long, group = "what")]
+    insert_range: bool,
+    /// The file
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
+    target: Target,
+}
+
+impl Args {
+    fn how(&self) -> Fallocate {
+        match () {
+            () if self.punch_hole => Fallocate::Punch,
+            () if self.zero_range => Fallocate::Zero { keep_size: self.keep_size },
+            () if self.collapse_range => Fallocate::Collapse,
+            () if self.insert_range => Fallocate::Insert,
+            () => Fallocate::Allocate { keep_size: self.keep_size },
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    if args.length == 0 {
+        return Err(Failure::usage("the length is not above zero"));
+    }
+    let how = args.how();
+    Volumes::change(report, |volumes, _| {
+        let name = volumes.name(&args.target)?;
+        let number = match how {
+            Fallocate::Allocate { keep_size: false } => find_or_create(&name, true)?,
+            _ => Some(name.find(Follow::All)?),
+        };
+        let Some(inode) = number else { return Ok(()) };
+        let done = name.fs().fallocate(inode.number(), how, FilePos(args.offset), args.length);
+        done.map_err(|error| name.failed(&error))
+    })
+}

@@ -1,0 +1,147 @@
+//! `ironmap ln`: further names for files, and symbolic links.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Follow, NewFile, RenameFlags};
+use ironmap::units::InodeNo;
+use ironmap::{Error, ErrorKind};
+
+use crate::failure::{Failure, Report};
+use crate::new::caller;
+use crate::target::{Target, split_destination};
+use crate::volumes::{DestinationIs, Found, Name, Volumes, split};
+
+/// Gives files further names, or makes symbolic links
+///
+/// With -s the first arguments are the links' targets, stored as they are: paths as they will be where the volume is mounted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap ln disk.img:/bin/busybox disk.img:/bin/sh
+  ironmap ln -s ../usr/bin/python3 disk.img:/bin/python
+  ironmap ln -sfn releases/42 disk.img:/srv/current")]
+pub(crate) struct Args {
+    /// Make symbolic links
+    #[arg(short, long)]
+    symbolic: bool,
+    /// Replace what has the name
+    #[arg(short, long)]
+    force: bool,
+    /// A symbolic link to a directory that is the destination is replaced, not entered
+    #[arg(short, long)]
+    no_dereference: bool,
+    /// The last argument is the new name, also where a directory has it
+    #[arg(short = 'T', long, conflicts_with = "target_directory")]
+    no_target_directory: bool,
+    /// Make the links in this directory
+    #[arg(short, long, value_name = "VOLUME:/DIR")]
+    target_directory: Option<OsString>,
+    /// Say what is made
+    #[arg(short, long)]
+    verbose: bool,
+    /// What the links lead to, and at last VOLUME:/PATH: the name, or the directory for the names
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<OsString>,
+}
+
+/// What a name is given to.
+enum Subject<'a> {
+    File(Found),
+    Text(&'a OsStr),
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let (texts, dest, directory) =
+        split_destination(&args.targets, args.target_directory.as_ref(), args.no_target_directory)?;
+    let parse = |text: &OsStr| Target::parse(text).map_err(|why| Failure::usage(&why));
+    let dest = parse(dest)?;
+    Volumes::change(report, |volumes, report| {
+        let to = volumes
+            .destination(&dest, DestinationIs { directory, follows: !args.no_dereference })?;
+        for text in texts {
+            let linked = if args.symbolic {
+                let (_, last) = split(text.as_bytes());
+                link(args, &Subject::Text(text), &to.name_for(last), report)
+            } else {
+                let found = parse(text).and_then(|from| volumes.find(&from, Follow::NotLast));
+                found.and_then(|found| {
+                    let name = to.name_for(&found.name.name);
+                    link(args, &Subject::File(found), &name, report)
+                })
+            };
+            if let Err(failure) = linked {
+                report.error(&failure);
+            }
+        }
+        Ok(())
+    })
+}
+
+fn link(args: &Args, subject: &Subject<'_>, name: &Name, report: &Report) -> Result<(), Failure> {
+    if let Subject::File(found) = subject
+        && !found.name.is_beside(name)
+    {
+        let what = format!("{name} is on another volume (EXDEV)");
+        return Err(Failure::new(format!("{}: {what}", found.name)));
+    }
+    match name.look(Follow::NotLast)? {
+        Some(there) if args.force => replace(subject, name, there.file_type(), there.number())?,
+        _ => make(subject, name, &name.name).map_err(|error| name.failed(&error))?,
+    }
+    if !args.verbose {
+        return Ok(());
+    }
+    match subject {
+        Subject::Text(text) => report.say(format_args!("'{name}' -> '{}'", text.display())),
+        Subject::File(found) => report.say(format_args!("'{name}' => '{}'", found.name)),
+    }
+}
+
+fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> {
+    let fs = name.fs();
+    match subject {
+        Subject::File(found) => fs.link(found.number(), name.dir, last),
+        Subject::Text(text) => {
+            let new = NewFile::Symlink(text.as_bytes());
+            fs.create(name.dir, last, new, 0o777, &caller()).map(drop)
+        }
+    }
+}
+
+/// Makes the link under another name and moves it: at no time is there nothing of the name.
+fn replace(
+    subject: &Subject<'_>,
+    name: &Name,
+    kind: FileType,
+    there: InodeNo,
+) -> Result<(), Failure> {
+    if kind == FileType::Directory {
+        let what = Error::new(ErrorKind::IsADirectory, "a directory is not replaced by a link");
+        return Err(name.failed(&what));
+    }
+    if let Subject::File(found) = subject
+        && found.number() == there
+    {
+        if found.name.dir == name.dir && found.name.name == name.name {
+            return Err(Failure::new(format!("'{}' and '{name}' are the same file", found.name)));
+        }
+        // It has both names already.
+        return Ok(());
+    }
+    let replaced = (0_u32..).find_map(|number| {
+        let other = format!(".ln-{number:x}").into_bytes();
+        match make(subject, name, &other) {
+            Err(error) if error.kind() == ErrorKind::Exists && number < 1000 => None,
+            Err(error) => Some(Err(error)),
+            Ok(()) => {
+                let (fs, dir) = (name.fs(), name.dir);
+                let moved = fs.rename(dir, &other, dir, &name.name, RenameFlags::empty());
+                // The link goes again where it could not get its name.
+                Some(moved.map_err(|error| fs.unlink(dir, &other).err().unwrap_or(error)))
+            }
+        }
+    });
+    replaced.unwrap_or(Ok(())).map_err(|error| name.failed(&error))
+}

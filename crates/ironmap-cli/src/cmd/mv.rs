@@ -1,0 +1,109 @@
+//! `ironmap mv`: other names for files, at once.
+
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Follow, RenameFlags};
+use ironmap::{Error, ErrorKind};
+
+use crate::failure::{Failure, Report};
+use crate::target::{self, Target};
+use crate::volumes::{Destination, DestinationIs, Volumes};
+
+/// Renames files, or moves them to another directory of their volume
+///
+/// What has the new name is replaced, at once: a crash leaves the old file or the new one. Between volumes nothing is moved: cp -a
+/// copies, and rm -r removes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap mv disk.img:/etc/hosts.new disk.img:/etc/hosts
+  ironmap mv disk.img:/a disk.img:/b disk.img:/dir
+  ironmap mv --exchange -T disk.img:/current disk.img:/next")]
+pub(crate) struct Args {
+    /// Replace nothing
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Replace without asking, which is always so
+    #[arg(short, long, overrides_with = "no_clobber")]
+    force: bool,
+    /// The last argument is the new name, also where a directory has it
+    #[arg(short = 'T', long, conflicts_with = "target_directory")]
+    no_target_directory: bool,
+    /// Move all arguments into this directory
+    #[arg(short, long, value_name = "VOLUME:/DIR", value_parser = target::target())]
+    target_directory: Option<Target>,
+    /// The two files change places
+    #[arg(long, conflicts_with = "no_clobber")]
+    exchange: bool,
+    /// Say what is moved
+    #[arg(short, long)]
+    verbose: bool,
+    /// What to move, and at last where to
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target(), required = true)]
+    targets: Vec<Target>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let (sources, dest, directory) = target::split_destination(
+        &args.targets,
+        args.target_directory.as_ref(),
+        args.no_target_directory,
+    )?;
+    Volumes::change(report, |volumes, report| {
+        let how = DestinationIs { directory, follows: true };
+        let to = volumes.destination(dest, how)?;
+        for source in sources {
+            if let Err(failure) = rename(args, volumes, source, &to, report) {
+                report.error(&failure);
+            }
+        }
+        Ok(())
+    })
+}
+
+fn rename(
+    args: &Args,
+    volumes: &mut Volumes,
+    source: &Target,
+    to: &Destination,
+    report: &Report,
+) -> Result<(), Failure> {
+    let from = volumes.find(source, Follow::NotLast)?;
+    let to = to.name_for(&from.name.name);
+    if !from.name.is_beside(&to) {
+        let what = format!("{to} is on another volume: cp -a copies it, rm -r removes it (EXDEV)");
+        return Err(Failure::new(format!("{}: {what}", from.name)));
+    }
+    let there = to.look(Follow::NotLast)?;
+    if to.wants_directory() && there.is_none() && !from.is_directory() {
+        return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+    }
+    if let Some(there) = &there {
+        if args.no_clobber {
+            return Ok(());
+        }
+        if there.number() == from.number() {
+            return Err(Failure::new(format!("'{}' and '{to}' are the same file", from.name)));
+        }
+        let replaces = !args.exchange && there.file_type() == FileType::Directory;
+        if replaces && !from.is_directory() {
+            let what = Error::new(ErrorKind::IsADirectory, "a directory is not replaced by a file");
+            return Err(to.failed(&what));
+        }
+    }
+    let flags = match () {
+        () if args.exchange => RenameFlags::EXCHANGE,
+        () if args.no_clobber => RenameFlags::NOREPLACE,
+        () => RenameFlags::empty(),
+    };
+    let renamed = from.fs().rename(from.name.dir, &from.name.name, to.dir, &to.name, flags);
+    renamed.map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotPermitted => from.failed(&error),
+        _ => to.failed(&error),
+    })?;
+    if args.verbose {
+        let what = if args.exchange { "exchanged" } else { "renamed" };
+        let arrow = if args.exchange { "<->" } else { "->" };
+        report.say(format_args!("{what} '{}' {arrow} '{to}'", from.name))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! `ironmap rm`: names go, and files with their last name.
+
+use ironmap::fs::ext4::Follow;
+use ironmap::{Error, ErrorKind};
+
+use crate::failure::{Failure, Report};
+use crate::target::{self, Target};
+use crate::volumes::{Found, Volumes};
+use crate::walk::{Visit, walk};
+
+/// Removes files, and directories with what is in them
+///
+/// It never asks. The root of a volume, `.` and `..` are not removed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap rm disk.img:/var/log/syslog
+  ironmap rm -rf disk.img@p2:/tmp/build disk.img@p2:/var/cache")]
+pub(crate) struct Args {
+    /// Do not mind what is not there
+    #[arg(short, long)]
+    force: bool,
+    /// Remove directories and everything below them
+    #[arg(short, long, short_alias = 'R')]
+    recursive: bool,
+    /// Remove empty directories
+    #[arg(short, long)]
+    dir: bool,
+    /// Say what is removed
+    #[arg(short, long)]
+    verbose: bool,
+    /// The files
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
+    #[arg(required_unless_present = "force")]
+    targets: Vec<Target>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    Volumes::change_each(&args.targets, report, |volumes, target, report| {
+        let name = match volumes.name(target) {
+            Ok(name) => name,
+            Err(failure) if args.force && failure.is_missing() => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
+        if matches!(&*name.name, b"." | b"..") {
+            return Err(Failure::new(format!("{name}: is '.' or '..' or the root: not removed")));
+        }
+        let Some(inode) = name.look(Follow::NotLast)? else {
+            let missing = Error::new(ErrorKind::NotFound, "no such entry");
+            return if args.force { Ok(()) } else { Err(name.failed(&missing)) };
+        };
+        let found = Found { name, inode };
+        if args.recursive {
+            return walk(found, report, |found, visit, report| {
+                match (found.is_directory(), visit) {
+                    (true, Visit::First) | (_, Visit::Last { intact: false }) => Ok(()),
+                    _ => remove(args, found, report),
+                }
+            })
+            .map(drop);
+        }
+        if found.is_directory() && !args.dir {
+            return Err(found.failed(&Error::new(ErrorKind::IsADirectory, "is a directory")));
+        }
+        remove(args, &found, report)
+    })
+}
+
+fn remove(args: &Args, found: &Found, report: &Report) -> Result<(), Failure> {
+    let (fs, dir, name) = (found.fs(), found.name.dir, &found.name.name);
+    let directory = found.is_directory();
+    let removed = if directory { fs.rmdir(dir, name) } else { fs.unlink(dir, name) };
+    removed.map_err(|error| found.failed(&error))?;
+    if args.verbose {
+        let what = if directory { "removed directory" } else { "removed" };
+        report.say(format_args!("{what} '{}'", found.name))?;
+    }
+    Ok(())
+}

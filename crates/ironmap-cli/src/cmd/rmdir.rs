@@ -1,0 +1,54 @@
+//! `ironmap rmdir`: empty directories go.
+
+use ironmap::ErrorKind;
+
+use crate::failure::{Failure, Report};
+use crate::target::{self, Target};
+use crate::volumes::{Volumes, split};
+
+/// Removes empty directories
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap rmdir disk.img:/lost+found
+  ironmap rmdir -p disk.img:/a/b/c")]
+pub(crate) struct Args {
+    /// Remove the directories above too, as far as they are empty then
+    #[arg(short, long)]
+    parents: bool,
+    /// Do not mind that a directory is not empty
+    #[arg(long)]
+    ignore_fail_on_non_empty: bool,
+    /// Say what is removed
+    #[arg(short, long)]
+    verbose: bool,
+    /// The directories
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target(), required = true)]
+    targets: Vec<Target>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    Volumes::change_each(&args.targets, report, |volumes, target, report| {
+        let mut target = target.clone();
+        loop {
+            let name = volumes.name(&target)?;
+            if args.verbose {
+                report.say(format_args!("removing directory '{name}'"))?;
+            }
+            match name.fs().rmdir(name.dir, &name.name) {
+                Ok(()) => {}
+                Err(error)
+                    if args.ignore_fail_on_non_empty && error.kind() == ErrorKind::NotEmpty =>
+                {
+                    return Ok(());
+                }
+                Err(error) => return Err(name.failed(&error)),
+            }
+            let (above, _) = split(&target.path);
+            if !args.parents || above.iter().all(|byte| *byte == b'/') {
+                return Ok(());
+            }
+            target.path = above.to_vec();
+        }
+    })
+}

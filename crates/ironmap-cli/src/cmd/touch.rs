@@ -1,0 +1,115 @@
+//! `ironmap touch`: time stamps.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{Follow, Inode, SetAttributes};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+use crate::failure::{Failure, Report};
+use crate::new::find_or_create;
+use crate::target::{self, Target};
+use crate::volumes::Volumes;
+
+/// Sets the times of files, and makes those that are not there
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  ironmap touch disk.img:/forcefsck
+  ironmap touch -d 2026-01-01T00:00:00Z disk.img:/a disk.img:/b
+  ironmap touch -m -r disk.img:/a disk.img:/b"
+)]
+pub(crate) struct Args {
+    /// Only the time of the last access
+    #[arg(short)]
+    access: bool,
+    /// Only the time of the last change
+    #[arg(short)]
+    modification: bool,
+    /// Make no files
+    #[arg(short = 'c', long)]
+    no_create: bool,
+    /// Change symbolic links, not what they lead to
+    #[arg(short = 'h', long)]
+    no_dereference: bool,
+    /// This time: @SECONDS, 2026-11-21T10:05:00Z, or local without a zone
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time, conflicts_with = "reference")]
+    date: Option<Timestamp>,
+    /// The times of this file
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = target::target())]
+    reference: Option<Target>,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The files
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target(), required = true)]
+    targets: Vec<Target>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let time = args.date.unwrap_or_else(now);
+    let both = args.access == args.modification;
+    Volumes::change_each(&args.targets, report, |volumes, target, _| {
+        let (mut accessed, mut modified) = (time, time);
+        if let Some(reference) = &args.reference {
+            let found = volumes.find(reference, Follow::All)?;
+            (accessed, modified) = (found.inode.stat().accessed, found.inode.stat().modified);
+        }
+        let name = volumes.name(target)?;
+        let inode: Option<Inode> = if args.no_dereference {
+            name.look(Follow::NotLast)?
+        } else {
+            find_or_create(&name, !args.no_create)?
+        };
+        let Some(inode) = inode else { return Ok(()) };
+        let set = SetAttributes {
+            accessed: (both || args.access).then_some(accessed),
+            modified: (both || args.modification).then_some(modified),
+            ..SetAttributes::default()
+        };
+        let set = name.fs().set_attributes(inode.number(), &set);
+        set.map_err(|error| name.failed(&error))
+    })
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+}
+
+fn parse_time(text: &str) -> Result<Timestamp, String> {
+    let wrong = || format!("invalid date: '{text}'");
+    let at = if let Some(seconds) = text.strip_prefix('@') {
+        let seconds = seconds.parse().map_err(|_| wrong())?;
+        return Ok(Timestamp { seconds, nanoseconds: 0 });
+    } else if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        at
+    } else {
+        let local: DateTime = text.parse().map_err(|_| wrong())?;
+        local.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
+    };
+    // Nanoseconds count from the second below.
+    let nanoseconds = at.as_nanosecond();
+    Ok(Timestamp {
+        seconds: nanoseconds.div_euclid(1_000_000_000) as i64,
+        nanoseconds: nanoseconds.rem_euclid(1_000_000_000) as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_zone_or_is_local() {
+        let at = |seconds, nanoseconds| Ok(Timestamp { seconds, nanoseconds });
+        assert_eq!(parse_time("@-5"), at(-5, 0));
+        assert_eq!(parse_time("1970-01-01T00:00:01.5Z"), at(1, 500_000_000));
+        assert_eq!(parse_time("1969-12-31T23:59:59.75Z"), at(-1, 750_000_000));
+        assert!(parse_time("2026-11-21 10:05").is_ok());
+        assert!(parse_time("yesterday").is_err());
+    }
+}

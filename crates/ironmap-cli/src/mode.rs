@@ -1,0 +1,185 @@
+//! Modes as `chmod` takes them: `755`, `u+x,go-w`, `g=u`, `a+X`.
+
+const SET_ID: u32 = 0o6000;
+const ALL: u32 = 0o7777;
+
+/// What is to become of a mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ModeChange(Vec<Step>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    /// The bits of those that it is for; 0 is everyone, as the umask allows.
+    who: u32,
+    how: How,
+    what: What,
+    /// Set-id bits of directories stay as they are unless they are named.
+    named: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Add,
+    Remove,
+    Set,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Bits {
+        bits: u32,
+        /// `X`: execution where it is a directory, or someone may execute it already.
+        search: bool,
+    },
+    /// What the user, the group or others have: how far their bits are to the left.
+    Copy(u32),
+}
+
+impl ModeChange {
+    /// The parser of a MODE argument.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("invalid mode: '{text}'");
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= ALL);
+            let bits = bits.ok_or_else(wrong)?;
+            let named = if text.len() < 5 { bits & SET_ID | !SET_ID } else { !0 };
+            let what = What::Bits { bits, search: false };
+            return Ok(Self(vec![Step { who: ALL, how: How::Set, what, named }]));
+        }
+        let mut steps = Vec::new();
+        for clause in text.split(',') {
+            parse_clause(clause, &mut steps).ok_or_else(wrong)?;
+        }
+        Ok(Self(steps))
+    }
+
+    /// The mode that becomes of this one; both are the lower twelve bits.
+    pub(crate) fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
+        self.0.iter().fold(mode, |mode, step| step.apply(mode, directory, umask))
+    }
+}
+
+impl Step {
+    fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
+        let kept = if directory { SET_ID & !self.named } else { 0 };
+        let bits = match self.what {
+            What::Copy(shift) => (mode >> shift & 7) * 0o111,
+            What::Bits { bits, search } => {
+                let executable = search && (directory || mode & 0o111 != 0);
+                bits | if executable { 0o111 } else { 0 }
+            }
+        };
+        let who = if self.who == 0 { !umask } else { self.who };
+        let bits = bits & who & !kept & ALL;
+        match self.how {
+            How::Add => mode | bits,
+            How::Remove => mode & !bits,
+            How::Set => {
+                let others = if self.who == 0 { 0 } else { !self.who };
+                mode & (others | kept) | bits
+            }
+        }
+    }
+}
+
+/// `ugo+rwx-s`: for whom, and then one or more operators with what they are about.
+fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
+    let start = clause.find(['+', '-', '='])?;
+    let mut who = 0;
+    for letter in clause[..start].chars() {
+        who |= match letter {
+            'u' => 0o4700,
+            'g' => 0o2070,
+            'o' => 0o1007,
+            'a' => ALL,
+            _ => return None,
+        };
+    }
+    let mut rest = &clause[start..];
+    while let Some(operator) = rest.chars().next() {
+        let how = match operator {
+            '+' => How::Add,
+            '-' => How::Remove,
+            _ => How::Set,
+        };
+        let end = rest[1..].find(['+', '-', '=']).map_or(rest.len(), |next| next + 1);
+        let what = parse_what(&rest[1..end])?;
+        let named = match what {
+            What::Bits { bits, .. } if who == 0 => bits,
+            What::Bits { bits, .. } => bits & who,
+            What::Copy(_) => 0,
+        };
+        steps.push(Step { who, how, what, named });
+        rest = &rest[end..];
+    }
+    Some(())
+}
+
+fn parse_what(text: &str) -> Option<What> {
+    match text {
+        "u" => return Some(What::Copy(6)),
+        "g" => return Some(What::Copy(3)),
+        "o" => return Some(What::Copy(0)),
+        _ => {}
+    }
+    let (mut bits, mut search) = (0, false);
+    for letter in text.chars() {
+        match letter {
+            'r' => bits |= 0o444,
+            'w' => bits |= 0o222,
+            'x' => bits |= 0o111,
+            's' => bits |= SET_ID,
+            't' => bits |= 0o1000,
+            'X' => search = true,
+            _ => return None,
+        }
+    }
+    Some(What::Bits { bits, search })
+}
+
+/// What the process takes away from the permissions of new files.
+pub(crate) fn umask() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.as_raw_mode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Results of `chmod` of coreutils 9.1 with umask 022.
+    #[test]
+    fn modes_change_as_with_chmod() {
+        let cases: [(&str, u32, bool, u32); 21] = [
+            ("755", 0o4644, false, 0o755),
+            ("755", 0o6700, true, 0o6755),
+            ("00755", 0o6700, true, 0o755),
+            ("2755", 0o4700, true, 0o6755),
+            ("u+x", 0o644, false, 0o744),
+            ("+x", 0o644, false, 0o755),
+            ("+w", 0o444, false, 0o644),
+            ("a+w", 0o444, false, 0o666),
+            ("go-rwx", 0o777, false, 0o700),
+            ("g=u", 0o640, false, 0o660),
+            ("u=rwx,go=rx", 0o7000, false, 0o755),
+            ("a+X", 0o644, false, 0o644),
+            ("a+X", 0o744, false, 0o755),
+            ("a+X", 0o600, true, 0o711),
+            ("+t", 0o777, true, 0o1777),
+            ("u+s", 0o755, false, 0o4755),
+            ("g+s", 0o755, true, 0o2755),
+            ("=r", 0o2755, true, 0o2444),
+            ("g=", 0o2775, true, 0o2705),
+            ("g=", 0o2775, false, 0o705),
+            ("u=rw+x-w", 0o000, false, 0o500),
+        ];
+        for (text, mode, directory, expected) in cases {
+            let changed = ModeChange::parse(text).unwrap().apply(mode, directory, 0o022);
+            assert_eq!(changed, expected, "{text} of {mode:o}: {changed:o}");
+        }
+        for wrong in ["", "8", "77777", "u", "z+x", "u+z", "u+x,", "+ur"] {
+            assert!(ModeChange::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

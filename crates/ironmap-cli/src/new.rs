@@ -1,0 +1,37 @@
+//! New files of a volume, as the caller's.
+
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Credentials, Follow, Inode, NewFile};
+use ironmap::{Error, ErrorKind};
+
+use crate::failure::Failure;
+use crate::mode::umask;
+use crate::volumes::Name;
+
+/// Whose a new file is: the caller's, as with the kernel.
+pub(crate) fn caller() -> Credentials {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Credentials { uid, gid, umask: umask() }
+}
+
+/// The file of a name; an empty one is made where there is none, `None` where that is not wanted.
+pub(crate) fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
+    if let Some(inode) = name.look(Follow::All)? {
+        return Ok(Some(inode));
+    }
+    if !create {
+        return Ok(None);
+    }
+    if name.wants_directory() {
+        return Err(name.failed(&Error::new(ErrorKind::IsADirectory, "names a directory")));
+    }
+    // A link that leads nowhere: the kernel would make what it leads to.
+    if name.look(Follow::NotLast)?.is_some_and(|there| there.file_type() == FileType::Symlink) {
+        return Err(
+            name.failed(&Error::new(ErrorKind::NotFound, "the symbolic link leads nowhere"))
+        );
+    }
+    let number = name.fs().create(name.dir, &name.name, NewFile::Regular, 0o666, &caller());
+    let inode = number.and_then(|number| name.fs().inode(number));
+    inode.map(Some).map_err(|error| name.failed(&error))
+}

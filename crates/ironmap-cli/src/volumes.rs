@@ -1,0 +1,283 @@
+//! The volumes that a command changes, and the names in them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Ext4, Follow, Inode, ROOT};
+use ironmap::location::Part;
+use ironmap::units::InodeNo;
+use ironmap::{Error, ErrorKind, Location};
+
+use crate::failure::{Failure, Report};
+use crate::interrupt;
+use crate::source::{Source, join};
+use crate::target::Target;
+
+/// The volumes of one command, each opened once, however many of the arguments are in it.
+#[derive(Default)]
+pub(crate) struct Volumes(Vec<(PathBuf, Part, Rc<Source>)>);
+
+impl Volumes {
+    /// Runs a command and closes what it has opened. A volume that cannot be closed is a failure of the command.
+    pub(crate) fn change(
+        report: &mut Report,
+        work: impl FnOnce(&mut Self, &mut Report) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        interrupt::catch();
+        let mut volumes = Self::default();
+        let result = work(&mut volumes, report);
+        for (.., source) in volumes.0 {
+            if let Err(failure) = source.close() {
+                report.error(&failure);
+            }
+        }
+        result
+    }
+
+    /// The same for each target by itself: what fails is reported, and the rest goes on.
+    pub(crate) fn change_each(
+        targets: &[Target],
+        report: &mut Report,
+        mut work: impl FnMut(&mut Self, &Target, &mut Report) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        Self::change(report, |volumes, report| {
+            for target in targets {
+                interrupt::check()?;
+                if let Err(failure) = work(volumes, target, report) {
+                    report.error(&failure);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The volume at a location, open for writing.
+    pub(crate) fn open(&mut self, location: &Location) -> Result<Rc<Source>, Failure> {
+        let path = location.path.canonicalize().unwrap_or_else(|_| location.path.clone());
+        let known =
+            |(known, part, _): &&(PathBuf, Part, _)| *known == path && *part == location.part;
+        if let Some((.., source)) = self.0.iter().find(known) {
+            return Ok(Rc::clone(source));
+        }
+        let source = Rc::new(Source::open_for_writing(location)?);
+        self.0.push((path, location.part, Rc::clone(&source)));
+        Ok(source)
+    }
+
+    /// The last name of a path, and the directory that it is in.
+    pub(crate) fn name(&mut self, target: &Target) -> Result<Name, Failure> {
+        Name::of(self.open(&target.volume)?, &target.path)
+    }
+
+    /// The file of a path.
+    pub(crate) fn find(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
+        let name = self.name(target)?;
+        let inode = name.find(follow)?;
+        Ok(Found { name, inode })
+    }
+
+    /// What DEST means, as `cp`, `mv` and `ln` have it: a directory to go into, or the name itself.
+    pub(crate) fn destination(
+        &mut self,
+        dest: &Target,
+        how: DestinationIs,
+    ) -> Result<Destination, Failure> {
+        let name = self.name(dest)?;
+        let follow = if how.follows { Follow::All } else { Follow::NotLast };
+        let there = match how.directory {
+            Some(false) => None,
+            _ => name.look(follow)?,
+        };
+        match there {
+            Some(inode) if inode.file_type() == FileType::Directory => {
+                Ok(Destination::Into(Found { name, inode }))
+            }
+            _ if how.directory == Some(true) => {
+                let kind =
+                    if there.is_some() { ErrorKind::NotADirectory } else { ErrorKind::NotFound };
+                Err(name.failed(&Error::new(kind, "the destination is not a directory")))
+            }
+            _ => Ok(Destination::As(name)),
+        }
+    }
+}
+
+/// What a command says of its DEST.
+#[derive(Clone, Copy)]
+pub(crate) struct DestinationIs {
+    /// It has to be a directory (`-t`, or several sources), or is none even if it is one (`-T`).
+    pub(crate) directory: Option<bool>,
+    /// A symbolic link to a directory is that directory.
+    pub(crate) follows: bool,
+}
+
+/// Where something goes.
+pub(crate) enum Destination {
+    /// Into this directory, by its own name.
+    Into(Found),
+    /// As this name.
+    As(Name),
+}
+
+impl Destination {
+    /// The name that a source gets whose last name is this one.
+    pub(crate) fn name_for(&self, last: &[u8]) -> Name {
+        match self {
+            // What `..` holds goes into the directory, not into the one above it.
+            Self::Into(dir) if last == b".." => dir.child(b"."),
+            Self::Into(dir) => dir.child(last),
+            Self::As(name) => name.clone(),
+        }
+    }
+}
+
+/// A name in a directory of a volume, whether something has it or not. The volume's root is `.` in itself.
+#[derive(Clone)]
+pub(crate) struct Name {
+    pub(crate) source: Rc<Source>,
+    pub(crate) dir: InodeNo,
+    pub(crate) name: Vec<u8>,
+    /// As the user wrote it, or from what he wrote on.
+    path: Vec<u8>,
+}
+
+impl Name {
+    fn of(source: Rc<Source>, path: &[u8]) -> Result<Self, Failure> {
+        let (above, name) = split(path);
+        let dir = source.fs().resolve(above, Follow::All);
+        let dir = dir.and_then(|dir| match dir.file_type() {
+            FileType::Directory => Ok(dir.number()),
+            _ => Err(Error::new(ErrorKind::NotADirectory, "is in something that is no directory")),
+        });
+        let dir = dir.map_err(|error| Failure::at(source.name(path), &error))?;
+        Ok(Self { source, dir, name: name.to_vec(), path: path.to_vec() })
+    }
+
+    /// The root directory.
+    pub(crate) fn root(source: &Rc<Source>) -> Self {
+        Self { source: Rc::clone(source), dir: ROOT, name: b".".to_vec(), path: b"/".to_vec() }
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        self.source.fs()
+    }
+
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// A slash at the end asks for a directory.
+    pub(crate) fn wants_directory(&self) -> bool {
+        self.path.ends_with(b"/")
+    }
+
+    /// Whether they are on one volume.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.source, &other.source)
+    }
+
+    /// The failure of an operation here.
+    pub(crate) fn failed(&self, error: &Error) -> Failure {
+        Failure::at(self, error)
+    }
+
+    /// A name in the directory that this name stands for, whose number is given.
+    pub(crate) fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
+        let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
+        Self { source, dir, name: name.to_vec(), path }
+    }
+
+    /// The failure for what is not done.
+    pub(crate) fn refused(&self, why: impl fmt::Display) -> Failure {
+        Failure::new(format!("{self}: {why}"))
+    }
+
+    /// What has the name.
+    pub(crate) fn find(&self, follow: Follow) -> Result<Inode, Failure> {
+        self.try_find(follow).map_err(|error| self.failed(&error))
+    }
+
+    /// The same where that may be nothing.
+    pub(crate) fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
+        match self.try_find(follow) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    fn try_find(&self, follow: Follow) -> ironmap::Result<Inode> {
+        let inode = self.fs().lookup(self.dir, &self.name)?;
+        let link = inode.file_type() == FileType::Symlink;
+        if link && (follow == Follow::All || self.wants_directory()) {
+            return self.fs().resolve(&self.path, Follow::All);
+        }
+        if self.wants_directory() && inode.file_type() != FileType::Directory {
+            return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
+        }
+        Ok(inode)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source.name(&self.path))
+    }
+}
+
+/// A file and the name by which it was found.
+pub(crate) struct Found {
+    pub(crate) name: Name,
+    pub(crate) inode: Inode,
+}
+
+impl Found {
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        self.name.fs()
+    }
+
+    pub(crate) fn number(&self) -> InodeNo {
+        self.inode.number()
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.inode.file_type() == FileType::Directory
+    }
+
+    /// A name in this directory.
+    pub(crate) fn child(&self, name: &[u8]) -> Name {
+        self.name.below(self.number(), name)
+    }
+
+    /// The failure of an operation on it.
+    pub(crate) fn failed(&self, error: &Error) -> Failure {
+        self.name.failed(error)
+    }
+}
+
+/// The path of the directory, and the last name; slashes at the end do not count.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    match &path[start..end] {
+        b"" => (b"/", b"."),
+        name => (&path[..start], name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn the_last_name_is_split_off() {
+        assert_eq!(split(b"/a/b"), (&b"/a/"[..], &b"b"[..]));
+        assert_eq!(split(b"/a/b//"), (&b"/a/"[..], &b"b"[..]));
+        assert_eq!(split(b"/a/."), (&b"/a/"[..], &b"."[..]));
+        assert_eq!(split(b"//"), (&b"/"[..], &b"."[..]));
+        assert_eq!(split(b"/"), (&b"/"[..], &b"."[..]));
+    }
+}
