@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 
@@ -23,11 +24,44 @@ const ATTEMPTS: u32 = 64;
 
 /// A block of metadata, shared and immutable.
 #[derive(Clone)]
-pub(crate) struct Block(Arc<Buffer>);
+pub(crate) struct Block(Arc<Content>);
+
+struct Content {
+    buffer: Buffer,
+    /// As what, and with which seed, its checksum was found right: a version is verified once. 0 is not at all.
+    verified: AtomicU64,
+}
+
+/// As what a block's checksum was verified.
+#[derive(Clone, Copy)]
+pub(crate) enum VerifiedAs {
+    /// A block of directory entries.
+    Entries = 1,
+    /// The root, and another node, of a hash tree.
+    DxRoot = 2,
+    DxNode = 3,
+    /// A node of an extent tree.
+    Extents = 4,
+}
 
 impl Block {
     pub(crate) fn new(buffer: Buffer) -> Self {
-        Self(Arc::new(buffer))
+        Self(Arc::new(Content { buffer, verified: AtomicU64::new(0) }))
+    }
+
+    /// Verifies this version, unless that was done before.
+    pub(super) fn verify_once(
+        &self,
+        kind: VerifiedAs,
+        seed: u32,
+        verify: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let key = (kind as u64) << 32 | u64::from(seed);
+        if self.0.verified.load(Ordering::Relaxed) != key {
+            verify()?;
+            self.0.verified.store(key, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Whether both are the same version.
@@ -38,12 +72,15 @@ impl Block {
     /// Its bytes, for a change: a version of its own where someone else has this one.
     pub(super) fn for_change(&mut self) -> Result<&mut [u8]> {
         if Arc::get_mut(&mut self.0).is_none() {
-            let mut copy = Buffer::aligned(self.0.len())?;
-            copy.copy_from_slice(&self.0);
-            self.0 = Arc::new(copy);
+            let mut copy = Buffer::aligned(self.0.buffer.len())?;
+            copy.copy_from_slice(&self.0.buffer);
+            *self = Self::new(copy);
         }
         match Arc::get_mut(&mut self.0) {
-            Some(buffer) => Ok(buffer),
+            Some(content) => {
+                *content.verified.get_mut() = 0;
+                Ok(&mut content.buffer)
+            }
             None => Err(Error::invalid("a block has two owners")),
         }
     }
@@ -53,7 +90,7 @@ impl Deref for Block {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.0.buffer
     }
 }
 

@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::Ext4;
-use super::blocks::Block;
+use super::blocks::{Block, VerifiedAs};
 use super::casefold::Wanted;
 use super::checksum::crc32c_raw;
 use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
@@ -99,6 +99,17 @@ impl Area {
 
     /// The entry that begins at a byte.
     pub(super) fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
+        let entry = self.entry_of_any_name(at, fs)?;
+        if entry.name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+            let name = String::from_utf8_lossy(entry.name);
+            let what = format!("{name:?} is no name, at byte {at}");
+            return Err(self.place.field("name").corrupt(what));
+        }
+        Ok(entry)
+    }
+
+    /// The same; its name may hold bytes that no name has, and which no name that is looked for equals.
+    fn entry_of_any_name(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
         let corrupt = |field, what: String| {
             Err(self.place.field(field).corrupt(format!("{what}, at byte {at}")))
         };
@@ -125,9 +136,6 @@ impl Area {
         if name.is_empty() {
             return corrupt("name_len", "a name without length".to_owned());
         }
-        if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-            return corrupt("name", format!("{:?} is no name", String::from_utf8_lossy(name)));
-        }
         let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
         let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
@@ -137,7 +145,7 @@ impl Area {
     pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
         let (mut at, mut before) = (0, None);
         while at < self.end {
-            let entry = self.entry(at, fs)?;
+            let entry = self.entry_of_any_name(at, fs)?;
             if let Some(inode) = entry.inode
                 && wanted.matches(entry.name)
             {
@@ -203,12 +211,15 @@ impl Inode {
         let content = self.fs.blocks.read(at, place)?;
         let mut end = content.len();
         if let Some(seed) = self.fs.superblock.seed {
+            let (place, seed) = (place.block(at), seed.of_inode(self.number, self.generation));
             if self.is_dx_block(block, &content) {
-                self.verify_dx_block(block, &content, place.block(at))?;
+                let kind = if block.0 == 0 { VerifiedAs::DxRoot } else { VerifiedAs::DxNode };
+                let verify = || self.verify_dx_block(block, &content, place);
+                content.verify_once(kind, seed, verify)?;
             } else {
                 end = self.fs.superblock.entries_end();
-                let seed = seed.of_inode(self.number, self.generation);
-                verify_tail(seed, &content[..end], &content[end..], place.block(at))?;
+                let verify = || verify_tail(seed, &content[..end], &content[end..], place);
+                content.verify_once(VerifiedAs::Entries, seed, verify)?;
             }
         }
         let (home, place) = (Home::Block(block, at), PLACE.inode(self.number).block(at));

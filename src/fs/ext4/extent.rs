@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use zerocopy::FromBytes;
 
+use super::blocks::{Block, VerifiedAs};
 use super::checksum::crc32c_raw;
 use super::disk::extent::{
     INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
@@ -178,23 +179,26 @@ impl Inode {
         Ok(())
     }
 
-    pub(super) fn verify_extent_block(&self, bytes: &[u8], place: Place) -> Result<()> {
+    pub(super) fn verify_extent_block(&self, block: &Block, place: Place) -> Result<()> {
         let Some(seed) = self.fs.superblock.inode_seed(self.number, self.generation) else {
             return Ok(());
         };
-        let Some((at, computed)) = extent_checksum(seed, bytes) else {
-            return Err(place
-                .field("eh_max")
-                .corrupt("the entries leave no room for the checksum"));
-        };
-        let (tail, _) = RawExtentTail::ref_from_prefix(&bytes[at..])
-            .map_err(|_| place.corrupt("it is cut short"))?;
-        let stored = tail.et_checksum.get();
-        if stored == computed {
-            Ok(())
-        } else {
-            Err(place.field("et_checksum").bad_checksum(stored, computed))
-        }
+        block.verify_once(VerifiedAs::Extents, seed, || verify_node(seed, block, place))
+    }
+}
+
+/// Verifies the checksum of a node below the root.
+fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
+    let Some((at, computed)) = extent_checksum(seed, bytes) else {
+        return Err(place.field("eh_max").corrupt("the entries leave no room for the checksum"));
+    };
+    let (tail, _) = RawExtentTail::ref_from_prefix(&bytes[at..])
+        .map_err(|_| place.corrupt("it is cut short"))?;
+    let stored = tail.et_checksum.get();
+    if stored == computed {
+        Ok(())
+    } else {
+        Err(place.field("et_checksum").bad_checksum(stored, computed))
     }
 }
 

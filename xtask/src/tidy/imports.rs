@@ -111,6 +111,10 @@ pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
             format!("`{name}` has no row in the table of layers (xtask/src/tidy/imports.rs)"),
         )];
     };
+    // Tests in files of their own, below `#[cfg(test)] mod tests;`.
+    if module.iter().any(|name| name == "tests") {
+        return Vec::new();
+    }
     let tokens = without_tests(source);
     let mut found = Vec::new();
     for at in 0..tokens.len() {
@@ -269,6 +273,8 @@ mod tests {
             findings("src/dio/mod.rs", "#[cfg(test)] mod tests { use crate::fs; }"),
             [""; 0]
         );
+        assert_eq!(findings("src/dio/tests.rs", "use crate::fs;"), [""; 0]);
+        assert_eq!(findings("src/dio/tests/model.rs", "use crate::fs;"), [""; 0]);
         assert_eq!(findings("src/volume.rs", "use crate::{dio, fs, device};"), [""; 0]);
         assert_eq!(findings("src/cache/mod.rs", "").len(), 1);
     }

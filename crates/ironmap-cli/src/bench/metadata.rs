@@ -2,8 +2,8 @@
 //! same device.
 
 use std::path::Path;
-use std::sync::{Arc, mpsc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;

@@ -25,7 +25,8 @@ pub(crate) struct Handle<'a> {
 }
 
 impl Ext4 {
-    /// Runs an operation in a transaction. It may change `credits` blocks.
+    /// Runs an operation in a transaction. It changes `credits` blocks at most; where that is more than a transaction has, the worst
+    /// case is not expected, and it has one for itself.
     ///
     /// # Errors
     /// `ReadOnly`. What `work` gives; if that is no [expected](ErrorKind::is_expected) kind and something was changed before, the volume
@@ -36,6 +37,7 @@ impl Ext4 {
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let writing = self.writing()?;
+        let credits = credits.min(writing.transactions.limit());
         let tid = self.join(writing, credits)?;
         let mut handle = Handle {
             fs: self,
@@ -148,7 +150,7 @@ impl Handle<'_> {
     /// `ReadOnly`, and what a commit gives.
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
-        self.credits = 0;
+        let credits = credits.min(self.writing.transactions.limit());
         let joined = self.fs.join(self.writing, credits);
         match joined {
             Ok(tid) => {

@@ -96,15 +96,11 @@ impl Transactions {
         self.limit
     }
 
-    /// Joins the running transaction.
+    /// Joins the running transaction with at most as many credits as it [has](Self::limit).
     ///
     /// # Errors
-    /// `ReadOnly` after an abort; `LimitExceeded` for more credits than a transaction has.
+    /// `ReadOnly` after an abort.
     pub(crate) fn join(&self, credits: u32) -> Result<Joined> {
-        if credits > self.limit {
-            let what = format!("{credits} blocks in a transaction, the limit is {}", self.limit);
-            return Err(Error::new(ErrorKind::LimitExceeded, what));
-        }
         let mut state = self.state.lock();
         loop {
             state.check()?;

@@ -98,7 +98,10 @@ impl Ext4 {
         if self.writing()?.locks.is_open(inode.number()) {
             return Ok(Fate::EndsWhenClosed);
         }
-        Ok(if inode.has_small_map() { Fate::EndsNow } else { Fate::EndsLater })
+        // What a small journal has no room for goes in several transactions.
+        let credits = self.eviction_credits(inode, Fate::EndsNow);
+        let fits = credits <= self.writing()?.transactions.limit() / 2;
+        Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
     }
 
     /// How many blocks that changes beside the directory's.

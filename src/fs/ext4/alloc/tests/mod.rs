@@ -3,7 +3,6 @@
 mod image;
 mod model;
 mod policy;
-mod speed;
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;

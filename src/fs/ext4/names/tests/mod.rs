@@ -4,5 +4,4 @@ mod forms;
 mod hostile;
 mod kernel;
 mod model;
-mod speed;
 mod volume;
