@@ -120,6 +120,7 @@ pub mod location;
 pub mod partition;
 mod probe;
 mod queue;
+mod sync;
 mod sys;
 pub mod units;
 mod volume;

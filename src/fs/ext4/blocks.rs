@@ -6,13 +6,13 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quick_cache::sync::Cache;
-
 use super::dirty::{Dirty, Tid};
 use super::disk::journal;
+use super::order::{Held, Rank, before};
 use crate::device::Device;
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
+use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 
@@ -182,6 +182,7 @@ impl Blocks {
             let count = self.count;
             return Err(place.corrupt(format!("points to block {block} of {count}")));
         }
+        before(Rank::Block);
         match self.dirty.get(block) {
             Some(content) => Ok(content),
             None => self.read_clean(block),
@@ -215,6 +216,7 @@ impl Blocks {
             self.read(block, place)?;
             let slot = self.dirty.slot(block, || self.cache.get(&block));
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
+                let _held = Held::new(Rank::Block);
                 return version.change(tid, change);
             }
         }
@@ -228,6 +230,7 @@ impl Blocks {
         tid: Tid,
         fill: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<(R, bool)> {
+        before(Rank::Block);
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let result = fill(&mut buffer);
         let content = Block::new(buffer);

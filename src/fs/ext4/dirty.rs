@@ -7,10 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-
 use super::blocks::Block;
 use crate::error::Result;
+use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::units::FsBlock;
 
 const SHARDS: usize = 64;

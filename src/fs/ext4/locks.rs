@@ -1,15 +1,12 @@
-//! The locks of inodes, and the order in which locks are taken: the rename lock, inodes (a directory before what is in it; two otherwise
-//! by their numbers), a transaction's handle, a group, a block.
-//!
-//! Who has a later one never waits for an earlier one. A commit waits for handles, and a handle may wait for a commit: to wait for an
-//! inode with a handle stops the volume. Debug builds check that.
+//! The locks of inodes, and of renames. They come [before](super::order) all others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, MutexGuard, RawRwLock, RwLock};
-
+use super::order::{Held, Ordered, Rank, before};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::gate::{self, Gate};
+use crate::sync::{Mutex, MutexGuard};
 use crate::units::InodeNo;
 
 const SHARDS: usize = 64;
@@ -31,7 +28,7 @@ impl Default for Locks {
 /// An inode that someone works on or has open.
 #[derive(Default)]
 struct Known {
-    lock: Arc<RwLock<()>>,
+    lock: Arc<Gate>,
     /// How often it was locked for a change.
     changes: AtomicU64,
     opens: AtomicUsize,
@@ -39,13 +36,13 @@ struct Known {
 
 /// An inode that others may read too.
 pub(crate) struct Shared<'a> {
-    guard: Option<ArcRwLockReadGuard<RawRwLock, ()>>,
+    guard: Option<gate::Shared>,
     place: Place<'a>,
 }
 
 /// An inode that nobody else reads or changes.
 pub(crate) struct Exclusive<'a> {
-    guard: Option<ArcRwLockWriteGuard<RawRwLock, ()>>,
+    guard: Option<gate::Exclusive>,
     place: Place<'a>,
 }
 
@@ -53,6 +50,7 @@ struct Place<'a> {
     shard: &'a Shard,
     number: InodeNo,
     known: Option<Arc<Known>>,
+    _held: Held,
 }
 
 /// An inode that is open.
@@ -66,21 +64,21 @@ impl Open {
 }
 
 impl Locks {
-    fn place(&self, number: InodeNo) -> (Place<'_>, Arc<RwLock<()>>) {
+    fn place(&self, number: InodeNo) -> (Place<'_>, Arc<Gate>) {
+        before(Rank::Inode(number));
         let shard = &self.inodes[(number.0 % SHARDS as u64) as usize];
         let known = Arc::clone(shard.lock().entry(number).or_default());
         let lock = Arc::clone(&known.lock);
-        (Place { shard, number, known: Some(known) }, lock)
+        let _held = Held::new(Rank::Inode(number));
+        (Place { shard, number, known: Some(known), _held }, lock)
     }
 
     pub(crate) fn shared(&self, number: InodeNo) -> Shared<'_> {
-        order::before_waiting();
         let (place, lock) = self.place(number);
         Shared { guard: Some(lock.read_arc()), place }
     }
 
     pub(crate) fn exclusive(&self, number: InodeNo) -> Exclusive<'_> {
-        order::before_waiting();
         let (place, lock) = self.place(number);
         Exclusive { guard: Some(lock.write_arc()), place }
     }
@@ -94,9 +92,8 @@ impl Locks {
     }
 
     /// Directories keep their parents as long as it is held.
-    pub(crate) fn rename(&self) -> MutexGuard<'_, ()> {
-        order::before_waiting();
-        self.rename.lock()
+    pub(crate) fn rename(&self) -> Ordered<MutexGuard<'_, ()>> {
+        Ordered::new(Rank::Rename, || self.rename.lock())
     }
 
     /// Whether someone has an inode open. It stays so as long as its lock is held.
@@ -149,38 +146,4 @@ impl Drop for Exclusive<'_> {
         self.guard = None;
         self.place.leave();
     }
-}
-
-/// What a thread has, in debug builds.
-pub(super) mod order {
-    #[cfg(debug_assertions)]
-    mod checked {
-        use std::cell::Cell;
-
-        thread_local! {
-            static HANDLES: Cell<u32> = const { Cell::new(0) };
-        }
-
-        pub(crate) fn before_waiting() {
-            let handles = HANDLES.with(Cell::get);
-            assert_eq!(handles, 0, "a lock is waited for within a transaction");
-        }
-
-        pub(crate) fn entered() {
-            HANDLES.with(|handles| handles.set(handles.get() + 1));
-        }
-
-        pub(crate) fn left() {
-            HANDLES.with(|handles| handles.set(handles.get() - 1));
-        }
-    }
-
-    #[cfg(not(debug_assertions))]
-    mod checked {
-        pub(crate) fn before_waiting() {}
-        pub(crate) fn entered() {}
-        pub(crate) fn left() {}
-    }
-
-    pub(crate) use checked::{before_waiting, entered, left};
 }

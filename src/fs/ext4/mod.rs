@@ -29,6 +29,7 @@ mod mmp;
 mod mmp_hold;
 mod names;
 mod ops;
+mod order;
 mod orphan;
 mod path;
 mod raw;

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
-
 use super::alloc::Allocator;
 use super::disk::superblock::RawSuperblock;
 use super::jbd2::{self, Freed, LogWriter, Transactions};
@@ -18,6 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
+use crate::sync::Mutex;
 use crate::units::{FsBlock, InodeNo};
 
 /// `s_state`: cleanly unmounted; errors were detected.

@@ -25,6 +25,8 @@ const LAYERS: &[Layer] = &[
     Layer { name: "units", may: &[] },
     Layer { name: "error", may: &[Any("units")] },
     Layer { name: "events", may: &[Any("error"), Any("units")] },
+    // Whose locks: the model checker's or the real ones.
+    Layer { name: "sync", may: &[] },
     Layer { name: "sys", may: &[Any("error"), Any("units")] },
     Layer { name: "bio", may: &[Any("sys"), Any("error"), Any("units")] },
     Layer { name: "device", may: &[Any("bio"), Any("sys"), Any("error"), Any("units")] },
@@ -54,6 +56,7 @@ const LAYERS: &[Layer] = &[
                     "ticks",
                 ],
             ),
+            Any("sync"),
             Any("events"),
             Any("error"),
             Any("units"),

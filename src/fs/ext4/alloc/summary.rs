@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::{Allocator, bitmap};
 use crate::fs::ext4::group::Group;
+use crate::fs::ext4::order::{Ordered, Rank};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Groups that are passed over together where they have nothing.
 const CHUNK: u32 = 64;
@@ -63,8 +63,8 @@ impl GroupState {
     }
 
     /// Comes after a transaction's handle and before a block; nobody has two.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
-        self.locked.lock()
+    pub(super) fn lock(&self) -> Ordered<MutexGuard<'_, Locked>> {
+        Ordered::new(Rank::Group, || self.locked.lock())
     }
 }
 

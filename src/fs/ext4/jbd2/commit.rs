@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::blocks::Block;
 use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::order::{Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
@@ -39,6 +40,8 @@ impl Ext4 {
 
     /// Returns when a transaction is committed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<()> {
+        // It waits for handles.
+        before(Rank::Handle);
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
         writing.transactions.commit(tid, freeze, |_, work, frozen| {

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::dirty::Tid;
-use crate::fs::ext4::locks::order;
+use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::{FsBlock, InodeNo};
 
@@ -20,6 +20,8 @@ pub(crate) struct Handle<'a> {
     credits: u32,
     work: Work,
     frees_of: Option<InodeNo>,
+    /// `None` once it has left.
+    held: Option<Held>,
     /// Something was changed since the transaction was joined.
     changed: bool,
 }
@@ -38,7 +40,7 @@ impl Ext4 {
     ) -> Result<R> {
         let writing = self.writing()?;
         let credits = credits.min(writing.transactions.limit());
-        let tid = self.join(writing, credits)?;
+        let (tid, held) = self.join(writing, credits)?;
         let mut handle = Handle {
             fs: self,
             writing,
@@ -46,6 +48,7 @@ impl Ext4 {
             credits,
             work: Work::default(),
             frees_of: None,
+            held: Some(held),
             changed: false,
         };
         let result = work(&mut handle);
@@ -82,13 +85,11 @@ impl Ext4 {
     }
 
     /// Joins the running transaction, after a commit where there is no room.
-    fn join(&self, writing: &Writing, credits: u32) -> Result<Tid> {
+    fn join(&self, writing: &Writing, credits: u32) -> Result<(Tid, Held)> {
+        before(Rank::Handle);
         loop {
             match writing.transactions.join(credits)? {
-                Joined::In(tid) => {
-                    order::entered();
-                    return Ok(tid);
-                }
+                Joined::In(tid) => return Ok((tid, Held::new(Rank::Handle))),
                 Joined::Full(tid) => self.commit(tid)?,
             }
         }
@@ -151,17 +152,9 @@ impl Handle<'_> {
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
         let credits = credits.min(self.writing.transactions.limit());
-        let joined = self.fs.join(self.writing, credits);
-        match joined {
-            Ok(tid) => {
-                (self.tid, self.credits, self.changed) = (tid, credits, false);
-                Ok(())
-            }
-            Err(error) => {
-                self.tid = Tid(0);
-                Err(error)
-            }
-        }
+        let (tid, held) = self.fs.join(self.writing, credits)?;
+        (self.tid, self.credits, self.changed, self.held) = (tid, credits, false, Some(held));
+        Ok(())
     }
 
     /// How many more blocks it may change.
@@ -175,8 +168,7 @@ impl Handle<'_> {
     }
 
     fn leave(&mut self) {
-        if self.tid != Tid(0) {
-            order::left();
+        if self.held.take().is_some() {
             self.writing.transactions.leave(self.credits, std::mem::take(&mut self.work));
         }
     }

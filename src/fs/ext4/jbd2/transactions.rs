@@ -4,10 +4,9 @@
 //! newcomers, waits until who is in it has left, freezes what it changed, and lets the next one run while it writes. Who needs a commit
 //! and finds one under way waits for it: many callers of `fsync` share one.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::dirty::Tid;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::{FsBlock, InodeNo};
 
 /// What a transaction did, beside the versions of blocks.

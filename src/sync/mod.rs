@@ -1,0 +1,27 @@
+//! What the threads of the write side meet at: locks, conditions, counters, and the cache.
+//!
+//! In every build but one these are parking_lot's, the standard library's and quick_cache's. With `--cfg shuttle` they are
+//! [a model checker's](https://docs.rs/shuttle) of the same shape: `./x shuttle` runs the same code under schedules of its choice.
+
+#[cfg(shuttle)]
+mod modelled;
+
+#[cfg(shuttle)]
+pub(crate) use modelled::{Cache, Condvar, Mutex, MutexGuard, RwLock, atomic, gate, thread_local};
+
+#[cfg(not(shuttle))]
+pub(crate) use {
+    parking_lot::{Condvar, Mutex, MutexGuard, RwLock},
+    quick_cache::sync::Cache,
+    std::{sync::atomic, thread_local},
+};
+
+/// A lock of nothing, whose guards own it.
+#[cfg(not(shuttle))]
+pub(crate) mod gate {
+    use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
+
+    pub(crate) type Gate = RwLock<()>;
+    pub(crate) type Shared = ArcRwLockReadGuard<RawRwLock, ()>;
+    pub(crate) type Exclusive = ArcRwLockWriteGuard<RawRwLock, ()>;
+}

@@ -1,0 +1,144 @@
+//! The model checker's locks behind parking_lot's calls. A lock is never poisoned: a panic ends the schedule, and the test.
+
+mod cache;
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError};
+
+use shuttle::sync;
+
+pub(crate) use self::cache::Cache;
+pub(crate) use shuttle::sync::atomic;
+pub(crate) use shuttle::thread_local;
+
+fn locked<G>(result: LockResult<G>) -> G {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(sync::Mutex<T>);
+
+pub(crate) struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+    /// `None` only while the guard is lent, to a condition or for the time that it is unlocked.
+    held: Option<sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { mutex: self, held: Some(locked(self.0.lock())) }
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    pub(crate) fn unlocked<R>(guard: &mut Self, work: impl FnOnce() -> R) -> R {
+        guard.held = None;
+        let result = work();
+        guard.held = Some(locked(guard.mutex.0.lock()));
+        result
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("it is lent only by `&mut`")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect("it is lent only by `&mut`")
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(sync::Condvar);
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        guard.held = guard.held.take().map(|held| locked(self.0.wait(held)));
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RwLock<T>(sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub(crate) fn read(&self) -> sync::RwLockReadGuard<'_, T> {
+        locked(self.0.read())
+    }
+
+    pub(crate) fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
+        locked(self.0.write())
+    }
+}
+
+/// A lock of nothing, whose guards own it.
+pub(crate) mod gate {
+    use std::sync::Arc;
+
+    use super::{Condvar, Mutex};
+
+    #[derive(Default)]
+    pub(crate) struct Gate {
+        within: Mutex<Within>,
+        left: Condvar,
+    }
+
+    #[derive(Default)]
+    struct Within {
+        shared: u32,
+        exclusive: bool,
+    }
+
+    pub(crate) struct Shared(Arc<Gate>);
+    pub(crate) struct Exclusive(Arc<Gate>);
+
+    impl Gate {
+        pub(crate) fn read_arc(self: &Arc<Self>) -> Shared {
+            let mut within = self.within.lock();
+            while within.exclusive {
+                self.left.wait(&mut within);
+            }
+            within.shared += 1;
+            Shared(Arc::clone(self))
+        }
+
+        pub(crate) fn write_arc(self: &Arc<Self>) -> Exclusive {
+            let mut within = self.within.lock();
+            while within.exclusive || within.shared > 0 {
+                self.left.wait(&mut within);
+            }
+            within.exclusive = true;
+            Exclusive(Arc::clone(self))
+        }
+    }
+
+    impl Drop for Shared {
+        fn drop(&mut self) {
+            self.0.within.lock().shared -= 1;
+            self.0.left.notify_all();
+        }
+    }
+
+    impl Drop for Exclusive {
+        fn drop(&mut self) {
+            self.0.within.lock().exclusive = false;
+            self.0.left.notify_all();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A stand-in for quick_cache, whose own locks the model checker does not see. It promises no more than that: anything may be
+//! evicted at any time.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use shuttle::rand::{Rng, thread_rng};
+
+use super::{Condvar, Mutex};
+
+/// One look in so many finds that the value was evicted.
+const EVICTED: u32 = 4;
+
+pub(crate) struct Cache<K, V> {
+    entries: Mutex<HashMap<K, Entry<V>>>,
+    loaded: Condvar,
+}
+
+enum Entry<V> {
+    Resident(V),
+    Loading(Load<V>),
+}
+
+/// Somebody loads the value. Who waits for that gets it, whatever became of the entry meanwhile.
+type Load<V> = Arc<Mutex<Loaded<V>>>;
+
+enum Loaded<V> {
+    Not,
+    Failed,
+    Value(V),
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
+    pub(crate) fn new(_capacity: usize) -> Self {
+        Self { entries: Mutex::default(), loaded: Condvar::new() }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.entries.lock().clear();
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        let mut entries = self.entries.lock();
+        evict(&mut entries, key);
+        match entries.get(key) {
+            Some(Entry::Resident(value)) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// Who loads at the same time will not be kept.
+    pub(crate) fn insert(&self, key: K, value: V) {
+        self.entries.lock().insert(key, Entry::Resident(value));
+    }
+
+    /// The same.
+    pub(crate) fn remove(&self, key: &K) {
+        self.entries.lock().remove(key);
+    }
+
+    pub(crate) fn get_or_insert_with<E>(
+        &self,
+        key: &K,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<V, E> {
+        let mut entries = self.entries.lock();
+        evict(&mut entries, key);
+        loop {
+            let other = match entries.get(key) {
+                Some(Entry::Resident(value)) => return Ok(value.clone()),
+                Some(Entry::Loading(other)) => Arc::clone(other),
+                None => break,
+            };
+            loop {
+                match &*other.lock() {
+                    Loaded::Value(value) => return Ok(value.clone()),
+                    Loaded::Failed => break,
+                    Loaded::Not => {}
+                }
+                self.loaded.wait(&mut entries);
+            }
+        }
+        let own = Arc::new(Mutex::new(Loaded::Not));
+        entries.insert(key.clone(), Entry::Loading(Arc::clone(&own)));
+        drop(entries);
+
+        let result = load();
+        let mut entries = self.entries.lock();
+        let kept =
+            matches!(entries.get(key), Some(Entry::Loading(load)) if Arc::ptr_eq(load, &own));
+        match &result {
+            Ok(value) => {
+                *own.lock() = Loaded::Value(value.clone());
+                if kept {
+                    entries.insert(key.clone(), Entry::Resident(value.clone()));
+                }
+            }
+            Err(_) => {
+                *own.lock() = Loaded::Failed;
+                if kept {
+                    entries.remove(key);
+                }
+            }
+        }
+        self.loaded.notify_all();
+        result
+    }
+}
+
+fn evict<K: Hash + Eq, V>(entries: &mut HashMap<K, Entry<V>>, key: &K) {
+    let resident = matches!(entries.get(key), Some(Entry::Resident(_)));
+    if resident && thread_rng().gen_ratio(1, EVICTED) {
+        entries.remove(key);
+    }
+}
