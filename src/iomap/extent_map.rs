@@ -40,6 +40,18 @@ impl Extent {
         FileBlock(self.first.0 + u64::from(self.len))
     }
 
+    /// The part of it that lies within a range of the file's blocks.
+    pub(crate) fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
+        let first = self.first.max(range.start);
+        let end = self.end().min(range.end);
+        (first < end).then(|| Self {
+            first,
+            start: FsBlock(self.start.0 + (first.0 - self.first.0)),
+            len: (end.0 - first.0) as u32,
+            state: self.state,
+        })
+    }
+
     fn precedes(&self, next: &Self) -> bool {
         let adjoining =
             self.end() == next.first && self.start.0 + u64::from(self.len) == next.start.0;

@@ -1,5 +1,7 @@
 //! The map of an ext4 file, as the direct-I/O core sees it.
 
+use std::ops::Range;
+
 use super::blocks::Relocated;
 use super::inode::{Inode, InodeFlags};
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -37,8 +39,7 @@ impl Inode {
             }
         }
         if end <= block {
-            let place = Place::new("extent header").inode(self.number);
-            return Err(place.corrupt(format!("the map does not advance behind block {block}")));
+            return Err(self.does_not_advance(block));
         }
         Ok(end)
     }
@@ -50,6 +51,25 @@ impl Inode {
         } else {
             self.indirect_leaf(block, into)
         }
+    }
+
+    /// What the map itself has in a range.
+    pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
+        let (mut extents, mut next) = (Vec::new(), range.start);
+        while next < range.end {
+            let end = self.home_leaf(next, &mut extents)?;
+            if end <= next {
+                return Err(self.does_not_advance(next));
+            }
+            next = end;
+        }
+        Ok(extents.iter().filter_map(|extent| extent.within(&range)).collect())
+    }
+
+    #[cold]
+    fn does_not_advance(&self, block: FileBlock) -> Error {
+        let place = Place::new("extent header").inode(self.number);
+        place.corrupt(format!("the map does not advance behind block {block}"))
     }
 
     /// The own place of a block of this file, whether its content stands there or not: some checksums cover the number.

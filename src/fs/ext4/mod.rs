@@ -82,11 +82,14 @@ impl Ext4 {
     /// protection says that another node has it: that may take some seconds to find out. The device's errors are told to
     /// `events` too.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
-        let (at, len) = Superblock::RANGE;
-        let mut bytes = vec![0; len];
-        device.read_exact_at(&mut bytes, at)?;
-        let superblock = Superblock::parse(&bytes, device.size())?;
+        let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock)?;
+        Self::open_held(device, events)
+    }
+
+    /// The same for who has its multiple mount protection, or needs none.
+    fn open_held(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
+        let superblock = Self::read_superblock(&*device)?;
         let as_found = Arc::new(Self::assemble(Arc::clone(&device), superblock, events));
         let (journal, overlay, fast_commits) = jbd2::recover(&as_found)?;
         let superblock = as_found.recovered_superblock(&overlay)?;
@@ -95,6 +98,13 @@ impl Ext4 {
         fs.fast_commits = fast_commits;
         fs.journal = journal;
         Ok(Arc::new(fs))
+    }
+
+    fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+        let (at, len) = Superblock::RANGE;
+        let mut bytes = vec![0; len];
+        device.read_exact_at(&mut bytes, at)?;
+        Superblock::parse(&bytes, device.size())
     }
 
     fn assemble(device: Arc<dyn Device>, superblock: Superblock, events: &Arc<Events>) -> Self {

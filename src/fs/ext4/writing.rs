@@ -68,6 +68,22 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
+    /// Without a log; a transaction changes at most `limit` blocks.
+    fn new(fs: &Ext4, limit: u32, clock: Clock) -> Result<Self> {
+        Ok(Self {
+            transactions: Transactions::new(limit),
+            log: Mutex::new(None),
+            alloc: Allocator::load(fs)?,
+            locks: Locks::default(),
+            clock,
+            withheld: Mutex::default(),
+            orphans: Mutex::default(),
+            generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
+            mmp: Mutex::new(None),
+            closed: AtomicBool::new(false),
+        })
+    }
+
     /// The generation of a new inode: file handles of one that had its number before are not valid for it.
     pub(crate) fn generation(&self) -> u32 {
         // Any odd step visits all numbers; this one spreads them.
@@ -108,12 +124,19 @@ impl Ext4 {
         if !device.is_writable() {
             return Err(Error::read_only("the device was opened read-only"));
         }
-        let found = Self::open(Arc::clone(&device), events)?;
+        let mut found = Self::open(Arc::clone(&device), events)?;
         found.refuse_writing()?;
         let mmp = MmpHold::take(&device, &found.superblock)?;
+        let journal = found.journal.clone();
+        if !found.fast_commits.is_empty() {
+            let fs = Self::for_one_transaction(&found, &device, events, clock)?;
+            fs.recover_fast_commits(&found)?;
+            // What they changed stands at its place.
+            found = Self::open_held(Arc::clone(&device), events)?;
+        }
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
-        fs.journal = found.journal.clone();
+        fs.journal = journal;
         drop(found);
         // First: e2fsck asks what to do with a log of a volume that does not say that it has one.
         fs.mark_open(log.is_some(), clock)?;
@@ -121,21 +144,27 @@ impl Ext4 {
             log.open(&fs.blocks)?;
         }
         let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
-        fs.writing = Some(Writing {
-            transactions: Transactions::new(limit),
-            log: Mutex::new(log),
-            alloc: Allocator::load(&fs)?,
-            locks: Locks::default(),
-            clock,
-            withheld: Mutex::default(),
-            orphans: Mutex::default(),
-            generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
-            mmp: Mutex::new(mmp),
-            closed: AtomicBool::new(false),
-        });
+        let mut writing = Writing::new(&fs, limit, clock)?;
+        (writing.log, writing.mmp) = (Mutex::new(log), Mutex::new(mmp));
+        fs.writing = Some(writing);
         let fs = Arc::new(fs);
         fs.end_orphans()?;
         Ok(fs)
+    }
+
+    /// What was found, for changes that are all one transaction, however many: nothing is written before
+    /// [`commit_to`](Self::commit_to), and nothing is said on the device when it is dropped.
+    fn for_one_transaction(
+        found: &Self,
+        device: &Arc<dyn Device>,
+        events: &Arc<Events>,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
+        let mut writing = Writing::new(&fs, u32::MAX, clock)?;
+        writing.closed = AtomicBool::new(true);
+        fs.writing = Some(writing);
+        Ok(Arc::new(fs))
     }
 
     /// Whether it was opened for writing.

@@ -134,6 +134,41 @@ impl Ext4 {
         Ok(Some(run))
     }
 
+    /// These blocks and no others, which a recovery says are in use. Without bigalloc. Changes two blocks for each group.
+    ///
+    /// # Errors
+    /// `Corrupt` for blocks that are in use already.
+    pub(crate) fn claim_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        start: FsBlock,
+        count: u64,
+    ) -> Result<()> {
+        let (sb, allocator) = (&self.superblock, self.allocator()?);
+        if start.0 < u64::from(sb.first_data_block) || !self.blocks.contain(start, count) {
+            let all = sb.blocks_count;
+            let what = format!("{count} blocks from {start} of {all} are claimed");
+            return Err(BLOCK_BITMAP.corrupt(what));
+        }
+        for (number, range) in sb.cluster_ranges(start, count) {
+            let locked = &mut *allocator.group(number).lock();
+            let group = self.group(number)?;
+            let content = self.block_bitmap(number, &group, locked)?;
+            let used = Bits::new(&content, locked.kept_back()).next_set(range.start, range.end);
+            if used < range.end {
+                let block = sb.cluster_start(number, used);
+                let place = BLOCK_BITMAP.block(group.block_bitmap);
+                return Err(place.corrupt(format!("block {block} is claimed and is in use")));
+            }
+            drop(content);
+            self.mark_clusters(handle, number, &group, locked, range.clone(), true)?;
+            allocator.take_clusters(number, locked, &range);
+            let count = u64::from(range.end - range.start);
+            allocator.free_clusters.fetch_sub(count, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Frees blocks: with bigalloc whole clusters, each once, when nothing in it is in use any more. They are not to be had again before
     /// the transaction has committed. Changes two blocks for each group.
     ///

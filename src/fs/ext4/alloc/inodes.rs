@@ -65,7 +65,67 @@ impl Ext4 {
             let place = INODE_BITMAP.block(group.inode_bitmap);
             return Err(place.corrupt("it has no free inode, the descriptor counts some"));
         }
-        self.zero_table(handle, &group, bit)?;
+        self.take_inode(handle, number, &group, bit, directory)?;
+        locked.first_inode = bit + 1;
+        let index = u64::from(number) * u64::from(sb.inodes_per_group) + u64::from(bit);
+        Ok(Some(InodeNo(index + 1)))
+    }
+
+    /// This inode and no other, which a recovery says is in use.
+    ///
+    /// # Errors
+    /// `Corrupt` for one that is in use or reserved; nothing has been changed then.
+    pub(crate) fn claim_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: InodeNo,
+        directory: bool,
+    ) -> Result<()> {
+        let (number, bit) = self.place_of_bit(inode)?;
+        let locked = &mut *self.allocator()?.group(number).lock();
+        let group = self.group(number)?;
+        let content = self.inode_bitmap(&group, locked)?;
+        if Bits::new(&content, None).is_set(bit..bit + 1) {
+            let place = INODE_BITMAP.block(group.inode_bitmap).inode(inode);
+            return Err(place.corrupt("it is in use already"));
+        }
+        drop(content);
+        self.take_inode(handle, number, &group, bit, directory)
+    }
+
+    /// Whether the bitmap says so.
+    ///
+    /// # Errors
+    /// `Corrupt` for a number that is none or reserved.
+    pub(crate) fn is_inode_in_use(&self, inode: InodeNo) -> Result<bool> {
+        let (number, bit) = self.place_of_bit(inode)?;
+        let locked = &mut *self.allocator()?.group(number).lock();
+        let content = self.inode_bitmap(&self.group(number)?, locked)?;
+        Ok(Bits::new(&content, None).is_set(bit..bit + 1))
+    }
+
+    /// The group and the bit of an inode that is not reserved.
+    fn place_of_bit(&self, inode: InodeNo) -> Result<(u32, u32)> {
+        let sb = &self.superblock;
+        let numbers = u64::from(sb.first_inode)..=u64::from(sb.inodes_count);
+        if !numbers.contains(&inode.0) {
+            return Err(INODE_BITMAP.inode(inode).corrupt("it is none that comes and goes"));
+        }
+        let bit = ((inode.0 - 1) % u64::from(sb.inodes_per_group)) as u32;
+        Ok((sb.group_of(inode), bit))
+    }
+
+    /// Takes a free inode of a group, whose lock is held.
+    fn take_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        number: u32,
+        group: &Group,
+        bit: u32,
+        directory: bool,
+    ) -> Result<()> {
+        let sb = &self.superblock;
+        self.zero_table(handle, group, bit)?;
         let change = Change {
             bit,
             in_use: true,
@@ -73,11 +133,9 @@ impl Ext4 {
             directories: group.directories + u32::from(directory),
             unused_inodes: group.unused_inodes.min(sb.inodes_per_group - bit - 1),
         };
-        self.mark_inode(handle, number, &group, &change)?;
-        locked.first_inode = bit + 1;
-        allocator.take_inode(number, directory);
-        let index = u64::from(number) * u64::from(sb.inodes_per_group) + u64::from(bit);
-        Ok(Some(InodeNo(index + 1)))
+        self.mark_inode(handle, number, group, &change)?;
+        self.allocator()?.take_inode(number, directory);
+        Ok(())
     }
 
     /// Zeroes the blocks of the table that come into use with an inode. What the device holds there may never have been written.
@@ -101,13 +159,8 @@ impl Ext4 {
         inode: InodeNo,
         directory: bool,
     ) -> Result<()> {
-        let (sb, allocator) = (&self.superblock, self.allocator()?);
-        let numbers = u64::from(sb.first_inode)..=u64::from(sb.inodes_count);
-        if !numbers.contains(&inode.0) {
-            return Err(INODE_BITMAP.inode(inode).corrupt("it is freed and cannot be"));
-        }
-        let number = sb.group_of(inode);
-        let bit = ((inode.0 - 1) % u64::from(sb.inodes_per_group)) as u32;
+        let allocator = self.allocator()?;
+        let (number, bit) = self.place_of_bit(inode)?;
         let locked = &mut *allocator.group(number).lock();
         let group = self.group(number)?;
         let content = self.inode_bitmap(&group, locked)?;

@@ -1,5 +1,6 @@
 //! Commits, checkpoints, and the end of both.
 
+use super::LogWriter;
 use super::transactions::Work;
 use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
@@ -51,6 +52,18 @@ impl Ext4 {
                 Err(error) => self.record_abort(writing, error),
             }
             written
+        })
+    }
+
+    /// Commits to this log what was done since the opening, which is all one transaction; the volume has no log of its own.
+    ///
+    /// # Errors
+    /// `Corrupt` for a transaction that does not fit into the log: nothing has been written then. `ReadOnly`, `Io`.
+    pub(crate) fn commit_to(&self, log: &mut LogWriter) -> Result<()> {
+        let writing = self.writing()?;
+        let freeze = |tid, work: &Work| self.freeze(tid, work);
+        writing.transactions.commit(Tid(1), freeze, |_, work, frozen| {
+            log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now())
         })
     }
 

@@ -47,19 +47,19 @@ pub(crate) struct FastCommits {
 #[derive(Default)]
 pub(crate) struct InodeEdit {
     /// The inode as recorded last, without what follows the fixed fields.
-    pub(super) bytes: Option<Box<[u8]>>,
+    pub(crate) bytes: Option<Box<[u8]>>,
     /// It was made by a fast commit: what its place in the inode table maps belonged to another file.
-    pub(super) created: bool,
+    pub(crate) created: bool,
     /// In the order of the records while they are read, then in the order of the file and disjoint.
-    ranges: Vec<RangeEdit>,
+    pub(crate) ranges: Vec<RangeEdit>,
     /// How many edits stood before `bytes` was recorded.
     ranges_before: usize,
 }
 
 /// Blocks of a file that lie elsewhere from now on, or nowhere.
-struct RangeEdit {
-    blocks: Range<u64>,
-    start: Option<(FsBlock, ExtentState)>,
+pub(crate) struct RangeEdit {
+    pub(crate) blocks: Range<u64>,
+    pub(crate) start: Option<(FsBlock, ExtentState)>,
 }
 
 /// What fast commits change of a directory's entries.
@@ -147,6 +147,20 @@ impl FastCommits {
             }
         }
         Ok(commits)
+    }
+
+    /// All inodes that change, or whose maps do.
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = (InodeNo, &InodeEdit)> {
+        self.inodes.iter().map(|(number, edit)| (*number, edit))
+    }
+
+    /// All directories whose entries change.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = (InodeNo, &DirEdit)> {
+        self.directories.iter().map(|(number, edit)| (*number, edit))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.directories.is_empty()
     }
 
     /// What changes of this inode and its map.
@@ -247,10 +261,13 @@ impl InodeEdit {
     /// The inode, from the bytes that its place in the inode table holds.
     ///
     /// What follows the recorded bytes (extended attributes) stays. The root of the map stays too, since the records' ranges
-    /// are applied to it; of a new file it is empty. Inline data and short link targets are replaced.
+    /// are applied to it; a new file has neither. Inline data and short link targets are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };
+        if self.created {
+            inode.fill(0);
+        }
         let len = bytes.len().min(inode.len());
         let map = offset_of!(RawInode, i_block)..offset_of!(RawInode, i_generation);
         let flags = U32::read_from_prefix(&bytes[offset_of!(RawInode, i_flags)..]);
@@ -259,7 +276,7 @@ impl InodeEdit {
         inode[..len].copy_from_slice(&bytes[..len]);
         if flags.contains(InodeFlags::EXTENTS) {
             let magic = kept.starts_with(&extent::MAGIC.to_le_bytes());
-            let root = if magic && !self.created { kept } else { extent::empty_root() };
+            let root = if magic { kept } else { extent::empty_root() };
             inode[map].copy_from_slice(&root);
         }
         inode
@@ -273,7 +290,7 @@ impl InodeEdit {
         // Adds what the extents have between two edits. Each extent is passed once.
         let mut keep = |between: Range<u64>, edited: &mut Vec<Extent>| {
             while let Some(extent) = extents.get(at).filter(|next| next.first.0 < between.end) {
-                edited.extend(part(*extent, &between));
+                edited.extend(extent.within(&(FileBlock(between.start)..FileBlock(between.end))));
                 if extent.end().0 > between.end {
                     break;
                 }
@@ -296,18 +313,6 @@ impl InodeEdit {
         keep(next..window.end, &mut edited);
         edited
     }
-}
-
-/// The part of an extent that lies within a range of the file's blocks.
-fn part(extent: Extent, window: &Range<u64>) -> Option<Extent> {
-    let first = extent.first.0.max(window.start);
-    let end = extent.end().0.min(window.end);
-    (first < end).then(|| Extent {
-        first: FileBlock(first),
-        start: FsBlock(extent.start.0 + (first - extent.first.0)),
-        len: (end - first) as u32,
-        state: extent.state,
-    })
 }
 
 impl Record {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 pub(crate) use handle::Handle;
 pub(super) use log_writer::LogWriter;
-pub(super) use restore::restore;
+pub(super) use restore::{restore, restore_log};
 pub use superblock::JournalFeatures;
 pub(super) use superblock::seal_journal_superblock;
 pub use timer::CommitTimer;

@@ -31,29 +31,50 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
             return Err(Error::read_only(format!("the journal cannot be written: {why}")));
         }
         JournalState::Clean => {}
-        JournalState::Recovered(recovery) if recovery.fast_commits > 0 => {
-            return Err(Error::read_only(
-                "the journal holds fast commits (fast_commit), which only Linux or e2fsck can recover to the device",
-            ));
-        }
         JournalState::Recovered(_) => write_overlay(fs)?,
     }
     let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
     let log = Log::open(fs, number)?;
-    let next = next_sequence(fs, &log)?;
-    let first = log.block(0)?;
-    let raw = with_features(fs, fs.blocks.read_device(first)?)?;
-    fs.blocks.write_device(first, &[IoSlice::new(&raw)], true)?;
-    let blocks = u64::from(log.superblock.blocks);
-    let log = log.with(JournalSuperblock::parse(&raw, first, fs.superblock.block_size, blocks)?);
+    // The number of a transaction that was not committed must not come again.
+    let next = match log.superblock.start {
+        Some(start) => walked_sequence(fs, &log, start)?.wrapping_add(1),
+        None => log.superblock.sequence,
+    };
+    let (log, raw) = emptied(fs, log)?;
+    fs.blocks.write_device(log.block(0)?, &[IoSlice::new(&raw)], true)?;
     LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
 }
 
-/// The number of the first transaction to come: that of one that was not committed must not come again.
-fn next_sequence(fs: &Ext4, log: &Log) -> Result<u32> {
-    let Some(start) = log.superblock.start else { return Ok(log.superblock.sequence) };
+/// The same for a journal with fast commits, which stay valid: its log is empty when this returns, and its next transaction has the number
+/// of the one that they belong to. A journal whose superblock says that nothing is to be recovered would have none, so the superblock goes
+/// from the old log to the new one at once.
+pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
+    write_overlay(fs)?;
+    let number = fs.superblock.journal_inode.ok_or_else(|| Error::read_only("no journal"))?;
+    let log = Log::open(fs, number)?;
+    let next = match log.superblock.start {
+        Some(start) => walked_sequence(fs, &log, start)?,
+        None => return Err(PLACE.field("s_start").corrupt("the log has no start any more")),
+    };
+    let (log, raw) = emptied(fs, log)?;
+    let mut writer = LogWriter::new(&log, raw, fs.superblock.block_size, next)?;
+    writer.open(&fs.blocks)?;
+    Ok(writer)
+}
+
+/// The number of the transaction that would have come next.
+fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
-    Ok(recover::walk(log, start, device_blocks)?.next_sequence.wrapping_add(1))
+    Ok(recover::walk(log, start, device_blocks)?.next_sequence)
+}
+
+/// The journal as it is with nothing in its log, and its first block then.
+fn emptied(fs: &Arc<Ext4>, log: Log) -> Result<(Log, Block)> {
+    let first = log.block(0)?;
+    let raw = with_features(fs, fs.blocks.read_device(first)?)?;
+    let blocks = u64::from(log.superblock.blocks);
+    let superblock = JournalSuperblock::parse(&raw, first, fs.superblock.block_size, blocks)?;
+    Ok((log.with(superblock), raw))
 }
 
 fn write_overlay(fs: &Ext4) -> Result<()> {

@@ -8,6 +8,7 @@ mod content;
 mod create;
 mod evict;
 mod fallocate;
+mod fast_commits;
 mod orphans;
 mod rename;
 mod size;

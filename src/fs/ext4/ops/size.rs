@@ -88,7 +88,7 @@ impl Ext4 {
         self.finish_truncation(&self.inode_or_orphan(number)?)
     }
 
-    /// Sets size and times; the superblock says so where a volume gets its first large file.
+    /// Sets size and times.
     pub(super) fn set_size(
         &self,
         handle: &mut Handle<'_>,
@@ -100,6 +100,11 @@ impl Ext4 {
             inode.set_size(size)?;
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })
         })?;
+        self.note_large_size(handle, size)
+    }
+
+    /// The superblock says so where a volume gets its first large file.
+    pub(super) fn note_large_size(&self, handle: &mut Handle<'_>, size: u64) -> Result<()> {
         if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
             return Ok(());
         }

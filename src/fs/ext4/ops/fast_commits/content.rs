@@ -1,0 +1,159 @@
+//! What is recorded of inodes and of their maps, brought to the device.
+
+use std::ops::Range;
+
+use zerocopy::FromBytes;
+
+use super::PLACE;
+use super::names::Touched;
+use crate::error::{Error, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::disk::extent;
+use crate::fs::ext4::disk::inode::RawInode;
+use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::jbd2::fast_commit::RangeEdit;
+use crate::fs::ext4::{Ext4, Incompat, Inode, InodeFlags};
+use crate::iomap::Extent;
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+/// What makes a map on the device the one that is recorded.
+#[derive(Default)]
+pub(super) struct MapEdit {
+    /// What lies elsewhere or nowhere.
+    unmapped: Vec<Range<FileBlock>>,
+    /// What lies where the device has something else or nothing.
+    mapped: Vec<Extent>,
+    /// What lies where the device has it, in this state and no longer in the other.
+    restated: Vec<Extent>,
+}
+
+impl MapEdit {
+    /// Of an inode that is in use in the end. Directories get blocks of their own.
+    pub(super) fn of(inode: &Touched<'_>) -> Result<Self> {
+        let mut map = Self::default();
+        let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
+        let before = inode.before.as_ref().filter(|before| !inode.is_new() && before.has_map());
+        if before.is_some() && !after.has_map() {
+            let what = "its content moves from blocks into the inode";
+            return Err(PLACE.inode(after.number()).corrupt(what));
+        }
+        if after.file_type() == FileType::Directory || !after.has_map() {
+            return Ok(map);
+        }
+        if !after.flags().contains(InodeFlags::EXTENTS) {
+            return Err(Error::read_only("fast commits of a file without extents"));
+        }
+        for range in &edit.ranges {
+            map.add(before, range)?;
+        }
+        Ok(map)
+    }
+
+    fn add(&mut self, before: Option<&Inode>, edit: &RangeEdit) -> Result<()> {
+        let window = FileBlock(edit.blocks.start)..FileBlock(edit.blocks.end);
+        let old = before.map(|before| before.home_extents(window.clone())).transpose()?;
+        let old = old.unwrap_or_default();
+        let Some((start, state)) = edit.start else {
+            if !old.is_empty() {
+                self.unmapped.push(window);
+            }
+            return Ok(());
+        };
+        let part = |blocks: Range<FileBlock>| Extent {
+            first: blocks.start,
+            start: FsBlock(start.0 + (blocks.start.0 - window.start.0)),
+            len: (blocks.end.0 - blocks.start.0) as u32,
+            state,
+        };
+        let mut next = window.start;
+        for old in old {
+            let same = part(old.first..old.end());
+            if same.start != old.start {
+                continue;
+            }
+            if next < old.first {
+                self.replace(part(next..old.first));
+            }
+            if state != old.state {
+                self.restated.push(same);
+            }
+            next = old.end();
+        }
+        if next < window.end {
+            self.replace(part(next..window.end));
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, extent: Extent) {
+        self.unmapped.push(extent.first..extent.end());
+        self.mapped.push(extent);
+    }
+
+    /// Marks the blocks that are new to the file in use.
+    pub(super) fn claim(&self, fs: &Ext4, handle: &mut Handle<'_>) -> Result<()> {
+        let mut extents = self.mapped.iter();
+        extents.try_for_each(|new| fs.claim_blocks(handle, new.start, u64::from(new.len)))
+    }
+
+    pub(super) fn apply(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        let fs = &inode.fs;
+        for range in &self.unmapped {
+            fs.unmap_range(handle, inode, range.clone())?;
+        }
+        for extent in &self.mapped {
+            fs.map_extent(handle, inode, *extent)?;
+        }
+        for extent in &self.restated {
+            fs.set_range_state(handle, inode, extent.first..extent.end(), extent.state)?;
+        }
+        Ok(())
+    }
+}
+
+impl Ext4 {
+    /// Writes an inode as it is recorded. What belongs to its map and to its attributes stays as the device has it, and so does what
+    /// tells of a directory's blocks; a new inode has neither.
+    pub(super) fn write_recorded(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        inode: &Touched<'_>,
+    ) -> Result<()> {
+        let Some(edit) = inode.edit.filter(|edit| edit.bytes.is_some()) else { return Ok(()) };
+        let extents = self.superblock.incompat.contains(Incompat::EXTENTS);
+        self.update_inode(handle, number, |table| {
+            let mut old = table.bytes().to_vec();
+            if inode.is_new() {
+                old.fill(0);
+            }
+            table.bytes().copy_from_slice(&edit.inode(&old));
+            let Ok((old, _)) = RawInode::ref_from_prefix(&old) else {
+                return Err(PLACE.inode(number).corrupt("it is cut short"));
+            };
+            let new = table.fields()?;
+            new.i_blocks_lo = old.i_blocks_lo;
+            new.i_blocks_high = old.i_blocks_high;
+            new.i_file_acl_lo = old.i_file_acl_lo;
+            new.i_file_acl_high = old.i_file_acl_high;
+            new.i_dtime = old.i_dtime;
+            let flags_before = InodeFlags::from_bits_retain(old.i_flags.get());
+            let mut flags = InodeFlags::from_bits_retain(new.i_flags.get());
+            // It tells in what unit `i_blocks` is.
+            flags.set(InodeFlags::HUGE_FILE, flags_before.contains(InodeFlags::HUGE_FILE));
+            let directory = inode.after.as_ref().map(Inode::file_type) == Some(FileType::Directory);
+            if directory {
+                (new.i_size_lo, new.i_size_high) = (old.i_size_lo, old.i_size_high);
+                new.i_block = old.i_block;
+                let form = InodeFlags::INDEX | InodeFlags::INLINE_DATA | InodeFlags::EXTENTS;
+                flags = (flags - form) | (flags_before & form);
+                if inode.is_new() && extents {
+                    flags |= InodeFlags::EXTENTS;
+                    new.i_block.copy_from_slice(&extent::empty_root());
+                }
+            }
+            new.i_flags.set(flags.bits());
+            Ok(())
+        })
+    }
+}

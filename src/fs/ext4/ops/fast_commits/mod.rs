@@ -1,0 +1,169 @@
+//! Fast commits recovered to the device.
+//!
+//! A reader sees what they change as edits of inodes, maps and directories. Here the same edits are made where they belong, by the
+//! functions that every operation uses, in one transaction.
+//!
+//! No crash loses them or leaves them half done:
+//!
+//! - What the log holds goes to its places first. Whoever recovers it once more writes the same.
+//! - Fast commits count if they name the transaction that would come next. So the log is emptied by one write of its superblock, which
+//!   gives the next transaction their number: they stay valid, and what stands at its place is what they were made for.
+//! - All that they change is changed in memory and then committed as that one transaction. Before its commit block is there, nothing has
+//!   happened, and they are found again, on the same volume. With the commit block the next transaction has another number: they are
+//!   stale, and the log holds what they said. The block is written when the rest is durable, as for every transaction.
+//!
+//! That one transaction has room for it: Linux keeps what it fast-commits in its running transaction too, and gives that a quarter of the
+//! log. Here it may take all of it, since the log is empty. If it is too little even so, nothing is written.
+//!
+//! Which blocks and inodes a file has is recorded, and they are claimed before anything else is allocated. What is not recorded is made anew:
+//! the blocks of directories and the nodes of maps; the counts of names, which follow from the names themselves; what inodes
+//! that came and went in between had, which never was in use on the device. An inode whose last name went becomes an orphan, and the opening
+//! goes on with those.
+
+mod content;
+mod names;
+
+use std::sync::Arc;
+
+use self::content::MapEdit;
+use self::names::{Plan, Touched};
+use super::MAX_LINKS;
+use crate::error::{Context, Error, Place, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::jbd2::{self, Handle};
+use crate::fs::ext4::{Ext4, RoCompat};
+use crate::units::InodeNo;
+
+const PLACE: Place = Place::new("fast commit");
+/// More blocks than a log has: what is one transaction never goes on in a second one.
+const CREDITS: u32 = 1 << 30;
+
+impl Ext4 {
+    /// Makes the fast commits that were found part of the volume, durably. This is the volume for that one transaction.
+    ///
+    /// # Errors
+    /// `ReadOnly` for what only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume, or do not fit
+    /// into the log; `Io`. They are as valid then as before.
+    pub(in crate::fs::ext4) fn recover_fast_commits(
+        self: &Arc<Self>,
+        found: &Arc<Self>,
+    ) -> Result<()> {
+        if self.superblock.cluster_blocks > 1 {
+            return Err(Error::read_only("fast commits on a volume with bigalloc"));
+        }
+        let mut log = jbd2::restore_log(found)?;
+        self.apply_fast_commits(found).context(|| "recovery of fast commits")?;
+        self.commit_to(&mut log)?;
+        log.close(&self.blocks)
+    }
+
+    fn apply_fast_commits(self: &Arc<Self>, found: &Arc<Self>) -> Result<()> {
+        let plan = Plan::of(self, found)?;
+        let maps: Result<Vec<_>> =
+            plan.survivors().map(|(number, inode)| Ok((number, MapEdit::of(inode)?))).collect();
+        let maps = maps?;
+        self.adopt_orphans()?;
+        self.transact(CREDITS, |handle| {
+            maps.iter().try_for_each(|(_, map)| map.claim(self, handle))?;
+            for (number, inode) in plan.survivors() {
+                self.settle_inode(handle, number, inode)?;
+            }
+            for (number, map) in &maps {
+                map.apply(handle, &self.inode_or_orphan(*number)?)?;
+            }
+            self.settle_names(handle, &plan)?;
+            for (number, inode) in &plan.inodes {
+                self.settle_links(handle, *number, inode)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes an inode what was recorded, but for its map and its number of names.
+    fn settle_inode(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        inode: &Touched<'_>,
+    ) -> Result<()> {
+        if let Some(before) = &inode.before {
+            if before.stat().links == 0 || inode.is_new() {
+                self.remove_orphan(handle, number)?;
+            }
+            if inode.is_new() {
+                let directory = before.file_type() == FileType::Directory;
+                self.release_content(handle, before)?;
+                self.end_inode(handle, number, directory)?;
+            }
+        }
+        let Some(after) = &inode.after else { return Ok(()) };
+        if inode.is_new() {
+            let directory = after.file_type() == FileType::Directory;
+            self.claim_inode(handle, number, directory)?;
+        }
+        self.note_large_size(handle, after.size())?;
+        self.write_recorded(handle, number, inode)
+    }
+
+    /// First what goes: a name may come back for another inode.
+    fn settle_names(self: &Arc<Self>, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
+        for change in plan.changes.iter().filter(|change| change.old.is_some()) {
+            let dir = self.inode_or_orphan(change.dir)?;
+            self.remove_entry(handle, &dir, change.name)?;
+        }
+        let new_directories = plan.survivors().filter(|(_, inode)| inode.is_new());
+        for (number, inode) in new_directories {
+            if let Some(parent) = inode.parent {
+                self.init_directory(handle, number, parent)?;
+            }
+        }
+        for change in &plan.changes {
+            let Some((target, inode)) = plan.target(change) else { continue };
+            let dir = self.inode_or_orphan(change.dir)?;
+            self.add_entry(handle, &dir, change.name, target, inode.file_type())?;
+        }
+        Ok(())
+    }
+
+    /// Gives an inode its number of names; without any it is an orphan.
+    fn settle_links(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        number: InodeNo,
+        inode: &Touched<'_>,
+    ) -> Result<()> {
+        let before = inode.before.as_ref().map_or(0, |before| before.stat().links);
+        let links = match &inode.after {
+            Some(after) if after.file_type() == FileType::Directory => {
+                self.directory_links(number, inode)?
+            }
+            Some(_) => inode.names as u16,
+            None if before == 0 => return Ok(()),
+            None => {
+                let gone = self.inode_or_orphan(number)?;
+                if gone.file_type() == FileType::Directory && !self.is_empty_directory(&gone)? {
+                    return Err(PLACE.inode(number).corrupt("a directory goes that has entries"));
+                }
+                0
+            }
+        };
+        self.update_inode(handle, number, |inode| inode.set_links(links))?;
+        let listed = || Ok(self.writing()?.orphans.lock().contains(&number));
+        if links == 0 && !listed()? { self.add_orphan(handle, number) } else { Ok(()) }
+    }
+
+    /// What a directory counts: two, and its subdirectories; 1 for more than can be counted.
+    fn directory_links(&self, number: InodeNo, inode: &Touched<'_>) -> Result<u16> {
+        let before = inode.before.as_ref().filter(|_| !inode.is_new());
+        let before = before.map_or(2, |before| before.stat().links);
+        let uncounted = self.superblock.ro_compat.contains(RoCompat::DIR_NLINK);
+        if uncounted && before == 1 {
+            return Ok(1);
+        }
+        match u32::try_from(i64::from(before) + inode.subdirectories) {
+            Ok(links @ 2..MAX_LINKS) => Ok(links as u16),
+            Ok(MAX_LINKS..) if uncounted => Ok(1),
+            _ => Err(PLACE.inode(number).field("i_links_count").corrupt("subdirectories")),
+        }
+    }
+}

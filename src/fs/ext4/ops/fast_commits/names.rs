@@ -1,0 +1,196 @@
+//! What becomes of names and inodes, worked out before anything is changed.
+//!
+//! Inodes are counted by their names: a file has as many as the device says, and those that fast commits add, and not those that they remove.
+//! What is recorded of an inode that has none in the end is left out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::{MAX_LINKS, PLACE};
+use crate::error::Result;
+use crate::fs::FileType;
+use crate::fs::ext4::jbd2::fast_commit::{DirEdit, InodeEdit};
+use crate::fs::ext4::{Ext4, Inode, ROOT};
+use crate::units::InodeNo;
+
+/// A name that stands for another inode in the end.
+pub(super) struct Change<'a> {
+    pub(super) dir: InodeNo,
+    pub(super) name: &'a [u8],
+    pub(super) old: Option<InodeNo>,
+    new: Option<InodeNo>,
+}
+
+/// An inode that is recorded, or whose names or entries change.
+#[derive(Default)]
+pub(super) struct Touched<'a> {
+    pub(super) edit: Option<&'a InodeEdit>,
+    /// As the device has it, where it is in use.
+    pub(super) before: Option<Inode>,
+    /// As it is in the end, if it has a name then.
+    pub(super) after: Option<Inode>,
+    /// How many names it has in the end.
+    pub(super) names: i64,
+    /// How many subdirectories it has more than before; a new directory, how many it has.
+    pub(super) subdirectories: i64,
+    /// Of a directory that gets a name: where.
+    pub(super) parent: Option<InodeNo>,
+}
+
+impl Touched<'_> {
+    /// Whether what the device has of it is another file's, or nothing.
+    pub(super) fn is_new(&self) -> bool {
+        self.before.is_none() || self.edit.is_some_and(|edit| edit.created)
+    }
+
+    fn was_directory(&self) -> bool {
+        self.before.as_ref().is_some_and(|inode| inode.file_type() == FileType::Directory)
+    }
+
+    fn names_before(&self) -> i64 {
+        let links = self.before.as_ref().map_or(0, |inode| inode.stat().links);
+        i64::from(if self.was_directory() { links.min(1) } else { links })
+    }
+}
+
+/// All that changes, blocks of files aside.
+#[derive(Default)]
+pub(super) struct Plan<'a> {
+    pub(super) changes: Vec<Change<'a>>,
+    pub(super) inodes: BTreeMap<InodeNo, Touched<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    /// Of what was found, on the volume as the device has it.
+    pub(super) fn of(fs: &Arc<Ext4>, found: &'a Arc<Ext4>) -> Result<Self> {
+        let mut plan = Self::default();
+        for (number, edit) in found.fast_commits.inodes() {
+            plan.touch(fs, number)?.edit = Some(edit);
+        }
+        plan.empty_former_directories(fs)?;
+        for (dir, edit) in found.fast_commits.directories() {
+            plan.change_entries(fs, dir, edit)?;
+        }
+        plan.settle(found)?;
+        Ok(plan)
+    }
+
+    /// The inodes that are in use in the end.
+    pub(super) fn survivors(&self) -> impl Iterator<Item = (InodeNo, &Touched<'a>)> {
+        let all = self.inodes.iter().map(|(number, inode)| (*number, inode));
+        all.filter(|(_, inode)| inode.after.is_some())
+    }
+
+    /// What a name stands for in the end, if it is there.
+    pub(super) fn target(&self, change: &Change<'_>) -> Option<(InodeNo, &Inode)> {
+        let number = change.new?;
+        Some((number, self.inodes.get(&number)?.after.as_ref()?))
+    }
+
+    fn touch(&mut self, fs: &Arc<Ext4>, number: InodeNo) -> Result<&mut Touched<'a>> {
+        if !self.inodes.contains_key(&number) {
+            let in_use = number == ROOT || fs.is_inode_in_use(number)?;
+            let before = in_use.then(|| fs.inode_or_orphan(number)).transpose()?;
+            self.inodes.insert(number, Touched { before, ..Touched::default() });
+        }
+        Ok(self.inodes.entry(number).or_default())
+    }
+
+    /// A directory whose number has another file now had to be empty: the records of that are left out with those of its former self.
+    fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
+        let mut gone = Vec::new();
+        for inode in self.inodes.values().filter(|inode| inode.is_new() && inode.was_directory()) {
+            for entry in inode.before.iter().map(Inode::read_dir) {
+                for entry in entry? {
+                    let entry = entry?;
+                    if !matches!(&entry.name[..], b"." | b"..") {
+                        gone.push(entry.inode);
+                    }
+                }
+            }
+        }
+        for number in gone {
+            self.touch(fs, number)?.names -= 1;
+        }
+        Ok(())
+    }
+
+    fn change_entries(&mut self, fs: &Arc<Ext4>, dir: InodeNo, edit: &'a DirEdit) -> Result<()> {
+        let there = match &self.touch(fs, dir)?.before {
+            _ if edit.created_in.is_some() => HashMap::new(),
+            Some(before) => entries_among(before, edit)?,
+            None => return Err(PLACE.inode(dir).corrupt("entries of a directory that is none")),
+        };
+        for (name, &new) in &edit.names {
+            let old = there.get(&name[..]).copied();
+            let other = match new {
+                Some(new) => self.touch(fs, new)?.is_new(),
+                None => false,
+            };
+            if old == new && !other {
+                continue;
+            }
+            if let Some(old) = old {
+                let inode = self.touch(fs, old)?;
+                inode.names -= 1;
+                let directory = i64::from(inode.was_directory());
+                self.touch(fs, dir)?.subdirectories -= directory;
+            }
+            if let Some(new) = new {
+                self.touch(fs, new)?.names += 1;
+            }
+            self.changes.push(Change { dir, name, old, new });
+        }
+        Ok(())
+    }
+
+    /// Adds up, and looks at what is left.
+    fn settle(&mut self, found: &Arc<Ext4>) -> Result<()> {
+        for (number, inode) in &mut self.inodes {
+            let place = PLACE.inode(*number);
+            inode.names += inode.names_before();
+            if !(0..=i64::from(MAX_LINKS)).contains(&inode.names) {
+                return Err(place.corrupt(format!("{} names are left", inode.names)));
+            }
+            if inode.names == 0 {
+                continue;
+            }
+            if inode.is_new() && inode.edit.is_none_or(|edit| edit.bytes.is_none()) {
+                return Err(place.corrupt("a new inode that is not recorded"));
+            }
+            let after = found.inode_or_orphan(*number)?;
+            let directory = after.file_type() == FileType::Directory;
+            let changed = inode.was_directory() != directory && !inode.is_new();
+            if changed || (directory && inode.names > 1) {
+                return Err(place.corrupt("a directory that is none, or that has several names"));
+            }
+            inode.after = Some(after);
+        }
+        for change in &self.changes {
+            let Some((number, target)) = self.target(change) else { continue };
+            let directory = target.file_type() == FileType::Directory;
+            if let Some(target) = self.inodes.get_mut(&number).filter(|_| directory) {
+                target.parent = Some(change.dir);
+            }
+            match self.inodes.get_mut(&change.dir).filter(|dir| dir.after.is_some()) {
+                Some(dir) => dir.subdirectories += i64::from(directory),
+                None => {
+                    return Err(PLACE.inode(change.dir).corrupt("a name in a directory that goes"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those entries of a directory whose names change, letter by letter: the directory may ignore case.
+fn entries_among<'a>(dir: &Inode, edit: &'a DirEdit) -> Result<HashMap<&'a [u8], InodeNo>> {
+    let mut there = HashMap::new();
+    for entry in dir.read_dir()? {
+        let entry = entry?;
+        if let Some((name, _)) = edit.names.get_key_value(&entry.name) {
+            there.insert(&name[..], entry.inode);
+        }
+    }
+    Ok(there)
+}
