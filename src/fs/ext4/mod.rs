@@ -31,6 +31,7 @@ mod names;
 mod ops;
 mod orphan;
 mod path;
+mod quota;
 mod raw;
 mod superblock;
 mod symlink;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -13,6 +13,7 @@ use super::disk::superblock::RawSuperblock;
 use super::jbd2::{self, Freed, LogWriter, Transactions};
 use super::locks::Locks;
 use super::mmp_hold::MmpHold;
+use super::quota::Quota;
 use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -63,6 +64,8 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<Vec<InodeNo>>,
     /// What the next new inode's generation is made of.
     generations: AtomicU32,
+    /// The quota files, where the volume has any: set when it is opened.
+    pub(crate) quota: OnceLock<Quota>,
     /// Keeps other nodes off a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     closed: AtomicBool,
@@ -131,10 +134,12 @@ impl Ext4 {
             withheld: Mutex::default(),
             orphans: Mutex::default(),
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
+            quota: OnceLock::new(),
             mmp: Mutex::new(mmp),
             closed: AtomicBool::new(false),
         });
         let fs = Arc::new(fs);
+        fs.load_quota()?;
         fs.end_orphans()?;
         Ok(fs)
     }

@@ -36,6 +36,7 @@ impl Ext4 {
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let writing = self.writing()?;
+        let credits = credits + writing.quota_credits();
         let tid = self.join(writing, credits)?;
         let mut handle = Handle {
             fs: self,
@@ -149,6 +150,7 @@ impl Handle<'_> {
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
         self.credits = 0;
+        let credits = credits + self.writing.quota_credits();
         let joined = self.fs.join(self.writing, credits);
         match joined {
             Ok(tid) => {
