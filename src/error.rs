@@ -28,7 +28,7 @@ macro_rules! errno {
 
 errno! {
     EPERM = 1, ENOENT = 2, EINTR = 4, EIO = 5, ENXIO = 6, E2BIG = 7, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14,
-    EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, EFBIG = 27, ENOSPC = 28,
+    EBUSY = 16, EEXIST = 17, EXDEV = 18, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, EFBIG = 27, ENOSPC = 28,
     EROFS = 30, EMLINK = 31, EDOM = 33, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39, ELOOP = 40, ENODATA = 61, ETIME = 62, EILSEQ = 84,
     EOVERFLOW = 75, EOPNOTSUPP = 95, EUCLEAN = 117, EDQUOT = 122, ENOKEY = 126,
 }
@@ -118,6 +118,8 @@ pub enum ErrorKind {
     FileTooLarge,
     /// A quota is used up.
     Quota,
+    /// A file cannot get a name there: the directory is of another project.
+    CrossDevice,
 }
 
 impl ErrorKind {
@@ -149,6 +151,7 @@ impl ErrorKind {
             Self::TooManyLinks => Errno::EMLINK,
             Self::FileTooLarge => Errno::EFBIG,
             Self::Quota => Errno::EDQUOT,
+            Self::CrossDevice => Errno::EXDEV,
         }
     }
 }

@@ -149,6 +149,8 @@ impl RoCompat {
         .union(Self::EXTRA_ISIZE)
         .union(Self::BIGALLOC)
         .union(Self::METADATA_CSUM)
+        .union(Self::QUOTA)
+        .union(Self::PROJECT)
         .union(Self::VERITY)
         .union(Self::ORPHAN_PRESENT);
 }

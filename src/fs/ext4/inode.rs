@@ -238,13 +238,7 @@ impl Inode {
                 .corrupt("inline data on a volume without the feature"));
         }
 
-        let mut blocks = u64::from(raw.i_blocks_lo.get());
-        if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
-            blocks |= u64::from(raw.i_blocks_high.get()) << 32;
-            if flags.contains(InodeFlags::HUGE_FILE) {
-                blocks <<= sb.block_size.shift() - 9;
-            }
-        }
+        let mut blocks = sectors(sb, raw);
         // Linux counts data in the inode too: a program that copies holes as holes would take the file for one.
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
@@ -335,6 +329,17 @@ impl Inode {
     pub fn flags(&self) -> InodeFlags {
         self.flags
     }
+}
+
+/// `i_blocks`: what an inode takes, in units of 512 bytes.
+pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
+    let low = u64::from(raw.i_blocks_lo.get());
+    if !sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+        return low;
+    }
+    let blocks = low | u64::from(raw.i_blocks_high.get()) << 32;
+    let in_blocks = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::HUGE_FILE);
+    if in_blocks { blocks << (sb.block_size.shift() - 9) } else { blocks }
 }
 
 /// The checksum of an inode, without the two fields that hold it; and whether the upper half has a place in the inode.

@@ -32,6 +32,7 @@ mod ops;
 mod order;
 mod orphan;
 mod path;
+mod quota;
 mod raw;
 mod superblock;
 mod symlink;

@@ -8,6 +8,7 @@ use super::disk::superblock::RawSuperblock;
 use super::group::GroupMut;
 use super::inode::seal_inode;
 use super::jbd2::Handle;
+use super::quota::Usage;
 use super::superblock::{Superblock, seal_superblock};
 use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
@@ -20,6 +21,19 @@ const INODE: Place = Place::new("inode");
 pub(crate) struct InodeMut<'a> {
     number: InodeNo,
     bytes: &'a mut [u8],
+    stage: Stage,
+    values: i64,
+    values_added: i64,
+}
+
+/// Whether an inode counts for its owners.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// From now on: what stood in its place before was nobody's.
+    Begins,
+    Goes,
+    /// No longer.
+    Ends,
 }
 
 impl Ext4 {
@@ -88,16 +102,56 @@ impl Ext4 {
     ) -> Result<R> {
         let (_, block, at) = self.inode_place(number)?;
         let size = usize::from(self.superblock.inode_size);
-        handle.update(block, INODE.inode(number), |bytes| {
+        let quota = self.quota_of(number);
+        let usage = |bytes: &[u8]| quota.map(|_| Usage::of(&self.superblock, bytes));
+        let (result, before, after) = handle.update(block, INODE.inode(number), |bytes| {
             let bytes = &mut bytes[at..at + size];
-            let result = change(&mut InodeMut { number, bytes })?;
+            let mut before = usage(bytes);
+            let mut inode =
+                InodeMut { number, bytes, stage: Stage::Goes, values: 0, values_added: 0 };
+            let result = change(&mut inode)?;
+            let InodeMut { bytes, stage, values, values_added, .. } = inode;
+            let mut after = usage(bytes);
+            if let (Some(before), Some(after)) = (&mut before, &mut after) {
+                before.add_values(values);
+                after.add_values(values + values_added);
+                match stage {
+                    Stage::Begins => before.clear(),
+                    Stage::Goes => {}
+                    Stage::Ends => after.clear(),
+                }
+            }
             seal_inode(&self.superblock, number, bytes);
-            Ok(result)
-        })
+            Ok((result, before, after))
+        })?;
+        if let (Some(quota), Some(before), Some(after)) = (quota, before, after) {
+            quota.charge(self, handle, &before, &after)?;
+        }
+        Ok(result)
     }
 }
 
 impl InodeMut<'_> {
+    /// It is a new inode: from now on its owners are charged with it.
+    pub(crate) fn begin(&mut self) {
+        self.stage = Stage::Begins;
+    }
+
+    /// It is an inode no more, and nobody is charged with it.
+    pub(crate) fn end(&mut self) {
+        self.stage = Stage::Ends;
+    }
+
+    /// So many of its attributes have their values in inodes, which count as its own: to be said when its owner changes.
+    pub(crate) fn has_values(&mut self, count: usize) {
+        self.values = count as i64;
+    }
+
+    /// So many more of its attributes have their values in inodes.
+    pub(crate) fn add_values(&mut self, change: i64) {
+        self.values_added += change;
+    }
+
     /// All of it.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         self.bytes

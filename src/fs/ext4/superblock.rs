@@ -95,6 +95,8 @@ pub struct Superblock {
     /// Names in directories without regard to case must be of the encoding.
     pub(crate) encoding_strict: bool,
     pub(crate) orphan_file: Option<InodeNo>,
+    /// The quota files of users, groups and projects.
+    pub(crate) quota_files: [Option<InodeNo>; 3],
 }
 
 /// The errors that the superblock records.
@@ -267,6 +269,8 @@ impl Superblock {
             encoding_strict: raw.s_encoding_flags.get() & ENCODING_STRICT != 0,
             orphan_file: inode(raw.s_orphan_file_inum.get())
                 .filter(|_| compat.contains(Compat::ORPHAN_FILE)),
+            quota_files: [&raw.s_usr_quota_inum, &raw.s_grp_quota_inum, &raw.s_prj_quota_inum]
+                .map(|number| inode(number.get()).filter(|_| ro_compat.contains(RoCompat::QUOTA))),
         })
     }
 

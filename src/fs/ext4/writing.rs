@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::alloc::Allocator;
@@ -11,6 +12,7 @@ use super::disk::superblock::RawSuperblock;
 use super::jbd2::{self, Freed, LogWriter, Transactions};
 use super::locks::Locks;
 use super::mmp_hold::MmpHold;
+use super::quota::Quota;
 use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -62,6 +64,8 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<Vec<InodeNo>>,
     /// What the next new inode's generation is made of.
     generations: AtomicU32,
+    /// The quota files, where the volume has any: set when it is opened.
+    pub(crate) quota: OnceLock<Quota>,
     /// Keeps other nodes off a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     closed: AtomicBool,
@@ -79,6 +83,7 @@ impl Writing {
             withheld: Mutex::default(),
             orphans: Mutex::default(),
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
+            quota: OnceLock::new(),
             mmp: Mutex::new(None),
             closed: AtomicBool::new(false),
         })
@@ -129,6 +134,12 @@ impl Ext4 {
         let mmp = MmpHold::take(&device, &found.superblock)?;
         let journal = found.journal.clone();
         if !found.fast_commits.is_empty() {
+            // They do not say whose usage they change.
+            if found.superblock.ro_compat.contains(RoCompat::QUOTA) {
+                return Err(Error::read_only(
+                    "fast commits on a volume with quota: e2fsck or a mount recovers them",
+                ));
+            }
             let fs = Self::for_one_transaction(&found, &device, events, clock)?;
             fs.recover_fast_commits(&found)?;
             // What they changed stands at its place.
@@ -148,6 +159,7 @@ impl Ext4 {
         (writing.log, writing.mmp) = (Mutex::new(log), Mutex::new(mmp));
         fs.writing = Some(writing);
         let fs = Arc::new(fs);
+        fs.load_quota()?;
         fs.end_orphans()?;
         Ok(fs)
     }

@@ -25,13 +25,14 @@ impl Ext4 {
     /// Allocates a block and gives it this content.
     ///
     /// # Errors
-    /// `NoSpace`, and then everything is as before.
+    /// `NoSpace` and `Quota`, and then everything is as before.
     pub(super) fn create_xattr_block(
         &self,
         h: &mut Handle<'_>,
         inode: &Inode,
         content: &[u8],
     ) -> Result<FsBlock> {
+        self.check_quota(inode, 1, 0)?;
         let goal = self.goal_of(inode.number);
         let (block, _) = self.allocate_blocks(h, goal, self.superblock.cluster_blocks)?;
         h.create(block, |bytes| {

@@ -9,7 +9,7 @@ use super::super::raw::InodeMut;
 use super::super::xattr::{Entry, MAX_VALUE, NameIndex, Value, hash_of_checksum};
 use super::block::Rewritten;
 use super::fields::Times;
-use super::lists::{Home, Lists, no_room};
+use super::lists::{Charged, Home, Lists, no_room};
 use super::name::Name;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FsBlock, InodeNo};
@@ -91,9 +91,10 @@ impl Ext4 {
             let charged = lists.charged();
             lists.clear_block();
             let charged = charged - lists.charged();
-            let blocks = i64::from(self.superblock.cluster_blocks) + charged;
+            let blocks = i64::from(self.superblock.cluster_blocks) + charged.blocks;
             self.update_inode(h, inode.number, |raw| {
                 raw.add_blocks(&self.superblock, -blocks)?;
+                raw.add_values(-charged.values);
                 raw.set_xattr_block(None)
             })?;
         }
@@ -115,6 +116,12 @@ impl Ext4 {
         // Whoever changes attributes changes something else besides.
         let most = self.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)
+    }
+
+    /// How many of an inode's attributes have their values in inodes.
+    pub(crate) fn value_inodes(&self, inode: &Inode) -> Result<usize> {
+        let block = inode.read_xattr_block()?;
+        Ok(Lists::new(inode, block.as_ref())?.value_inodes())
     }
 
     /// Sets an attribute whose value has the form on disk.
@@ -158,7 +165,7 @@ impl Ext4 {
         lists.insert(entry, home);
         let stored = self.store(h, inode, &lists, charged, left_of(old), made);
         if let (Err(error), Some(made)) = (&stored, made)
-            && error.kind() == ErrorKind::NoSpace
+            && matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
         {
             self.drop_value(h, inode, made)?;
         }
@@ -183,13 +190,13 @@ impl Ext4 {
     /// Stores changed lists. `charged` is what the inode was charged for values before; `made` is a value that is new.
     ///
     /// # Errors
-    /// `NoSpace`, and then everything is as before.
+    /// `NoSpace` and `Quota`, and then everything is as before.
     fn store(
         &self,
         h: &mut Handle<'_>,
         inode: &Inode,
         lists: &Lists<'_>,
-        charged: i64,
+        charged: Charged,
         old: Old,
         made: Option<InodeNo>,
     ) -> Result<()> {
@@ -203,10 +210,11 @@ impl Ext4 {
         }
         let clusters = i64::from(block.is_some()) - i64::from(inode.xattr_block.is_some());
         let blocks = clusters * i64::from(self.superblock.cluster_blocks);
-        let change = lists.charged() - charged + blocks;
+        let change = lists.charged() - charged;
         let now = h.now();
         self.update_inode(h, inode.number, |raw| {
-            raw.add_blocks(&self.superblock, change)?;
+            raw.add_blocks(&self.superblock, change.blocks + blocks)?;
+            raw.add_values(change.values);
             raw.set_xattr_block(block)?;
             raw.set_times(&Times::changed(now))?;
             set_area(raw, area.as_deref());
@@ -261,7 +269,7 @@ impl Ext4 {
         home: Home,
         credits: u32,
     ) -> Result<()> {
-        while let Some((value, blocks)) = lists.take_large(home) {
+        while let Some((value, charged)) = lists.take_large(home) {
             if h.credits_left() < credits {
                 h.renew(credits)?;
             }
@@ -270,7 +278,8 @@ impl Ext4 {
             }
             let area = lists.inode_area()?;
             self.update_inode(h, inode.number, |raw| {
-                raw.add_blocks(&self.superblock, -blocks)?;
+                raw.add_blocks(&self.superblock, -charged.blocks)?;
+                raw.add_values(-charged.values);
                 set_area(raw, area.as_deref());
                 Ok(())
             })?;

@@ -63,6 +63,7 @@ impl Ext4 {
 
     fn fill_inode(&self, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
         let sb = &self.superblock;
+        inode.begin();
         let bytes = inode.bytes();
         bytes.fill(0);
         if let Some(extra) = bytes.get_mut(GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2) {

@@ -7,7 +7,7 @@ use zerocopy::little_endian::U32;
 
 use super::super::disk::inode::RawInodeExtra;
 use super::super::features::RoCompat;
-use super::super::inode::InodeFlags;
+use super::super::inode::{InodeFlags, sectors};
 use super::super::raw::InodeMut;
 use super::super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -170,13 +170,7 @@ impl InodeMut<'_> {
         let huge = sb.ro_compat.contains(RoCompat::HUGE_FILE);
         let fields = self.fields()?;
         let mut flags = InodeFlags::from_bits_retain(fields.i_flags.get());
-        let mut sectors = u64::from(fields.i_blocks_lo.get());
-        if huge {
-            sectors |= u64::from(fields.i_blocks_high.get()) << 32;
-            if flags.contains(InodeFlags::HUGE_FILE) {
-                sectors <<= shift;
-            }
-        }
+        let sectors = sectors(sb, fields);
         let changed =
             change.checked_mul(1 << shift).and_then(|change| sectors.checked_add_signed(change));
         let Some(sectors) = changed else {

@@ -1,5 +1,7 @@
 //! An inode's two lists of attributes, in memory while one of them is changed, and how they are laid out.
 
+use std::ops::Sub;
+
 use zerocopy::IntoBytes;
 
 use super::super::blocks::Block;
@@ -31,6 +33,23 @@ pub(super) struct Lists<'a> {
     in_block: Vec<Entry<'a>>,
     inode_changed: bool,
     block_changed: bool,
+}
+
+/// What an inode is charged for large values.
+#[derive(Clone, Copy)]
+pub(super) struct Charged {
+    /// In `i_blocks`.
+    pub(super) blocks: i64,
+    /// Inodes, by quota.
+    pub(super) values: i64,
+}
+
+impl Sub for Charged {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self { blocks: self.blocks - other.blocks, values: self.values - other.values }
+    }
 }
 
 impl<'a> Lists<'a> {
@@ -92,8 +111,8 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Takes the last attribute off a list whose value has an inode of its own; says which, and how many blocks the inode was charged.
-    pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, i64)> {
+    /// Takes the last attribute off a list whose value has an inode of its own; says which, and what the inode was charged for it.
+    pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
         let at = list.iter().rposition(|entry| matches!(entry.value, Value::Inode(..)))?;
@@ -125,18 +144,18 @@ impl<'a> Lists<'a> {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// How many blocks the inode is charged for values that have inodes of their own, shared or not.
-    pub(super) fn charged(&self) -> i64 {
+    /// What the inode is charged for values that have inodes of their own, shared or not.
+    pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let all = self.in_inode.iter().chain(&self.in_block);
-        all.map(|entry| match entry.value {
+        let blocks = all.map(|entry| match entry.value {
             Value::Here(_) => 0,
             Value::Inode(_, size) => {
                 let blocks = sb.block_size.blocks_for(size as u64);
                 blocks.next_multiple_of(u64::from(sb.cluster_blocks)) as i64
             }
-        })
-        .sum()
+        });
+        Charged { blocks: blocks.sum(), values: self.value_inodes() as i64 }
     }
 
     /// What the inode's own area is to hold, where that was changed.

@@ -53,6 +53,8 @@ impl Ext4 {
         value: &[u8],
     ) -> Result<Made> {
         let checksum = value_checksum(&self.superblock, value);
+        let blocks = self.superblock.block_size.blocks_for(value.len() as u64);
+        self.check_quota(owner, blocks, 1)?;
         let number = self.allocate_inode(h, owner.number, false)?;
         let runs = match self.allocate_runs(h, number, value) {
             Ok(runs) => runs,
@@ -183,6 +185,7 @@ impl Ext4 {
         self.unmap_range(h, value, FileBlock(0)..FileBlock(u64::from(u32::MAX)))?;
         let now = h.now().seconds as u32;
         self.update_inode(h, value.number, |inode| {
+            inode.end();
             inode.set_links(0)?;
             inode.set_size(0)?;
             inode.set_dtime(now)

@@ -8,6 +8,7 @@ use super::map::{DIRECT, Data, Piece, Walk};
 use super::reader::Bytes;
 use super::table::{Directory, Record, entry_code};
 use super::usage::Usage;
+use super::xattrs::Charged;
 use super::{Checker, Pass};
 use crate::error::Place;
 use crate::fs::FileType;
@@ -188,7 +189,7 @@ impl Checker<'_> {
         self.check_size(inode, file_type, has_map, &extent);
         // The orphan file has none, whatever stands there.
         let special = self.fs.superblock.orphan_file == Some(inode.number);
-        let attributes = if special { 0 } else { self.check_xattrs(inode) };
+        let attributes = if special { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
         if file_type == FileType::Directory {
             let broken = has_map && !extent.sound;
@@ -522,7 +523,7 @@ impl Checker<'_> {
     }
 
     /// `i_blocks`: content, map, attribute block, and what large values are charged with.
-    fn check_space(&mut self, inode: &Found, has_map: bool, extent: &Extent, attributes: u64) {
+    fn check_space(&mut self, inode: &Found, has_map: bool, extent: &Extent, attributes: Charged) {
         let (raw, sb) = (inode.raw(), &self.fs.superblock);
         let mut stored = u64::from(raw.i_blocks_lo.get());
         if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -531,14 +532,14 @@ impl Checker<'_> {
         let huge = inode.flags().contains(InodeFlags::HUGE_FILE)
             && sb.ro_compat.contains(RoCompat::HUGE_FILE);
         let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
-        let blocks = extent.blocks + attributes;
+        let blocks = extent.blocks + attributes.blocks;
         // What a link with inline data has there nobody looks at.
         let link = inode.file_type() == Some(FileType::Symlink)
             && inode.flags().contains(InodeFlags::INLINE_DATA);
         if (extent.sound || !has_map) && !link {
             self.findings.expect(inode.place("i_blocks"), stored, blocks * unit);
         }
-        self.account(inode, blocks);
+        self.account(inode, blocks, 1 + attributes.inodes);
     }
 }
 

@@ -9,17 +9,12 @@ use super::finding::Kind;
 use super::inodes::Found;
 use super::map::Data;
 use crate::error::Place;
-use crate::fs::ext4::disk::inode::RawInodeExtra;
 use crate::fs::ext4::disk::quota::{
-    BLOCK, MAGICS, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
+    BLOCK, LEVELS, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, VERSION,
 };
+use crate::fs::ext4::quota::{find_entry, owners};
 use crate::fs::ext4::{InodeFlags, ROOT as ROOT_INODE, RoCompat};
 use crate::units::FsBlock;
-
-/// The root of the tree: the file's header is before it.
-const ROOT: u32 = 1;
-/// Levels of the tree above the entries: one for each byte of an id, the highest first.
-const LEVELS: u32 = 4;
 
 /// What one id has in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +39,7 @@ struct File {
 impl Checker<'_> {
     /// Charges an inode's owners. What the superblock names instead of a directory is nobody's, and so are attributes' values:
     /// their users are charged with them.
-    pub(super) fn account(&mut self, inode: &Found, blocks: u64) {
+    pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
         let Ok(number) = u32::try_from(inode.number.0) else { return };
         if !sb.ro_compat.contains(RoCompat::QUOTA)
@@ -54,18 +49,11 @@ impl Checker<'_> {
         {
             return;
         }
-        let raw = inode.raw();
-        let (extra, rest) = inode.extra();
-        let project = RawInodeExtra::ref_from_prefix(rest).ok().filter(|_| extra >= 32);
-        let ids = [
-            u32::from(raw.i_uid.get()) | u32::from(raw.i_uid_high.get()) << 16,
-            u32::from(raw.i_gid.get()) | u32::from(raw.i_gid_high.get()) << 16,
-            project.map_or(0, |(extra, _)| extra.i_projid.get()),
-        ];
+        let ids = owners(inode.raw(), inode.extra().1);
         for (accounts, id) in self.accounts.0.iter_mut().zip(ids) {
             let account = accounts.entry(id).or_default();
             account.bytes += blocks << sb.block_size.shift();
-            account.inodes += 1;
+            account.inodes += inodes;
         }
     }
 
@@ -170,16 +158,14 @@ impl Checker<'_> {
 }
 
 impl File {
-    /// Takes the entry of an id from its block. An entry of zeros is free, also where its id would be 0.
+    /// Takes the entry of an id from its block.
     fn entry(&mut self, content: &[u8], id: u32) {
-        let size = size_of::<RawQuotaEntry>();
-        for bytes in content[size_of::<RawQuotaLeaf>()..].chunks_exact(size) {
-            let Ok(entry) = RawQuotaEntry::ref_from_bytes(bytes) else { return };
-            if entry.dqb_id.get() == id && bytes.iter().any(|byte| *byte != 0) {
-                let account =
-                    Account { bytes: entry.dqb_curspace.get(), inodes: entry.dqb_curinodes.get() };
-                self.found.insert(id, account);
-            }
+        let entry = find_entry(content, id)
+            .and_then(|at| RawQuotaEntry::ref_from_prefix(&content[at..]).ok());
+        if let Some((entry, _)) = entry {
+            let account =
+                Account { bytes: entry.dqb_curspace.get(), inodes: entry.dqb_curinodes.get() };
+            self.found.insert(id, account);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Extended attributes: lists within inodes and blocks, the sharing of blocks, and values in inodes of their own.
 
+use std::ops::Add;
+
 use zerocopy::FromBytes;
 
 use super::Checker;
@@ -21,8 +23,25 @@ pub(super) struct SharedBlock {
     stored: u32,
     /// Inodes that have it.
     users: u32,
-    /// Blocks that each of them is charged with for large values.
-    charged: u64,
+    /// What each of them is charged with for large values.
+    charged: Charged,
+}
+
+/// What an inode is charged with for its attributes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Charged {
+    /// In `i_blocks`.
+    pub(super) blocks: u64,
+    /// Inodes of large values, by quota: each attribute counts, however many have the same value.
+    pub(super) inodes: u64,
+}
+
+impl Add for Charged {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { blocks: self.blocks + other.blocks, inodes: self.inodes + other.inodes }
+    }
 }
 
 /// A list of attributes: entries from `list` on, values counted from the start of `values`.
@@ -37,15 +56,15 @@ struct List<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode; the blocks that it is charged with for them.
-    pub(super) fn check_xattrs(&mut self, inode: &Found) -> u64 {
-        let mut charged = 0;
+    /// Checks all attributes of an inode; what it is charged with for them.
+    pub(super) fn check_xattrs(&mut self, inode: &Found) -> Charged {
+        let mut charged = Charged::default();
         if let Some((magic, list)) = inode.xattr_area().split_at_checked(4)
             && *magic == MAGIC.to_le_bytes()
         {
             let place = Place::new("attribute in the inode").inode(inode.number);
             let list = List { list, values: list, start: 0, place, unhashed: true };
-            charged += self.check_list(inode, &list);
+            charged = self.check_list(inode, &list);
         }
         match inode.xattr_block(self.fs) {
             0 => charged,
@@ -53,12 +72,12 @@ impl Checker<'_> {
         }
     }
 
-    fn check_xattr_block(&mut self, inode: &Found, number: FsBlock) -> u64 {
+    fn check_xattr_block(&mut self, inode: &Found, number: FsBlock) -> Charged {
         let place = inode.place("i_file_acl");
-        let cluster = u64::from(self.fs.superblock.cluster_blocks);
+        let cluster = Charged { blocks: self.fs.superblock.cluster_blocks.into(), inodes: 0 };
         if !self.usage.contains(number.0, 1) {
             self.findings.add(place, Kind::Outside { block: number.0, count: 1 });
-            return 0;
+            return Charged::default();
         }
         if let Some(shared) = self.xattr_blocks.get_mut(&number) {
             shared.users += 1;
@@ -82,7 +101,8 @@ impl Checker<'_> {
         {
             sound &= self.findings.expect(place.field(field), stored, expected);
         }
-        let mut shared = SharedBlock { stored: header.h_refcount.get(), users: 1, charged: 0 };
+        let mut shared =
+            SharedBlock { stored: header.h_refcount.get(), users: 1, charged: Charged::default() };
         if sound {
             if let Some(seed) = self.fs.superblock.seed {
                 let computed = xattr_checksum(seed, number, &block);
@@ -96,10 +116,10 @@ impl Checker<'_> {
         cluster + shared.charged
     }
 
-    /// Checks a list; the blocks that its large values are charged with.
-    fn check_list(&mut self, inode: &Found, list: &List<'_>) -> u64 {
+    /// Checks a list; what its large values are charged with.
+    fn check_list(&mut self, inode: &Found, list: &List<'_>) -> Charged {
         let place = list.place;
-        let (mut at, mut charged) = (0, 0);
+        let (mut at, mut charged) = (0, Charged::default());
         let mut values = Vec::new();
         // Each entry takes at least its header off the rest, so the loop ends.
         loop {
@@ -123,7 +143,8 @@ impl Checker<'_> {
             let size = raw.e_value_size.get() as usize;
             let target = raw.e_value_inum.get();
             if target != 0 {
-                charged += self.check_large_value(inode, raw, name, target, place);
+                let blocks = self.check_large_value(inode, raw, name, target, place);
+                charged = charged + Charged { blocks, inodes: 1 };
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
@@ -155,9 +176,9 @@ impl Checker<'_> {
         charged
     }
 
-    fn bad_list(&mut self, place: Place, what: &str) -> u64 {
+    fn bad_list(&mut self, place: Place, what: &str) -> Charged {
         self.findings.add(place, Kind::Damaged { what: what.to_owned() });
-        0
+        Charged::default()
     }
 
     fn check_hash(&mut self, stored: u32, hashes: [u32; 2], unhashed: bool, place: Place) {

@@ -11,6 +11,12 @@ pub(crate) const BLOCK: usize = 1024;
 pub(crate) const MAGICS: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
 /// `dqh_version`.
 pub(crate) const VERSION: u32 = 1;
+/// The root of the tree: the file's header is before it.
+pub(crate) const ROOT: u32 = 1;
+/// Levels of the tree above the blocks of entries: one for each byte of an id, the highest first.
+pub(crate) const LEVELS: u32 = 4;
+/// In what the limits of space are counted, in bytes.
+pub(crate) const LIMIT_UNIT: u64 = 1024;
 
 /// The file's first block.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]

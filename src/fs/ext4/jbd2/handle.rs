@@ -39,7 +39,7 @@ impl Ext4 {
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let writing = self.writing()?;
-        let credits = credits.min(writing.transactions.limit());
+        let credits = (credits + writing.quota_credits()).min(writing.transactions.limit());
         let (tid, held) = self.join(writing, credits)?;
         let mut handle = Handle {
             fs: self,
@@ -151,6 +151,7 @@ impl Handle<'_> {
     /// `ReadOnly`, and what a commit gives.
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
+        let credits = credits + self.writing.quota_credits();
         let credits = credits.min(self.writing.transactions.limit());
         let (tid, held) = self.fs.join(self.writing, credits)?;
         (self.tid, self.credits, self.changed, self.held) = (tid, credits, false, Some(held));

@@ -7,7 +7,7 @@ use super::map::put;
 use crate::error::Result;
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::disk::quota::{
-    BLOCK, MAGICS, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
+    BLOCK, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };
 use crate::fs::ext4::inode::InodeFlags;
 
@@ -15,8 +15,6 @@ const USER_INODE: u32 = 3;
 const GROUP_INODE: u32 = 4;
 /// How long a soft limit may be exceeded: a week.
 const GRACE: u32 = 7 * 24 * 3600;
-/// The tree's root: the file's second block.
-const ROOT: u32 = 1;
 
 /// What an id uses.
 struct Usage {

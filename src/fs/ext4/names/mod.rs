@@ -229,8 +229,13 @@ impl Ext4 {
         Ok(block)
     }
 
-    /// Allocates a directory's next block, behind its last one where that can be had.
-    fn map_next_block(&self, h: &mut Handle<'_>, dir: &Inode, block: FileBlock) -> Result<FsBlock> {
+    /// Allocates the next block of a directory, or of another file without holes, behind its last one where that can be had.
+    pub(crate) fn map_next_block(
+        &self,
+        h: &mut Handle<'_>,
+        dir: &Inode,
+        block: FileBlock,
+    ) -> Result<FsBlock> {
         let last = block.0.checked_sub(1).map(|last| dir.fs_block(FileBlock(last)));
         let last = last.transpose()?.flatten();
         let extent = |start| Extent { first: block, start, len: 1, state: ExtentState::Written };
@@ -243,6 +248,7 @@ impl Ext4 {
             return Ok(start);
         }
         let goal = last.map_or_else(|| self.goal_of(dir.number), |last| FsBlock(last.0 + 1));
+        self.check_quota(dir, 1, 0)?;
         let (start, count) = self.allocate_blocks(h, goal, 1)?;
         if let Err(error) = self.map_extent(h, dir, extent(start)) {
             self.free_blocks(h, start, u64::from(count), Freed::Data)?;

@@ -38,7 +38,8 @@ impl Ext4 {
     /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `ReadOnly`, `NoSpace` (an ACL that has to change).
+    /// `NotPermitted` for an immutable or append-only file, `ReadOnly`, `NoSpace` (an ACL that has to change), `Quota` of a new
+    /// owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
         let inode = self.inode_or_orphan(number)?;
@@ -58,6 +59,7 @@ impl Ext4 {
                 mode &= !SET_GROUP;
             }
         }
+        self.admit_owners(&inode, [set.uid, set.gid, set.project])?;
         let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
         self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
             if set.permissions.is_some() {
@@ -66,8 +68,13 @@ impl Ext4 {
             if stripped {
                 self.remove_xattr(handle, &self.inode_or_orphan(number)?, CAPABILITY)?;
             }
+            let mut values = 0;
+            if self.quota_of(number).is_some() && (owned || set.project.is_some()) {
+                values = self.value_inodes(&self.inode_or_orphan(number)?)?;
+            }
             let now = handle.now();
             self.update_inode(handle, number, |raw| {
+                raw.has_values(values);
                 raw.set_mode(mode)?;
                 if owned {
                     raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;

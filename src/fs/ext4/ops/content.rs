@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::refuse;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
@@ -31,7 +31,7 @@ impl Ext4 {
     /// Writes at a position of a regular file; longer files become longer. Durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
-    /// `NoSpace` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let _inode = self.writing()?.locks.exclusive(number);
         let inode = self.file_to_change(number)?;
@@ -52,7 +52,7 @@ impl Ext4 {
             let count = PIECE.min(bytes.len() - done);
             match self.write_piece(number, at, &bytes[done..done + count]) {
                 Ok(count) => done += count,
-                Err(error) if error.kind() == ErrorKind::NoSpace && done > 0 => break,
+                Err(error) if has_no_room(&error) && done > 0 => break,
                 Err(error) => return Err(error),
             }
         }
@@ -110,7 +110,7 @@ impl Ext4 {
             }
             match self.write_extent(handle, &inode, blocks, next..range.end) {
                 Ok(reached) => next = reached,
-                Err(error) if error.kind() == ErrorKind::NoSpace && next > range.start => break,
+                Err(error) if has_no_room(&error) && next > range.start => break,
                 Err(error) => return Err(error),
             }
         }
@@ -319,4 +319,9 @@ impl Ext4 {
             Ok(())
         })
     }
+}
+
+/// What a program gets as a short count, if anything was written before.
+fn has_no_room(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{MAX_LINKS, check_name, refuse};
+use super::{MAX_LINKS, check_name, check_project, refuse};
 use crate::error::{ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::attr::{Body, NewInode, Times};
+use crate::fs::ext4::attr::{Body, Inherited, NewInode, Times};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
@@ -78,7 +78,7 @@ impl Ext4 {
     /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
     ///
     /// # Errors
-    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`;
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`;
     /// what reading and checking gives.
     pub fn create(
         self: &Arc<Self>,
@@ -99,11 +99,14 @@ impl Ext4 {
         if directory {
             self.check_room_for_link(&dir)?;
         }
+        let (new, acl) = self.plan(&dir, file, permissions, who)?;
+        self.admit_inode([new.uid, new.gid, new.project])?;
         let credits = self.name_credits(&dir) + CREATE_CREDITS;
         self.transact_for_space(credits, |handle| {
             let number = self.allocate_inode(handle, dir.number(), directory)?;
             let made = self
-                .fill(handle, &dir, number, file, permissions, who)
+                .init_inode(handle, number, &new)
+                .and_then(|()| self.fill(handle, &dir, number, file, acl.as_ref()))
                 .and_then(|()| self.add_entry(handle, &dir, name, number, file.file_type()));
             if let Err(error) = made {
                 self.take_back(handle, number, directory)?;
@@ -114,16 +117,15 @@ impl Ext4 {
         })
     }
 
-    /// The new inode, and what it holds from the start.
-    fn fill(
-        self: &Arc<Self>,
-        handle: &mut Handle<'_>,
+    /// What a new inode begins with, and the lists that it inherits.
+    fn plan<'a>(
+        &self,
         dir: &Inode,
-        number: InodeNo,
-        file: NewFile<'_>,
+        file: NewFile<'a>,
         permissions: u32,
         who: &Credentials,
-    ) -> Result<()> {
+    ) -> Result<(NewInode<'a>, Option<Inherited>)> {
+        let writing = self.writing()?;
         let (parent, file_type) = (dir.stat(), file.file_type());
         let directory = file_type == FileType::Directory;
         let inherits_group = parent.mode & SET_GROUP != 0;
@@ -148,11 +150,22 @@ impl Ext4 {
             links: if directory { 2 } else { 1 },
             flags: inherited,
             project,
-            time: handle.now(),
-            generation: self.writing()?.generation(),
+            time: writing.clock.now(),
+            generation: writing.generation(),
             body: file.body(),
         };
-        self.init_inode(handle, number, &new)?;
+        Ok((new, acl))
+    }
+
+    /// What a new inode holds from the start.
+    fn fill(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        number: InodeNo,
+        file: NewFile<'_>,
+        acl: Option<&Inherited>,
+    ) -> Result<()> {
         match file {
             NewFile::Directory => self.init_directory(handle, number, dir.number())?,
             NewFile::Symlink(target) if target.len() >= FAST_SYMLINK => {
@@ -161,7 +174,7 @@ impl Ext4 {
             _ => {}
         }
         match acl {
-            Some(acl) => self.set_inherited(handle, &self.inode(number)?, &acl),
+            Some(acl) => self.set_inherited(handle, &self.inode(number)?, acl),
             None => Ok(()),
         }
     }
@@ -174,6 +187,7 @@ impl Ext4 {
         target: &[u8],
     ) -> Result<()> {
         self.update_inode(handle, number, |inode| inode.set_size(target.len() as u64))?;
+        self.check_quota(&self.inode(number)?, 1, 0)?;
         let (block, count) = self.allocate_blocks(handle, self.goal_of(number), 1)?;
         handle.create(block, |bytes| bytes[..target.len()].copy_from_slice(target))?;
         let extent =
@@ -201,7 +215,8 @@ impl Ext4 {
     /// Gives a file one more name.
     ///
     /// # Errors
-    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file.
+    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file
+    /// of another project where the directory gives its own to what is in it.
     pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let locks = &self.writing()?.locks;
@@ -221,6 +236,7 @@ impl Ext4 {
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
         }
+        check_project(&dir, &inode)?;
         if inode.stat().links >= MAX_LINKS {
             return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
         }

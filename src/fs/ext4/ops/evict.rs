@@ -152,6 +152,7 @@ impl Ext4 {
     ) -> Result<()> {
         let now = handle.now();
         self.update_inode(handle, number, |inode| {
+            inode.end();
             inode.set_links(0)?;
             inode.set_size(0)?;
             inode.set_dtime(now.seconds as u32)

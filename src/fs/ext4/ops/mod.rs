@@ -118,6 +118,15 @@ impl Ext4 {
     }
 }
 
+/// Refuses a file of another project in a directory that gives its own to what is in it: the file would have to be charged anew.
+fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
+    let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
+    if inherits && dir.stat().project != file.stat().project {
+        return Err(refuse(ErrorKind::CrossDevice, "the directory is of another project"));
+    }
+    Ok(())
+}
+
 /// `Exists`, `NameTooLong` and the like for a name that is to be made.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > 255 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bitflags::bitflags;
 
 use super::unlink::check_removable;
-use super::{check_name, refuse};
+use super::{check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::attr::{Body, NewInode};
@@ -43,6 +43,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`;
+    /// `CrossDevice` for a file of another project where the directory gives its own to what is in it;
     /// `InvalidInput` for a directory that would be moved into itself, and for flags that exclude each other.
     pub fn rename(
         self: &Arc<Self>,
@@ -86,6 +87,10 @@ impl Ext4 {
             there: there.map(|number| self.inode(number)).transpose()?,
         };
         check_removable(&change.moved)?;
+        check_project(&to_dir, &change.moved)?;
+        if flags.contains(RenameFlags::WHITEOUT) {
+            self.admit_inode([0; 3])?;
+        }
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&change);
         }
@@ -226,6 +231,7 @@ impl Ext4 {
         let Move { from, old_name, moved, to, new_name, there } = change;
         let Some(there) = there else { return Ok(()) };
         check_removable(there)?;
+        check_project(from, there)?;
         if there.number() == moved.number() {
             return Ok(());
         }

@@ -49,7 +49,8 @@ impl Ext4 {
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
-        let (start, len) = self.allocate_blocks(handle, goal, want + within as u32)?;
+        let allowed = self.quota_allows(inode, want + within as u32)?;
+        let (start, len) = self.allocate_blocks(handle, goal, allowed)?;
         Ok(Room {
             start: FsBlock(start.0 + within),
             len: (len - within as u32).min(want),

@@ -1,0 +1,260 @@
+//! Quota: what each user, group and project has in use, and how much they may have.
+//!
+//! Each change of an inode goes through [`Ext4::update_inode`], which compares what the inode takes before and after: that is where usage
+//! is charged, in the same transaction, and nowhere else. Limits are looked at before space is taken: hard ones, and soft ones whose time
+//! is over, hold for everyone, the superuser included. Nodes of a file's map are charged but may go beyond a limit, and so may threads
+//! that take space for the same owner at the same time, by what they take.
+
+mod file;
+
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+pub(super) use self::file::find_entry;
+
+use self::file::QuotaFile;
+use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
+use super::inode::sectors;
+use super::jbd2::Handle;
+use super::superblock::Superblock;
+use super::writing::Writing;
+use super::{Ext4, Inode, InodeFlags, ROOT};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::units::InodeNo;
+
+/// Blocks of entries that an operation changes: those of a user, a group and a project, for three inodes.
+const CREDITS: u32 = 9;
+
+/// The quota files of a volume: of users, groups and projects.
+pub(crate) struct Quota {
+    files: [Option<QuotaFile>; 3],
+}
+
+/// What an inode takes, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    owners: [u32; 3],
+    /// Space in bytes.
+    bytes: i64,
+    inodes: i64,
+}
+
+/// How much more an owner may have.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Space in bytes.
+    bytes: u64,
+    inodes: u64,
+}
+
+impl Usage {
+    /// What an inode's bytes say. An inode that holds an attribute's value takes nothing: who has the attribute is charged with it.
+    pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
+        let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
+            return Self { owners: [0; 3], bytes: 0, inodes: 0 };
+        };
+        let value = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::EA_INODE);
+        // No more than a difference has room for; no volume is so large.
+        let bytes = (sectors(sb, raw).min(1 << 52) as i64) << 9;
+        let owners = owners(raw, rest);
+        if value { Self { owners, bytes: 0, inodes: 0 } } else { Self { owners, bytes, inodes: 1 } }
+    }
+
+    /// Values of attributes are charged as inodes, each as often as an attribute has it.
+    pub(super) fn add_values(&mut self, count: i64) {
+        self.inodes += count;
+    }
+
+    /// Nothing is taken.
+    pub(super) fn clear(&mut self) {
+        (self.bytes, self.inodes) = (0, 0);
+    }
+}
+
+/// An inode's user, group and project. `rest` are its bytes behind the fields that every inode has.
+pub(super) fn owners(raw: &RawInode, rest: &[u8]) -> [u32; 3] {
+    debug_assert_eq!(size_of::<RawInode>(), GOOD_OLD_SIZE);
+    let project = RawInodeExtra::ref_from_prefix(rest).map_or(0, |(extra, _)| {
+        let there = usize::from(extra.i_extra_isize.get()) >= size_of::<RawInodeExtra>();
+        if there { extra.i_projid.get() } else { 0 }
+    });
+    [
+        u32::from(raw.i_uid.get()) | u32::from(raw.i_uid_high.get()) << 16,
+        u32::from(raw.i_gid.get()) | u32::from(raw.i_gid_high.get()) << 16,
+        project,
+    ]
+}
+
+impl Quota {
+    fn files(&self) -> impl Iterator<Item = (usize, &QuotaFile)> {
+        self.files.iter().enumerate().filter_map(|(kind, file)| Some((kind, file.as_ref()?)))
+    }
+
+    /// An inode took `before` and takes `after` now.
+    pub(super) fn charge(
+        &self,
+        fs: &Ext4,
+        handle: &mut Handle<'_>,
+        before: &Usage,
+        after: &Usage,
+    ) -> Result<()> {
+        if before == after {
+            return Ok(());
+        }
+        for (kind, file) in self.files() {
+            let (old, new) = (before.owners[kind], after.owners[kind]);
+            if old == new {
+                let bytes = after.bytes - before.bytes;
+                file.add(fs, handle, new, bytes, after.inodes - before.inodes)?;
+            } else {
+                file.add(fs, handle, old, -before.bytes, -before.inodes)?;
+                file.add(fs, handle, new, after.bytes, after.inodes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left to all of these owners.
+    fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Left> {
+        let mut least = Left { bytes: u64::MAX, inodes: u64::MAX };
+        for (kind, file) in self.files() {
+            let Some(id) = owners[kind] else { continue };
+            let left = file.left(fs, id)?;
+            least.bytes = least.bytes.min(left.bytes);
+            least.inodes = least.inodes.min(left.inodes);
+        }
+        Ok(least)
+    }
+}
+
+impl Writing {
+    /// How many more blocks an operation changes because of quota.
+    pub(super) fn quota_credits(&self) -> u32 {
+        if self.quota.get().is_some() { CREDITS } else { 0 }
+    }
+}
+
+impl Ext4 {
+    /// Reads where the quota files are, at the opening of a volume for writing.
+    pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
+        let mut files = [None, None, None];
+        for (kind, number) in self.superblock.quota_files.into_iter().enumerate() {
+            files[kind] = number.map(|number| QuotaFile::load(self, kind, number)).transpose()?;
+        }
+        if files.iter().any(Option::is_some) {
+            // Nobody else has the volume yet.
+            let _ = self.writing()?.quota.set(Quota { files });
+        }
+        Ok(())
+    }
+
+    /// The quota that an inode is charged to. The file system's own inodes are nobody's.
+    pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
+        let quota = self.writing.as_ref()?.quota.get()?;
+        let sb = &self.superblock;
+        let own = number.0 < u64::from(sb.first_inode) && number != ROOT
+            || sb.quota_files.contains(&Some(number))
+            || sb.orphan_file == Some(number);
+        (!own).then_some(quota)
+    }
+
+    /// Refuses what the owners of an inode may not have more; for a map's next blocks, [`quota_allows`](Self::quota_allows).
+    ///
+    /// # Errors
+    /// `Quota`; what reading the quota files gives.
+    pub(super) fn check_quota(&self, inode: &Inode, blocks: u64, inodes: u64) -> Result<()> {
+        match self.quota_of(inode.number()) {
+            Some(quota) => {
+                let clusters = blocks.next_multiple_of(self.superblock.cluster_blocks.into());
+                let bytes = clusters << self.superblock.block_size.shift();
+                self.check_left(quota, owners_of(inode).map(Some), bytes, inodes)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// How many of these blocks the owners of a file may have more, at least one cluster.
+    ///
+    /// # Errors
+    /// `Quota` where it is less; what reading the quota files gives.
+    pub(super) fn quota_allows(&self, inode: &Inode, want: u32) -> Result<u32> {
+        let Some(quota) = self.quota_of(inode.number()) else { return Ok(want) };
+        let left = quota.left(self, owners_of(inode).map(Some))?;
+        let cluster = u64::from(self.superblock.cluster_blocks);
+        let blocks = (left.bytes >> self.superblock.block_size.shift()) / cluster * cluster;
+        match u32::try_from(blocks).unwrap_or(u32::MAX).min(want) {
+            0 => Err(used_up()),
+            allowed => Ok(allowed),
+        }
+    }
+
+    /// Refuses a new inode of these owners where they may not have one more. Called outside of a transaction: an owner that is not known
+    /// yet takes one.
+    ///
+    /// # Errors
+    /// `Quota`; `NoSpace`; what reading the quota files gives.
+    pub(super) fn admit_inode(self: &Arc<Self>, owners: [u32; 3]) -> Result<()> {
+        match self.writing()?.quota.get() {
+            Some(quota) => self.admit(quota, owners.map(Some), 0, 1),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses owners that an inode does not have yet, where they may not have what it takes. Called as [`admit_inode`](Self::admit_inode).
+    ///
+    /// # Errors
+    /// As [`admit_inode`](Self::admit_inode).
+    pub(super) fn admit_owners(
+        self: &Arc<Self>,
+        inode: &Inode,
+        new: [Option<u32>; 3],
+    ) -> Result<()> {
+        let Some(quota) = self.quota_of(inode.number()) else { return Ok(()) };
+        let old = owners_of(inode);
+        let new = std::array::from_fn(|kind| new[kind].filter(|new| *new != old[kind]));
+        if new == [None; 3] {
+            return Ok(());
+        }
+        let (_, block, at) = self.inode_place(inode.number())?;
+        let content = self.blocks.read(block, Place::new("inode").inode(inode.number()))?;
+        let usage = Usage::of(&self.superblock, &content[at..]);
+        let inodes = 1 + self.value_inodes(inode)? as u64;
+        self.admit(quota, new, usage.bytes as u64, inodes)
+    }
+
+    fn admit(
+        self: &Arc<Self>,
+        quota: &Quota,
+        owners: [Option<u32>; 3],
+        bytes: u64,
+        inodes: u64,
+    ) -> Result<()> {
+        for (kind, file) in quota.files() {
+            if let Some(id) = owners[kind] {
+                file.insert(self, id)?;
+            }
+        }
+        self.check_left(quota, owners, bytes, inodes)
+    }
+
+    fn check_left(
+        &self,
+        quota: &Quota,
+        owners: [Option<u32>; 3],
+        bytes: u64,
+        inodes: u64,
+    ) -> Result<()> {
+        let left = quota.left(self, owners)?;
+        if left.bytes < bytes || left.inodes < inodes { Err(used_up()) } else { Ok(()) }
+    }
+}
+
+fn owners_of(inode: &Inode) -> [u32; 3] {
+    let stat = inode.stat();
+    [stat.uid, stat.gid, stat.project.unwrap_or(0)]
+}
+
+fn used_up() -> Error {
+    Error::new(ErrorKind::Quota, "the quota of the user, the group or the project is used up")
+}
