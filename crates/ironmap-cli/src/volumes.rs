@@ -93,7 +93,7 @@ impl Volumes {
         };
         match there {
             Some(inode) if inode.file_type() == FileType::Directory => {
-                Ok(Destination::Into(Found { name, inode }))
+                Ok(Destination::Into(name, inode.number()))
             }
             _ if how.directory == Some(true) => {
                 let kind =
@@ -117,7 +117,7 @@ pub(crate) struct DestinationIs {
 /// Where something goes.
 pub(crate) enum Destination {
     /// Into this directory, by its own name.
-    Into(Found),
+    Into(Name, InodeNo),
     /// As this name.
     As(Name),
 }
@@ -127,8 +127,8 @@ impl Destination {
     pub(crate) fn name_for(&self, last: &[u8]) -> Name {
         match self {
             // What `..` holds goes into the directory, not into the one above it.
-            Self::Into(dir) if last == b".." => dir.child(b"."),
-            Self::Into(dir) => dir.child(last),
+            Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
+            Self::Into(dir, number) => dir.below(*number, last),
             Self::As(name) => name.clone(),
         }
     }

@@ -48,7 +48,7 @@ pub(crate) struct Args {
 
 /// What a name is given to.
 enum Subject<'a> {
-    File(Found),
+    File(&'a Found),
     Text(&'a OsStr),
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 let found = parse(text).and_then(|from| volumes.find(&from, Follow::NotLast));
                 found.and_then(|found| {
                     let name = to.name_for(&found.name.name);
-                    link(args, &Subject::File(found), &name, report)
+                    link(args, &Subject::File(&found), &name, report)
                 })
             };
             if let Err(failure) = linked {

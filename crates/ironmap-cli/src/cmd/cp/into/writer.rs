@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use ironmap::fs::ext4::{Credentials, Follow, Inode, NewFile, SetAttributes, SetXattr};
+use ironmap::fs::ext4::{Credentials, Follow, NewFile, SetAttributes, SetXattr};
 use ironmap::fs::{FileType, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind};
@@ -78,7 +78,7 @@ impl Writer {
         while let Some(open) = self.open.pop() {
             let regular = |open: &Open| open.entry.stat.file_type == FileType::Regular;
             if let Some(open) = open.filter(regular)
-                && let Err(failure) = self.end(open, None)
+                && let Err(failure) = self.end(&open, None)
             {
                 report.error(&failure);
             }
@@ -119,7 +119,7 @@ impl Writer {
                 self.write(pos, &bytes)
             }
             Step::End(size) => match self.open.pop().flatten() {
-                Some(open) => self.end(open, size),
+                Some(open) => self.end(&open, size),
                 None => Ok(()),
             },
             Step::Failed(failure) => Err(failure),
@@ -153,10 +153,10 @@ impl Writer {
         let number = match self.create(&name, &entry) {
             Err(error) if error.kind() == ErrorKind::Exists => match self.there(&name, &entry)? {
                 There::Skip => return Ok(None),
-                There::Use(inode) => {
+                There::Use(number, mode) => {
                     new = false;
-                    gives_group = kind == FileType::Directory && inode.stat().mode & SET_GROUP != 0;
-                    inode.number()
+                    gives_group = kind == FileType::Directory && mode & SET_GROUP != 0;
+                    number
                 }
                 There::Removed => {
                     self.create(&name, &entry).map_err(|error| name.failed(&error))?
@@ -215,7 +215,9 @@ impl Writer {
         let (new, mut old) = (entry.stat.file_type, there.file_type());
         let fails = |kind, what| Err(name.failed(&Error::new(kind, what)));
         match (new, old) {
-            (FileType::Directory, FileType::Directory) => return Ok(There::Use(there)),
+            (FileType::Directory, FileType::Directory) => {
+                return Ok(There::Use(there.number(), there.stat().mode));
+            }
             (FileType::Directory, _) => {
                 return fails(ErrorKind::Exists, "a file is not replaced by a directory");
             }
@@ -237,7 +239,7 @@ impl Writer {
         let several = self.how.keep.links && there.stat().links > 1;
         if new == FileType::Regular && old == FileType::Regular && !several {
             name.fs().truncate(there.number(), 0).map_err(|error| name.failed(&error))?;
-            return Ok(There::Use(there));
+            return Ok(There::Use(there.number(), there.stat().mode));
         }
         name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))?;
         Ok(There::Removed)
@@ -282,8 +284,8 @@ impl Writer {
         written.map_err(|error| open.name.failed(&error))
     }
 
-    fn end(&mut self, open: Open, size: Option<u64>) -> Result<(), Failure> {
-        let Open { entry, name, number, .. } = &open;
+    fn end(&mut self, open: &Open, size: Option<u64>) -> Result<(), Failure> {
+        let Open { entry, name, number, .. } = open;
         let fs = name.fs();
         let regular = entry.stat.file_type == FileType::Regular;
         if regular && (open.broken || size.is_none()) {
@@ -329,8 +331,8 @@ impl Writer {
 enum There {
     /// It stays, and nothing is copied.
     Skip,
-    /// It becomes the copy.
-    Use(Inode),
+    /// It becomes the copy; its mode.
+    Use(InodeNo, u32),
     /// It is gone.
     Removed,
 }
