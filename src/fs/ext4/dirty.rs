@@ -129,9 +129,4 @@ impl Dirty {
             shard.remove(&block);
         }
     }
-
-    /// How many blocks have a slot.
-    pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.read().len()).sum()
-    }
 }

@@ -226,11 +226,6 @@ impl<'a> GroupMut<'a> {
         Self { bytes }
     }
 
-    /// All of it.
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        self.bytes
-    }
-
     setter!(
         /// Counted in clusters.
         set_free_clusters: bg_free_blocks_count_lo, bg_free_blocks_count_hi

@@ -1,7 +1,5 @@
 //! ext4, and with it ext2 and ext3: the formats as Linux writes them.
 
-#![allow(dead_code, reason = "the write side is being built")]
-
 mod acl;
 mod alloc;
 mod attr;

@@ -46,7 +46,8 @@ impl Ext4 {
     }
 
     /// At least one block, at most `want`, contiguous, as near behind `goal` as can be. With bigalloc whole clusters, so that there can
-    /// be more than `want`. Changes two blocks. The caller is the volume's owner, and may have the reserved blocks.
+    /// be more than `want`. Changes two blocks. The reserved blocks are not kept back
+    /// unless [that was asked for](Self::keep_reserve).
     ///
     /// # Errors
     /// `NoSpace` if there is none, and nothing has been changed: where [`commit_frees`](Allocator::commit_frees), a commit helps. `Corrupt`.
@@ -56,7 +57,7 @@ impl Ext4 {
         goal: FsBlock,
         want: u32,
     ) -> Result<(FsBlock, u32)> {
-        self.allocate_blocks_for(handle, goal, want, Reserve::Allowed)
+        self.allocate_blocks_for(handle, goal, want, self.allocator()?.reserve())
     }
 
     /// The same for someone who perhaps may not have the reserved blocks.

@@ -61,6 +61,7 @@ impl Allocator {
             free_inodes: AtomicU32::new(inodes),
             directories: AtomicU32::new(directories),
             discard: AtomicBool::new(false),
+            keep_reserve: AtomicBool::new(false),
         })
     }
 }

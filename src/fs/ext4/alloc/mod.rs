@@ -28,6 +28,7 @@ use crate::error::Result;
 use crate::units::FsBlock;
 
 pub(crate) use blocks::Freed;
+use blocks::Reserve;
 
 /// What allocation knows in memory.
 pub(crate) struct Allocator {
@@ -42,6 +43,8 @@ pub(crate) struct Allocator {
     directories: AtomicU32,
     /// Tell the device of what was freed.
     discard: AtomicBool,
+    /// Nobody gets the blocks that are reserved for the superuser.
+    keep_reserve: AtomicBool,
 }
 
 /// What the superblock counts.
@@ -97,7 +100,23 @@ impl Allocator {
     }
 }
 
+impl Allocator {
+    fn reserve(&self) -> Reserve {
+        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Allowed }
+    }
+}
+
 impl Ext4 {
+    /// From now on nobody gets the blocks that the volume reserves for the superuser; or everybody again, as at the beginning: who opens
+    /// a volume owns it.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub fn keep_reserve(&self, keep: bool) -> Result<()> {
+        self.allocator()?.keep_reserve.store(keep, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn allocator(&self) -> Result<&Allocator> {
         Ok(&self.writing()?.alloc)
     }

@@ -137,16 +137,6 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// `i_version`, whose upper half only larger inodes have.
-    pub(crate) fn set_version(&mut self, version: u64) -> Result<()> {
-        self.fields()?.i_version_lo.set(version as u32);
-        let there = self.has_extra(28);
-        if let Some(extra) = self.extra().filter(|_| there) {
-            extra.i_version_hi.set((version >> 32) as u32);
-        }
-        Ok(())
-    }
-
     /// The block of attributes.
     pub(crate) fn set_xattr_block(&mut self, block: Option<FsBlock>) -> Result<()> {
         let block = block.map_or(0, |block| block.0);

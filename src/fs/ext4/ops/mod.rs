@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use super::attr::Times;
 use super::jbd2::Handle;
+use super::names::ADD_CREDITS;
 use super::{Ext4, Inode, InodeFlags, RoCompat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
@@ -38,10 +39,9 @@ fn refuse(kind: ErrorKind, what: &'static str) -> Error {
 }
 
 impl Ext4 {
-    /// How many blocks one more name changes: a leaf and a new one, a node and a new one on each level, and for each new one a bitmap and a
-    /// descriptor, and the map; the inode; the superblock.
+    /// How many blocks one more name in a directory changes, and the directory's inode.
     fn name_credits(&self, dir: &Inode) -> u32 {
-        24 + self.credits_for_map(dir)
+        ADD_CREDITS + self.credits_for_map(dir) + 1
     }
 
     /// A directory whose entries are to change, read under its lock.

@@ -7,6 +7,7 @@ use crate::error::{ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::names::CHANGE_CREDITS;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::units::InodeNo;
 
@@ -66,7 +67,7 @@ impl Ext4 {
         check_removable(&inode)?;
         let directory = inode.file_type() == FileType::Directory;
         let fate = self.fate(&inode)?;
-        let credits = self.name_credits(&dir) + self.eviction_credits(&inode, fate);
+        let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
         self.transact(credits, |handle| {
             self.remove_entry(handle, &dir, name)?;
             self.touch_directory(handle, &dir, -i16::from(directory))?;

@@ -3,6 +3,7 @@
 //! Inodes are counted by their names: a file has as many as the device says, and those that fast commits add, and not those that they remove.
 //! What is recorded of an inode that has none in the end is left out.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -88,12 +89,14 @@ impl<'a> Plan<'a> {
     }
 
     fn touch(&mut self, fs: &Arc<Ext4>, number: InodeNo) -> Result<&mut Touched<'a>> {
-        if !self.inodes.contains_key(&number) {
-            let in_use = number == ROOT || fs.is_inode_in_use(number)?;
-            let before = in_use.then(|| fs.inode_or_orphan(number)).transpose()?;
-            self.inodes.insert(number, Touched { before, ..Touched::default() });
-        }
-        Ok(self.inodes.entry(number).or_default())
+        Ok(match self.inodes.entry(number) {
+            Entry::Occupied(touched) => touched.into_mut(),
+            Entry::Vacant(none) => {
+                let in_use = number == ROOT || fs.is_inode_in_use(number)?;
+                let before = in_use.then(|| fs.inode_or_orphan(number)).transpose()?;
+                none.insert(Touched { before, ..Touched::default() })
+            }
+        })
     }
 
     /// A directory whose number has another file now had to be empty: the records of that are left out with those of its former self.
