@@ -99,17 +99,6 @@ impl Area {
 
     /// The entry that begins at a byte.
     pub(super) fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
-        let entry = self.entry_of_any_name(at, fs)?;
-        if entry.name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-            let name = String::from_utf8_lossy(entry.name);
-            let what = format!("{name:?} is no name, at byte {at}");
-            return Err(self.place.field("name").corrupt(what));
-        }
-        Ok(entry)
-    }
-
-    /// The same; its name may hold bytes that no name has, and which no name that is looked for equals.
-    fn entry_of_any_name(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
         let corrupt = |field, what: String| {
             Err(self.place.field(field).corrupt(format!("{what}, at byte {at}")))
         };
@@ -136,6 +125,9 @@ impl Area {
         if name.is_empty() {
             return corrupt("name_len", "a name without length".to_owned());
         }
+        if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+            return corrupt("name", format!("{:?} is no name", String::from_utf8_lossy(name)));
+        }
         let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
         let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
@@ -145,7 +137,7 @@ impl Area {
     pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
         let (mut at, mut before) = (0, None);
         while at < self.end {
-            let entry = self.entry_of_any_name(at, fs)?;
+            let entry = self.entry(at, fs)?;
             if let Some(inode) = entry.inode
                 && wanted.matches(entry.name)
             {
