@@ -73,6 +73,12 @@ cp -a source/program @/set-group/theirs
 cp -r @/tree @/tree2
 cp -a @/kept @/kept2
 cp -a @/kept/again @/kept2/again2
+mkdir @/linked
+cp -a source/small source/again source/program @/linked
+! cp -a source/small @/kept/small @/linked
+mkdir @/linked2
+cp -a @/kept/small @/kept/again @/linked2
+cp -a @/kept/again @/kept/sparse @/kept2
 ! cp -r @/tree @/tree/into
 ! cp @/small @/small
 cp source/large @/small2

@@ -5,10 +5,12 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use ironmap::fs::ext4::Follow;
@@ -42,7 +44,7 @@ pub(super) fn copy(
     let stat = stat.map_err(|errno| Failure::host(path.display(), errno))?;
     args.check_kind(path.display(), stat.file_type)?;
     let to = to.name_for(split(path.as_os_str().as_bytes()).1);
-    check_name(&to, stat.file_type)?;
+    check_name(&to, stat.file_type, writer)?;
     report.progress = progress(stat.file_type, stat.size);
     copy_host(path, args.follow(), to, writer, report)
 }
@@ -55,26 +57,36 @@ pub(super) fn copy_host(
     writer: &mut Writer,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let how = writer.how();
+    let (how, seen) = (writer.how(), mem::take(&mut writer.seen));
     writer.start(to, None);
-    thread::scope(|scope| {
+    let (copied, seen) = thread::scope(|scope| {
         let (sender, batches) = sync_channel(BATCHES);
-        scope.spawn(move || {
-            let mut reader = Reader::new(how, sender);
+        let reader = scope.spawn(move || {
+            let mut reader = Reader::new(how, sender, seen);
             // Who stopped it knows why.
             let _ = reader.read_root(path, follow).and_then(|()| reader.flush());
+            reader.seen
         });
-        for batch in batches {
-            for step in batch {
-                // The reader ends when nobody takes its batches.
-                interrupt::check().inspect_err(|_| writer.abandon(report))?;
-                if let Err(failure) = writer.take(step, report) {
-                    report.error(&failure);
-                }
-            }
+        let copied = write(batches, writer, report);
+        (copied, reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    writer.seen = seen;
+    copied
+}
+
+fn write(
+    batches: Receiver<Vec<Step>>,
+    writer: &mut Writer,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for step in batches.into_iter().flatten() {
+        // The reader ends when nobody takes its batches.
+        interrupt::check().inspect_err(|_| writer.abandon(report))?;
+        if let Err(failure) = writer.take(step, report) {
+            report.error(&failure);
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 struct Reader {
@@ -111,15 +123,8 @@ impl Place<'_> {
 }
 
 impl Reader {
-    fn new(how: How, sender: SyncSender<Vec<Step>>) -> Self {
-        Self {
-            how,
-            sender,
-            batch: Vec::new(),
-            bytes: 0,
-            xattrs: XattrReader::default(),
-            seen: HashSet::new(),
-        }
+    fn new(how: How, sender: SyncSender<Vec<Step>>, seen: HashSet<Identity>) -> Self {
+        Self { how, sender, batch: Vec::new(), bytes: 0, xattrs: XattrReader::default(), seen }
     }
 
     fn send(&mut self, step: Step) -> Result<(), Stopped> {
@@ -133,7 +138,7 @@ impl Reader {
 
     fn flush(&mut self) -> Result<(), Stopped> {
         self.bytes = 0;
-        self.sender.send(std::mem::take(&mut self.batch)).map_err(|_| Stopped)
+        self.sender.send(mem::take(&mut self.batch)).map_err(|_| Stopped)
     }
 
     fn read_root(&mut self, path: &Path, follow: Follow) -> Result<(), Stopped> {

@@ -102,10 +102,17 @@ pub(crate) fn fill(source: &Rc<Source>, dir: &Path, report: &mut Report) -> Resu
     filled
 }
 
-/// A slash at the end asks for a directory, which a file does not become.
-fn check_name(to: &Name, kind: FileType) -> Result<(), Failure> {
-    if kind != FileType::Directory && to.wants_directory() && to.look(Follow::All)?.is_none() {
+/// What a file's copy is not to be called: a name with a slash at the end, which asks for a directory, and one that this command has just
+/// given to another copy.
+fn check_name(to: &Name, kind: FileType, writer: &mut Writer) -> Result<(), Failure> {
+    if kind == FileType::Directory {
+        return Ok(());
+    }
+    if to.wants_directory() && to.look(Follow::All)?.is_none() {
         return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+    }
+    if !writer.made.insert((to.dir, to.name.clone())) {
+        return Err(to.refused("was just made, and is not replaced"));
     }
     Ok(())
 }

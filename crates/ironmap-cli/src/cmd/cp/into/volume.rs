@@ -7,7 +7,7 @@ use ironmap::Queue;
 use ironmap::fs::FileType;
 use ironmap::fs::ext4::ROOT;
 use ironmap::iomap::IomapType;
-use ironmap::units::{FilePos, InodeNo};
+use ironmap::units::FilePos;
 
 use super::super::{Args, Keep, progress};
 use super::{Entry, PIECE, Step, Writer, check_name};
@@ -30,7 +30,7 @@ pub(super) fn copy_volume(
     let kind = found.inode.file_type();
     args.check_kind(target, kind)?;
     let to = to.name_for(&found.name.name);
-    check_name(&to, kind)?;
+    check_name(&to, kind, writer)?;
     if kind == FileType::Directory && is_below(&to, &found)? {
         return Err(found.name.refused(format_args!("cannot be copied into itself, {to}")));
     }
@@ -38,7 +38,7 @@ pub(super) fn copy_volume(
     let source = Rc::clone(&found.name.source);
     writer.start(to, Some(&source));
     let queue = source.queue()?;
-    let mut reader = Reader { keep: writer.how().keep, queue, seen: HashSet::new() };
+    let mut reader = Reader { keep: writer.how().keep, queue };
     walk(found, report, |found, visit, report| match visit {
         Visit::First => reader.begin(found, writer, report),
         Visit::Last { .. } => writer.take(Step::End(Some(0)), report),
@@ -67,8 +67,6 @@ fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
 struct Reader {
     keep: Keep,
     queue: Queue,
-    /// Files with several names that were read.
-    seen: HashSet<InodeNo>,
 }
 
 impl Reader {
@@ -79,10 +77,12 @@ impl Reader {
         report: &mut Report,
     ) -> Result<(), Failure> {
         let (inode, name) = (&found.inode, &found.name);
-        let (kind, identity) = (inode.file_type(), (0, found.number().0));
+        // Where its volume stands in memory tells it from others.
+        let volume = Rc::as_ptr(&name.source).addr() as u64;
+        let (kind, identity) = (inode.file_type(), (volume, found.number().0));
         let directory = kind == FileType::Directory;
         let several = self.keep.links && inode.stat().links > 1 && !directory;
-        if several && !self.seen.insert(found.number()) {
+        if several && !writer.seen.insert(identity) {
             return writer.take(Step::Again(name.name.clone(), identity), report);
         }
         let mut xattrs = Vec::new();

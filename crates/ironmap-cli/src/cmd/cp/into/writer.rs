@@ -1,6 +1,6 @@
 //! What a tree's steps say, made in a volume.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use ironmap::fs::ext4::{Credentials, Follow, NewFile, SetAttributes, SetXattr};
@@ -28,7 +28,11 @@ pub(super) struct Writer {
     same: bool,
     /// What has begun and not ended; `None` is not copied.
     open: Vec<Option<Open>>,
-    /// Copies of files with several names.
+    /// Names that copies of files got which the user named.
+    pub(super) made: HashSet<(InodeNo, Vec<u8>)>,
+    /// Files with several names that were read.
+    pub(super) seen: HashSet<Identity>,
+    /// Their copies.
     links: HashMap<Identity, InodeNo>,
     /// Names of extended attributes that the volume refuses, with how often, and the first file and reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
@@ -57,6 +61,8 @@ impl Writer {
             to: None,
             same: false,
             open: Vec::new(),
+            made: HashSet::new(),
+            seen: HashSet::new(),
             links: HashMap::new(),
             refused: BTreeMap::new(),
         }
@@ -138,9 +144,6 @@ impl Writer {
         entry: Box<Entry>,
         report: &mut Report,
     ) -> Result<Option<Open>, Failure> {
-        if self.how.verbose {
-            report.say(format_args!("'{}' -> '{name}'", entry.path))?;
-        }
         report.progress.set_message(entry.path.clone());
         let inherits = match self.open.last() {
             Some(above) => above.as_ref().is_some_and(|above| above.gives_group),
@@ -170,6 +173,9 @@ impl Writer {
         }
         if self.how.keep.links && entry.stat.links > 1 && kind != FileType::Directory {
             self.links.insert(entry.identity, number);
+        }
+        if self.how.verbose {
+            report.say(format_args!("'{}' -> '{name}'", entry.path))?;
         }
         Ok(Some(Open { entry, name, number, new, gives_group, size: 0, broken: false }))
     }
