@@ -75,13 +75,14 @@ impl Ext4 {
             let now = handle.now();
             self.update_inode(handle, number, |raw| {
                 raw.has_values(values);
+                // The only one that is refused, where the inode has no room for it.
+                set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {
                     raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
                 }
                 let (accessed, modified) = (set.accessed, set.modified);
-                raw.set_times(&Times { accessed, modified, ..Times::changed(now) })?;
-                set.project.map_or(Ok(()), |project| raw.set_project(project))
+                raw.set_times(&Times { accessed, modified, ..Times::changed(now) })
             })
         })
     }
