@@ -4,6 +4,8 @@ use ironmap::ErrorKind;
 use ironmap::fs::ext4::{Credentials, Fallocate, InodeFlags, NewFile, ROOT, SetAttributes};
 use ironmap::units::{FilePos, InodeNo};
 
+use crate::common::rng::Rng;
+use crate::random::{self, Scope};
 use crate::volume::{NOW, Quota, Said};
 
 const USER: Credentials = Credentials { uid: 1000, gid: 2000, umask: 0 };
@@ -57,7 +59,7 @@ fn write(quota: &Quota, file: InodeNo, block: u64, blocks: usize) -> Result<usiz
 /// A user gets to the last block and inode of the hard limits, and not behind them; what is refused changes nothing.
 #[test]
 fn hard_limits_hold() {
-    let mut quota = Quota::new(OPTIONS);
+    let mut quota = Quota::new("64M", OPTIONS);
     let file = make(&quota, "file", &USER).unwrap();
     let others = make(&quota, "others", &OTHER).unwrap();
     assert_eq!(write(&quota, file, 0, 3), Ok(3));
@@ -93,7 +95,7 @@ fn hard_limits_hold() {
 /// A soft limit may be exceeded for the time that the file names, and then no more, until usage is below it again.
 #[test]
 fn soft_limits_hold_when_their_time_is_over() {
-    let mut quota = Quota::new(OPTIONS);
+    let mut quota = Quota::new("64M", OPTIONS);
     let file = make(&quota, "file", &USER).unwrap();
     assert_eq!(write(&quota, file, 0, 3), Ok(3));
     let said = Said { bytes: 3 * 4096, inodes: 1 };
@@ -119,11 +121,43 @@ fn soft_limits_hold_when_their_time_is_over() {
     quota.reopen();
 }
 
+/// Operations that come to a limit anywhere take back what they did: usage is right after them, and the limits were not exceeded.
+#[test]
+fn refusals_change_nothing() {
+    let sets = [
+        "-t ext4 -b 1024 -I 256 -O quota,project,ea_inode -J size=16",
+        "-t ext4 -b 4096 -I 256 -O quota,project,inline_data",
+        "-t ext4 -b 1024 -I 256 -O quota,project,bigalloc -C 8192",
+    ];
+    for (seed, options) in (0x0011_4175..).zip(sets) {
+        println!("seed {seed:#x}: {options}");
+        let mut rng = Rng::new(seed);
+        let scope = Scope { id: Some(1000), names: 40 };
+        let mut quota = Quota::new("64M", options);
+        for _ in 0..300 {
+            random::step(quota.fs(), &mut rng, scope);
+        }
+        quota.reopen();
+        let said = quota.said("user", 1000);
+        let inodes = said.inodes + 6;
+        let limits = [(SPACE_HARD, said.bytes / 1024 + 20), (INODES_HARD, inodes)];
+        quota.change(NOW, |image| set(image, 1000, &said, &limits));
+        let mut refused = 0;
+        for _ in 0..600 {
+            let answer = random::step(quota.fs(), &mut rng, scope);
+            refused += u32::from(answer == Some(ErrorKind::Quota));
+        }
+        quota.reopen();
+        assert!(refused > 10, "{refused} refusals");
+        assert!(quota.said("user", 1000).inodes <= inodes);
+    }
+}
+
 /// A directory that gives its project to what is in it takes no file of another one, by no way; new files are charged to its project.
 #[test]
 fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {
-        let mut quota = Quota::new(options);
+        let mut quota = Quota::new("64M", options);
         let fs = quota.fs();
         let dir = fs.create(ROOT, b"dir", NewFile::Directory, 0o755, &USER).unwrap();
         let project = SetAttributes { project: Some(77), ..SetAttributes::default() };

@@ -37,12 +37,12 @@ fn open(ram: &Arc<Ram>, now: i64) -> Volume {
 }
 
 impl Quota {
-    /// A volume made with these options.
-    pub(crate) fn new(options: &str) -> Self {
+    /// A volume of this size (as mke2fs writes it) made with these options.
+    pub(crate) fn new(size: &str, options: &str) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         let image = dir.path().join("image");
         let path = image.to_str().expect("a plain path");
-        run("mke2fs", &[&["-Fq"], &words(options)[..], &[path, "64M"]].concat());
+        run("mke2fs", &[&["-Fq"], &words(options)[..], &[path, size]].concat());
         let ram = Arc::new(Ram::from_image(&std::fs::read(&image).expect("the image")));
         Self { volume: open(&ram, NOW), ram, dir, options: options.to_owned() }
     }
