@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::{SetXattr, Times};
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{Ext4, Inode, InodeFlags, RoCompat};
 use crate::fs::{FileType, Timestamp};
 use crate::units::InodeNo;
 
@@ -38,13 +38,18 @@ impl Ext4 {
     /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `ReadOnly`, `NoSpace` (an ACL that has to change), `Quota` of a new
+    /// `NotPermitted` for an immutable or append-only file, `ReadOnly`, `Unsupported` (a project on a volume without them), `NoSpace` (an ACL
+    /// that has to change), `Quota` of a new
     /// owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
         let inode = self.inode_or_orphan(number)?;
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
+        if set.project.is_some_and(|project| project != 0) && !projects {
+            return Err(Error::unsupported("projects on a volume without the feature"));
         }
         let stat = inode.stat();
         let owned = set.uid.is_some() || set.gid.is_some();
@@ -75,13 +80,14 @@ impl Ext4 {
             let now = handle.now();
             self.update_inode(handle, number, |raw| {
                 raw.has_values(values);
+                // The only one that is refused, where the inode has no room for it.
+                set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                 raw.set_mode(mode)?;
                 if owned {
                     raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
                 }
                 let (accessed, modified) = (set.accessed, set.modified);
-                raw.set_times(&Times { accessed, modified, ..Times::changed(now) })?;
-                set.project.map_or(Ok(()), |project| raw.set_project(project))
+                raw.set_times(&Times { accessed, modified, ..Times::changed(now) })
             })
         })
     }

@@ -217,8 +217,8 @@ impl QuotaFile {
         let mut leaf = header.dqi_free_entry.get();
         let missing = LEVELS as usize - way.len() + usize::from(leaf == 0);
         let mut new = self.take_blocks(fs, handle, &mut header, missing)?;
-        if let (0, Some(block)) = (leaf, new.pop()) {
-            leaf = block;
+        if leaf == 0 {
+            leaf = new.pop().unwrap_or(0);
             header.dqi_free_entry.set(leaf);
         }
         self.put_entry(fs, handle, &mut header, leaf, id)?;
@@ -325,17 +325,20 @@ impl QuotaFile {
     fn grow(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, blocks: u32) -> Result<()> {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);
-        let mut count = self.blocks.read().len() as u64;
-        while count < needed {
+        loop {
             let inode = fs.inode_or_orphan(self.number)?;
+            let count = self.blocks.read().len() as u64;
+            let bytes = count << size.shift();
+            if inode.size() < bytes {
+                fs.update_inode(handle, self.number, |inode| inode.set_size(bytes))?;
+            }
+            if count >= needed {
+                return Ok(());
+            }
             let block = fs.map_next_block(handle, &inode, FileBlock(count))?;
             handle.create(block, |_| ())?;
-            count += 1;
-            let bytes = count << size.shift();
-            fs.update_inode(handle, self.number, |inode| inode.set_size(bytes))?;
             self.blocks.write().push(block);
         }
-        Ok(())
     }
 
     fn header(&self, fs: &Ext4) -> Result<RawQuotaHeader> {

@@ -1,0 +1,124 @@
+//! Random operations that change what someone has in use.
+
+use std::sync::Arc;
+
+use ironmap::fs::ext4::{
+    Credentials, Ext4, Fallocate, InodeFlags, NewFile, ROOT, RenameFlags, SetAttributes, SetXattr,
+};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{ErrorKind, Result};
+
+use crate::common::rng::Rng;
+
+/// Whose files there are, and how many names.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope {
+    /// `None`: ids that are near in the tree and far, and more of them than a block has entries.
+    pub(crate) id: Option<u32>,
+    pub(crate) names: u64,
+}
+
+impl Scope {
+    fn id(self, rng: &mut Rng) -> u32 {
+        match (self.id, rng.below(4)) {
+            (Some(id), _) => id,
+            (None, 0) => 0,
+            (None, 1) => 1000 + rng.below(40) as u32,
+            (None, 2) => [1, 255, 256, 65_536, 1 << 24, u32::MAX - 1][rng.below(6) as usize],
+            (None, _) => rng.next() as u32 & 0x0F0F_0F0F,
+        }
+    }
+}
+
+/// One operation. Its answer may be any that is no accident: usage must be right after each of them.
+pub(crate) fn step(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
+    let error = operation(fs, rng, scope).err()?;
+    let accident = matches!(
+        error.kind(),
+        ErrorKind::Io(_) | ErrorKind::Corrupt | ErrorKind::LimitExceeded | ErrorKind::ReadOnly
+    );
+    assert!(!accident, "{error}");
+    Some(error.kind())
+}
+
+fn operation(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Result<()> {
+    let (dir, name) = place(fs, rng, scope);
+    // Held: with several threads someone else may remove it.
+    let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
+    let pos = FilePos(rng.below(200_000));
+    match rng.below(16) {
+        0..=3 => {
+            let long = rng.bytes(900).iter().map(|byte| b'a' + byte % 26).collect::<Vec<_>>();
+            let file = match rng.below(8) {
+                0..=3 => NewFile::Regular,
+                4 | 5 => NewFile::Directory,
+                6 => NewFile::Symlink(&long[..rng.below(900) as usize]),
+                _ => NewFile::Fifo,
+            };
+            let who = Credentials { uid: scope.id(rng), gid: scope.id(rng), umask: 0 };
+            fs.create(dir, &name, file, 0o755, &who).map(drop)
+        }
+        4 => fs.unlink(dir, &name),
+        5 => fs.rmdir(dir, &name),
+        6 => {
+            let (to, new_name) = place(fs, rng, scope);
+            let flags = match rng.below(4) {
+                0 => RenameFlags::EXCHANGE,
+                1 => RenameFlags::WHITEOUT,
+                _ => RenameFlags::empty(),
+            };
+            fs.rename(dir, &name, to, &new_name, flags)
+        }
+        7 => {
+            let (to, new_name) = place(fs, rng, scope);
+            fs.link(found()?.number(), to, &new_name)
+        }
+        8 | 9 => {
+            let len = [10, 200, 5000, 60_000][rng.below(4) as usize];
+            fs.write(found()?.number(), pos, &rng.bytes(len)).map(drop)
+        }
+        10 => fs.truncate(found()?.number(), rng.below(100_000)),
+        11 => {
+            let how = match rng.below(4) {
+                0 => Fallocate::Punch,
+                1 => Fallocate::Zero { keep_size: true },
+                _ => Fallocate::Allocate { keep_size: rng.below(2) == 0 },
+            };
+            fs.fallocate(found()?.number(), how, pos, 1 + rng.below(100_000))
+        }
+        12 => {
+            let set = SetAttributes {
+                uid: Some(scope.id(rng)),
+                gid: Some(scope.id(rng)),
+                project: (rng.below(2) == 0).then(|| scope.id(rng)),
+                ..SetAttributes::default()
+            };
+            fs.set_attributes(found()?.number(), &set)
+        }
+        13 => {
+            let held = found()?;
+            let inode = held.inode()?;
+            fs.set_flags(inode.number(), inode.flags() ^ InodeFlags::PROJECT_INHERIT)
+        }
+        14 => {
+            let attribute = format!("user.{}", rng.below(4));
+            let len = [3, 70, 700, 3000, 20_000][rng.below(5) as usize];
+            // Some have the same value, so that they may share it.
+            let value = vec![rng.below(2) as u8; len];
+            fs.setxattr(found()?.number(), attribute.as_bytes(), &value, SetXattr::Any)
+        }
+        _ => fs.removexattr(found()?.number(), format!("user.{}", rng.below(4)).as_bytes()),
+    }
+}
+
+/// A name in the root or a directory below it.
+fn place(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> (InodeNo, Vec<u8>) {
+    let mut name = || format!("name-{}", rng.below(scope.names)).into_bytes();
+    let (above, last) = (name(), name());
+    let dir = fs.lookup(ROOT, &above).map(|inode| inode.number()).ok();
+    let below = dir.filter(|_| rng.below(2) == 0);
+    let is_dir = |dir: &InodeNo| {
+        fs.inode(*dir).is_ok_and(|dir| dir.file_type() == ironmap::fs::FileType::Directory)
+    };
+    (below.filter(is_dir).unwrap_or(ROOT), last)
+}

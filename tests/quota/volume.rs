@@ -1,0 +1,106 @@
+//! A volume in memory with quota, and those who judge it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ironmap::Volume;
+use ironmap::device::{Device, Ram};
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{Clock, Ext4};
+use tempfile::TempDir;
+
+use crate::common::command::{output, run};
+use crate::common::image::{scratch_in, words};
+
+/// What the volume's clock says, in seconds.
+pub(crate) const NOW: i64 = 1_700_000_000;
+
+pub(crate) struct Quota {
+    ram: Arc<Ram>,
+    volume: Volume,
+    dir: TempDir,
+    options: String,
+}
+
+/// What debugfs says that an id has.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+}
+
+fn open(ram: &Arc<Ram>, now: i64) -> Volume {
+    let clock = Clock::Fixed(Timestamp { seconds: now, nanoseconds: 1 });
+    let device = Arc::clone(ram) as Arc<dyn Device>;
+    Volume::writable_on(device, clock).unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Quota {
+    /// A volume of this size (as mke2fs writes it) made with these options.
+    pub(crate) fn new(size: &str, options: &str) -> Self {
+        let dir = scratch_in(Path::new("/dev/shm"));
+        let image = dir.path().join("image");
+        let path = image.to_str().expect("a plain path");
+        run("mke2fs", &[&["-Fq"], &words(options)[..], &[path, size]].concat());
+        let ram = Arc::new(Ram::from_image(&std::fs::read(&image).expect("the image")));
+        Self { volume: open(&ram, NOW), ram, dir, options: options.to_owned() }
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        self.volume.fs()
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// Closes the volume: neither e2fsck nor the checker may find anything then. Opens it again.
+    pub(crate) fn reopen(&mut self) {
+        self.change(NOW, |_| {});
+    }
+
+    /// The same, with bytes changed in between and another time afterwards.
+    pub(crate) fn change(&mut self, now: i64, change: impl FnOnce(&mut Vec<u8>)) {
+        self.volume.close().unwrap_or_else(|error| panic!("{}: {error}", self.options));
+        self.judge();
+        let mut bytes = std::fs::read(self.image()).expect("the image");
+        change(&mut bytes);
+        self.ram = Arc::new(Ram::from_image(&bytes));
+        self.volume = open(&self.ram, now);
+    }
+
+    /// What the device holds behind a sync is all that is left.
+    pub(crate) fn crash(&mut self) {
+        self.fs().sync().unwrap_or_else(|error| panic!("{error}"));
+        let left = Arc::new(self.ram.snapshot());
+        self.volume = open(&left, NOW);
+        self.ram = left;
+    }
+
+    fn judge(&self) {
+        self.ram.store(&File::create(self.image()).expect("a file")).expect("store the image");
+        let out = output("e2fsck", &["-fn".as_ref(), self.image().as_os_str()]);
+        let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+        // Of quota its exit code says nothing.
+        let complains = text.contains("? no") || text.contains("QUOTA WARNING");
+        assert!(out.status.success() && !complains, "{}: {text}", self.options);
+        let device = Arc::clone(&self.ram) as Arc<dyn Device>;
+        let volume = Volume::on(device).unwrap_or_else(|error| panic!("{error}"));
+        let report = volume.fs().check(&mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+        let findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+        assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
+    }
+
+    /// What debugfs reads of an id from the quota file of `user`, `group` or `project`, as it was when the volume was last closed.
+    pub(crate) fn said(&self, kind: &str, id: u32) -> Said {
+        let request = format!("lq {kind}");
+        let out = run("debugfs", &["-R".as_ref(), request.as_ref(), self.image().as_os_str()]);
+        let text = String::from_utf8_lossy(&out);
+        let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let line = line.into_iter().find(|line| line.first() == Some(&&*id.to_string()));
+        let line = line.unwrap_or_else(|| panic!("{kind} {id}: {text}"));
+        let number = |at: usize| line[at].parse().expect("a number");
+        Said { bytes: number(1), inodes: number(4) }
+    }
+}
