@@ -100,7 +100,9 @@ impl Image {
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
         // Of wrong counts in the superblock its exit code says nothing.
         let said = String::from_utf8_lossy(&said);
-        assert!(!said.contains("? no"), "{said}");
+        // A map with a level more than it needs is right, and Linux leaves such maps too.
+        let wrong = said.lines().any(|line| line.contains("? no") && !line.contains("Optimize?"));
+        assert!(!wrong, "{said}");
     }
 
     /// Lets e2fsck complete what mke2fs or debugfs left half done.

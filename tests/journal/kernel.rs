@@ -22,19 +22,19 @@ const ROUNDS: u32 = 60;
 
 /// A volume, what happens on it, and what the journal is then.
 #[derive(Clone, Copy)]
-struct Scenario {
-    mke2fs: &'static str,
-    mount: &'static str,
-    features: JournalFeatures,
+pub(crate) struct Scenario {
+    pub(crate) mke2fs: &'static str,
+    pub(crate) mount: &'static str,
+    pub(crate) features: JournalFeatures,
     /// Only what fast commits can record; without it full commits come between them.
-    plain: bool,
+    pub(crate) plain: bool,
     /// The number of the first transaction.
-    sequence: u32,
+    pub(crate) sequence: u32,
     /// To go on until the log has come to the end of the journal and begun again.
-    wrapped: bool,
+    pub(crate) wrapped: bool,
 }
 
-const ORDERED: Scenario = Scenario {
+pub(crate) const ORDERED: Scenario = Scenario {
     mke2fs: "-b 4096",
     mount: "data=ordered",
     features: JournalFeatures::empty(),
@@ -44,12 +44,12 @@ const ORDERED: Scenario = Scenario {
 };
 
 impl Scenario {
-    fn name(&self, seed: u64) -> String {
+    pub(crate) fn name(&self, seed: u64) -> String {
         format!("{}, {}, plain {}, seed {seed}", self.mke2fs, self.mount, self.plain)
     }
 
     /// The volume as the device holds it at a moment when it is mounted and written.
-    fn dirty(&self, seed: u64) -> Image {
+    pub(crate) fn dirty(&self, seed: u64) -> Image {
         let size = if self.wrapped { "-J size=4" } else { "-J size=8" };
         let options = format!("-t ext4 {size} {}", self.mke2fs);
         let image = Image::mke2fs("64M", &words(&options));
@@ -113,7 +113,7 @@ impl Scenario {
 }
 
 /// Commits what has happened.
-fn sync(mounted: &LoopMount) {
+pub(crate) fn sync(mounted: &LoopMount) {
     rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
 }
 
@@ -125,7 +125,7 @@ fn wraps(image: &Image) -> bool {
 
 /// What the kernel's recovery does to inodes beside what the journal says.
 #[derive(Clone, Copy, PartialEq)]
-enum Replay {
+pub(crate) enum Replay {
     Full,
     /// Of fast commits: Linux adds to directories anew, at the time of the replay; and it leaves to a new file, behind the
     /// end, what the former owner of its number had allocated.
@@ -133,7 +133,7 @@ enum Replay {
 }
 
 /// What the kernel shows after its recovery of a copy; or its refusal.
-fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
+pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
     let copy = dirty.copy();
     drop(copy.try_mount("rw,noatime")?);
     let mut view = kernel::view_with_maps(copy.mount("ro,noload").dir(), DEPTH, 1);

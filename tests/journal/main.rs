@@ -2,11 +2,13 @@
 //!
 //! - `debugfs`: journals written by debugfs, in every checksum version; the oracle is e2fsck on a copy. Also broken ones.
 //! - `kernel`: journals that a live mount left; the oracle is the kernel's own recovery of a copy. Needs root.
+//! - `fast_commits`: the same with fast commits, recovered to the device; power fails meanwhile.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod debugfs;
+mod fast_commits;
 mod kernel;
 mod workload;
 

@@ -134,14 +134,7 @@ impl Ext4 {
         let mmp = MmpHold::take(&device, &found.superblock)?;
         let journal = found.journal.clone();
         if !found.fast_commits.is_empty() {
-            // They do not say whose usage they change.
-            if found.superblock.ro_compat.contains(RoCompat::QUOTA) {
-                return Err(Error::read_only(
-                    "fast commits on a volume with quota: e2fsck or a mount recovers them",
-                ));
-            }
-            let fs = Self::for_one_transaction(&found, &device, events, clock)?;
-            fs.recover_fast_commits(&found)?;
+            found.recover_fast_commits(&device, events, clock)?;
             // What they changed stands at its place.
             found = Self::open_held(Arc::clone(&device), events)?;
         }
@@ -164,9 +157,9 @@ impl Ext4 {
         Ok(fs)
     }
 
-    /// What was found, for changes that are all one transaction, however many: nothing is written before
-    /// [`commit_to`](Self::commit_to), and nothing is said on the device when it is dropped.
-    fn for_one_transaction(
+    /// The volume that was found, for changes that are all one transaction, however many: nothing is written before
+    /// [`commit_to`](Self::commit_to), and nothing is said on the device when it is dropped. What the log held is at its place.
+    pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
         events: &Arc<Events>,

@@ -28,10 +28,12 @@ use std::sync::Arc;
 use self::content::MapEdit;
 use self::names::{Plan, Touched};
 use super::MAX_LINKS;
+use crate::device::Device;
 use crate::error::{Context, Error, Place, Result};
+use crate::events::Events;
 use crate::fs::FileType;
 use crate::fs::ext4::jbd2::{self, Handle};
-use crate::fs::ext4::{Ext4, RoCompat};
+use crate::fs::ext4::{Clock, Ext4, RoCompat};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
@@ -39,24 +41,28 @@ const PLACE: Place = Place::new("fast commit");
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
-    /// Makes the fast commits that were found part of the volume, durably. This is the volume for that one transaction.
+    /// Makes the fast commits of a volume that was opened read-only part of it, durably.
     ///
     /// # Errors
     /// `ReadOnly` for what only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume, or do not fit
     /// into the log; `Io`. They are as valid then as before.
     pub(in crate::fs::ext4) fn recover_fast_commits(
         self: &Arc<Self>,
-        found: &Arc<Self>,
+        device: &Arc<dyn Device>,
+        events: &Arc<Events>,
+        clock: Clock,
     ) -> Result<()> {
         if self.superblock.cluster_blocks > 1 {
             return Err(Error::read_only("fast commits on a volume with bigalloc"));
         }
-        let mut log = jbd2::restore_log(found)?;
-        self.apply_fast_commits(found).context(|| "recovery of fast commits")?;
-        self.commit_to(&mut log)?;
-        log.close(&self.blocks)
+        let mut log = jbd2::restore_log(self)?;
+        let fs = Self::for_one_transaction(self, device, events, clock)?;
+        fs.apply_fast_commits(self).context(|| "recovery of fast commits")?;
+        fs.commit_to(&mut log)?;
+        log.close(&fs.blocks)
     }
 
+    /// Applies what was found to this volume, in memory.
     fn apply_fast_commits(self: &Arc<Self>, found: &Arc<Self>) -> Result<()> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
