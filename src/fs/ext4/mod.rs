@@ -32,6 +32,8 @@ mod orphan;
 mod path;
 mod quota;
 mod raw;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod superblock;
 mod symlink;
 mod tree;

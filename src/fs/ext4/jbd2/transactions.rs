@@ -130,7 +130,8 @@ impl Transactions {
     /// The newest transaction that changed something, whether it is committed or not.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        if state.work.is_empty() && state.handles == 0 {
+        // What a closed one did may be with its commit already.
+        if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {
             state.running
