@@ -115,7 +115,7 @@ pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
         )];
     };
     // Tests in files of their own, below `#[cfg(test)] mod tests;`.
-    if module.iter().any(|name| name == "tests") {
+    if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }
     let tokens = without_tests(source);
