@@ -70,7 +70,10 @@ impl Ext4 {
         if let Some(mmp) = &*writing.mmp.lock() {
             mmp.check()?;
         }
-        match &mut *writing.log.lock() {
+        let mut log = writing.log.lock();
+        // A log that was closed while this was waited for takes no more.
+        writing.transactions.check()?;
+        match &mut *log {
             Some(log) => log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now()),
             None => {
                 self.blocks.write_home(&frozen)?;
