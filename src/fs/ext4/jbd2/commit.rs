@@ -103,7 +103,9 @@ impl Ext4 {
 
     /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
     fn record_abort(&self, writing: &Writing, why: &Error) {
-        if let Some(log) = &mut *writing.log.lock() {
+        // Until the superblock has it, too: a checkpoint that writes the block at the same time would be undone.
+        let mut log = writing.log.lock();
+        if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());
         }
         let _ = self.record_error(why);
