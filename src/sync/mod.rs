@@ -9,6 +9,9 @@ mod modelled;
 #[cfg(shuttle)]
 pub(crate) use modelled::{Cache, Condvar, Mutex, MutexGuard, RwLock, atomic, gate, thread_local};
 
+#[cfg(all(test, shuttle))]
+pub(crate) use modelled::explore;
+
 #[cfg(not(shuttle))]
 pub(crate) use {
     parking_lot::{Condvar, Mutex, MutexGuard, RwLock},

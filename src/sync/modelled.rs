@@ -1,6 +1,8 @@
 //! The model checker's locks behind parking_lot's calls. A lock is never poisoned: a panic ends the schedule, and the test.
 
 mod cache;
+#[cfg(test)]
+mod explore;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError};
@@ -8,6 +10,8 @@ use std::sync::{LockResult, PoisonError};
 use shuttle::sync;
 
 pub(crate) use self::cache::Cache;
+#[cfg(test)]
+pub(crate) use self::explore::explore;
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::thread_local;
 

@@ -103,6 +103,14 @@ impl Locks {
     }
 }
 
+#[cfg(all(test, shuttle))]
+impl Locks {
+    /// How many inodes are known.
+    pub(super) fn known(&self) -> usize {
+        self.inodes.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
 impl Shared<'_> {
     /// Opens the inode.
     pub(crate) fn open(&self) -> Open {

@@ -33,6 +33,8 @@ mod order;
 mod orphan;
 mod path;
 mod raw;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod superblock;
 mod symlink;
 mod tree;

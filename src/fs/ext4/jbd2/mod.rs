@@ -142,5 +142,7 @@ fn replay(fs: &Arc<Ext4>, number: InodeNo) -> Result<(Journal, Overlay, FastComm
     Ok((Journal { state, features, blocks }, overlay, fast_commits))
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 #[cfg(test)]
 mod tests;

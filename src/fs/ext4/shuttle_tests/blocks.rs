@@ -1,0 +1,142 @@
+//! Versions of blocks: changed, written to their places, read, forgotten.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use shuttle::thread;
+
+use super::yielding;
+use crate::device::{Device, Ram};
+use crate::error::Place;
+use crate::fs::ext4::blocks::Blocks;
+use crate::fs::ext4::dirty::Tid;
+use crate::sync::explore;
+use crate::units::{BlockSize, FsBlock};
+
+const BLOCK: FsBlock = FsBlock(3);
+const SHIFT: u8 = 10;
+const PLACE: Place = Place::new("counter");
+
+struct Model {
+    blocks: Blocks,
+    device: Arc<dyn Device>,
+    /// The newest that someone has seen, or made.
+    seen: AtomicU64,
+}
+
+impl Model {
+    fn new() -> Arc<Self> {
+        let device: Arc<dyn Device> = Arc::new(yielding(Arc::new(Ram::new(8 << SHIFT))));
+        let blocks = Blocks::new(Arc::clone(&device), Self::size(), 8, Arc::default());
+        Arc::new(Self { blocks, device, seen: AtomicU64::new(0) })
+    }
+
+    fn size() -> BlockSize {
+        BlockSize::from_shift(SHIFT).unwrap()
+    }
+
+    fn number(bytes: &[u8]) -> u64 {
+        u64::from_le_bytes(*bytes.first_chunk().unwrap())
+    }
+
+    /// Nobody sees less than what someone saw before he began to look.
+    fn look(&self) -> u64 {
+        let least = self.seen.load(SeqCst);
+        let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
+        assert!(found >= least, "{found} is read, {least} was there before");
+        self.seen.fetch_max(found, SeqCst);
+        found
+    }
+
+    fn count(&self, tid: Tid) {
+        let add = |bytes: &mut [u8]| {
+            let number = Self::number(bytes) + 1;
+            // A reader who had this very version would see half a change.
+            bytes[..4].fill(0xFF);
+            thread::yield_now();
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            Ok(number)
+        };
+        let (number, _) = self.blocks.update(BLOCK, tid, PLACE, add).unwrap();
+        self.seen.fetch_max(number, SeqCst);
+    }
+
+    /// What a checkpoint does with the version that a commit froze.
+    fn write_home(&self, tid: Tid) {
+        if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, tid) {
+            self.blocks.write_home(&[(BLOCK, version.clone())]).unwrap();
+            self.blocks.written(BLOCK, &version);
+        }
+    }
+
+    fn at_home(&self) -> u64 {
+        let mut bytes = [0; 1 << SHIFT];
+        self.device.read_exact_at(&mut bytes, Self::size().offset_of(BLOCK)).unwrap();
+        Self::number(&bytes)
+    }
+}
+
+fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
+    let spawn = |work: &fn(&Model)| {
+        let (model, work) = (Arc::clone(model), *work);
+        thread::spawn(move || work(&model))
+    };
+    let threads: Vec<_> = work.iter().map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn no_change_is_lost_and_no_reader_goes_back() {
+    explore(2, || {
+        let model = Model::new();
+        let change: fn(&Model) = |model| (0..3).for_each(|_| model.count(Tid(1)));
+        let home: fn(&Model) = |model| (0..3).for_each(|_| model.write_home(Tid(1)));
+        let read: fn(&Model) = |model| {
+            for _ in 0..3 {
+                model.look();
+            }
+        };
+        run(&model, &[change, change, home, read, read]);
+        assert_eq!(model.look(), 6, "no change is lost");
+        model.write_home(Tid(1));
+        assert_eq!((model.blocks.dirty().len(), model.at_home()), (0, 6));
+        assert_eq!(model.look(), 6);
+    });
+}
+
+/// Someone may be on the way to a block by a pointer that is no more.
+#[test]
+fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
+    explore(1, || {
+        let model = Model::new();
+        let made = Arc::new(AtomicBool::new(false));
+        model.count(Tid(1));
+        let late: fn(&Model) = |model| (0..2).for_each(|_| drop(model.blocks.read(BLOCK, PLACE)));
+        let again = {
+            let (model, made) = (Arc::clone(&model), Arc::clone(&made));
+            thread::spawn(move || {
+                model.blocks.forget(BLOCK);
+                let fill = |bytes: &mut [u8]| bytes[0] = 100;
+                model.blocks.create(BLOCK, Tid(2), fill).unwrap();
+                made.store(true, SeqCst);
+                model.write_home(Tid(2));
+            })
+        };
+        let after = {
+            let (model, made) = (Arc::clone(&model), Arc::clone(&made));
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    let made = made.load(SeqCst);
+                    let found = Model::number(&model.blocks.read(BLOCK, PLACE).unwrap());
+                    assert!(!made || found == 100, "{found} is what it held before");
+                }
+            })
+        };
+        run(&model, &[late]);
+        again.join().unwrap();
+        after.join().unwrap();
+        model.write_home(Tid(2));
+        let found = Model::number(&model.blocks.read(BLOCK, PLACE).unwrap());
+        assert_eq!((found, model.at_home()), (100, 100));
+    });
+}

@@ -1,0 +1,93 @@
+//! Inode locks.
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use shuttle::thread;
+
+use crate::fs::ext4::locks::Locks;
+use crate::sync::explore;
+use crate::units::InodeNo;
+
+const INODE: InodeNo = InodeNo(12);
+/// In the same part of the table.
+const OTHER: InodeNo = InodeNo(12 + 64);
+
+#[derive(Default)]
+struct Model {
+    locks: Locks,
+    /// Who is within: -1 for one who changes.
+    within: AtomicI32,
+    /// What the lock protects, and what of it was there for all to see.
+    value: AtomicU64,
+    published: AtomicU64,
+    opens: Mutex<u32>,
+}
+
+impl Model {
+    fn change(&self) {
+        let lock = self.locks.exclusive(INODE);
+        assert_eq!(self.within.swap(-1, SeqCst), 0, "a change is alone");
+        thread::yield_now();
+        let value = self.value.fetch_add(1, SeqCst) + 1;
+        let open = self.locks.is_open(INODE);
+        thread::yield_now();
+        assert_eq!(self.locks.is_open(INODE), open, "it stays open or closed under its lock");
+        self.within.store(0, SeqCst);
+        drop(lock);
+        self.published.fetch_max(value, SeqCst);
+    }
+
+    fn open_and_close(&self) {
+        let shared = self.locks.shared(INODE);
+        assert!(self.within.fetch_add(1, SeqCst) >= 0, "readers share with readers");
+        let open = shared.open();
+        *self.opens.lock().unwrap() += 1;
+        let (changes, value) = (open.changes(), self.value.load(SeqCst));
+        thread::yield_now();
+        assert!(self.locks.is_open(INODE));
+        self.within.fetch_sub(1, SeqCst);
+        drop(shared);
+        // What one has seen under the lock, others must not be behind.
+        self.published.fetch_max(value, SeqCst);
+
+        for _ in 0..2 {
+            thread::yield_now();
+            let published = self.published.load(SeqCst);
+            if open.changes() == changes {
+                assert!(value >= published, "{value} is kept, {published} is there");
+            }
+        }
+
+        let exclusive = self.locks.exclusive(INODE);
+        let last = exclusive.close(&open);
+        let mut opens = self.opens.lock().unwrap();
+        *opens -= 1;
+        assert_eq!(last, *opens == 0, "who closes it last is told");
+        drop(opens);
+        drop(open);
+        assert_eq!(self.locks.is_open(INODE), !last);
+    }
+}
+
+#[test]
+fn a_change_is_alone_and_entries_go_with_their_last_user() {
+    explore(1, || {
+        let model = Arc::new(Model::default());
+        let spawn = |work: fn(&Model)| {
+            let model = Arc::clone(&model);
+            thread::spawn(move || work(&model))
+        };
+        let threads = [
+            spawn(Model::change),
+            spawn(Model::open_and_close),
+            spawn(Model::open_and_close),
+            spawn(|model| {
+                let _both = model.locks.exclusive_all(&[OTHER, INODE]);
+                assert_eq!(model.within.load(SeqCst), 0);
+            }),
+        ];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(model.locks.known(), 0, "nobody works on an inode any more");
+    });
+}

@@ -1,0 +1,34 @@
+//! The write side under schedules of a model checker's choice: `./x shuttle`.
+//!
+//! The checker switches threads at every lock, condition and counter of [`crate::sync`], and here at every request to the device. What it
+//! does not see: quick_cache itself (a stand-in that evicts at random takes its place), the memory orders of atomics (all are the
+//! strongest), reference counts, the allocator's hints, and a block that the device reads while it writes it (both are one step).
+
+mod blocks;
+mod locks;
+mod volume;
+
+use std::sync::Arc;
+
+use shuttle::thread;
+
+use crate::device::{Layer, Layered, Ram, Request, Verdict};
+
+/// Lets other threads run before and after each request.
+#[derive(Debug)]
+struct Yields;
+
+impl Layer for Yields {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        thread::yield_now();
+        Verdict::pass(request)
+    }
+
+    fn end(&self, _ticket: u64, _whole: bool) {
+        thread::yield_now();
+    }
+}
+
+fn yielding(ram: Arc<Ram>) -> Layered<Yields> {
+    Layered::with_layer(ram, Yields)
+}

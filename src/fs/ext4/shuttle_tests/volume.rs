@@ -1,0 +1,217 @@
+//! A whole volume: operations, syncs, checkpoints, and power that may fail at any moment.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use shuttle::thread;
+
+use super::yielding;
+use crate::device::Ram;
+use crate::error::ErrorKind;
+use crate::fs::Timestamp;
+use crate::fs::ext4::{Clock, Credentials, Ext4, MkfsOptions, NewFile, ROOT, mkfs};
+use crate::sync::explore;
+use crate::units::{FileBlock, FilePos};
+
+const BLOCK: usize = 1024;
+/// More than fits in an inode, and fits in one block.
+const LEN: usize = 600;
+
+const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
+
+struct Model {
+    fs: Arc<Ext4>,
+    ram: Arc<Ram>,
+    /// What a sync has promised: that these are there, and that the old one is not.
+    synced: [AtomicBool; 3],
+}
+
+/// What a file holds: its name's last letter, again and again.
+fn content(name: &[u8]) -> [u8; LEN] {
+    [name[2]; LEN]
+}
+
+fn open(ram: &Arc<Ram>) -> Arc<Ext4> {
+    let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 5 });
+    Ext4::open_for_writing(Arc::new(yielding(Arc::clone(ram))), &Arc::default(), clock).unwrap()
+}
+
+/// Makes a file; an empty one where no space is left.
+fn make(fs: &Arc<Ext4>, name: &[u8]) {
+    let who = Credentials::default();
+    let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+    match fs.write(number, FilePos(0), &content(name)) {
+        Ok(written) => assert_eq!(written, LEN),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+    }
+}
+
+/// A volume with the old file, as a clean close leaves it, and perhaps with one that takes all other space. Each is made once: no
+/// thread waits meanwhile.
+fn volume(full: bool) -> Arc<Ram> {
+    static MADE: [OnceLock<Arc<Ram>>; 2] = [const { OnceLock::new() }; 2];
+    let made = &MADE[usize::from(full)];
+    if let Some(made) = made.get() {
+        return Arc::new(made.snapshot());
+    }
+    let ram = Arc::new(Ram::new(4 << 20));
+    let options = MkfsOptions {
+        block_size: Some(BLOCK as u32),
+        journal_size: Some(1 << 20),
+        uuid: Some([7; 16]),
+        time: Some(1_700_000_000),
+        zeroed: true,
+        ..MkfsOptions::default()
+    };
+    mkfs(&*ram, &options).unwrap();
+    let fs = open(&ram);
+    make(&fs, NAMES[0]);
+    if full {
+        let who = Credentials::default();
+        let rest = fs.create(ROOT, b"rest", NewFile::Regular, 0o644, &who).unwrap();
+        let mut end = 0;
+        while let Ok(more) = fs.write(rest, FilePos(end), &[b'r'; 64 * BLOCK]) {
+            end += more as u64;
+        }
+    }
+    fs.close().unwrap();
+    Arc::new(made.get_or_init(|| ram).snapshot())
+}
+
+impl Model {
+    fn new() -> Arc<Self> {
+        Self::on(volume(false))
+    }
+
+    fn full() -> Arc<Self> {
+        Self::on(volume(true))
+    }
+
+    fn on(ram: Arc<Ram>) -> Arc<Self> {
+        Arc::new(Self { fs: open(&ram), ram, synced: Default::default() })
+    }
+
+    fn make_and_sync(&self, which: usize) {
+        make(&self.fs, NAMES[which]);
+        self.fs.sync().unwrap();
+        self.synced[which].store(true, SeqCst);
+    }
+
+    fn remove_and_sync(&self) {
+        self.fs.unlink(ROOT, NAMES[0]).unwrap();
+        self.fs.sync().unwrap();
+        self.synced[0].store(true, SeqCst);
+    }
+
+    /// Sees what the device holds now as recovery shows it.
+    fn fail_power(&self) {
+        let synced = self.synced.each_ref().map(|synced| synced.load(SeqCst));
+        let fs = Ext4::open(Arc::new(self.ram.snapshot()), &Arc::default()).unwrap();
+        let report = fs.check(&mut |_| ()).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        for (name, synced) in NAMES.iter().zip(synced) {
+            let there = match fs.lookup(ROOT, name) {
+                Ok(inode) => {
+                    // Made, and not written yet.
+                    if inode.size() > 0 {
+                        let block = inode.fs_block(FileBlock(0)).unwrap().expect("it is mapped");
+                        let found = fs.blocks.read_device(block).unwrap();
+                        assert_eq!(found[..LEN], content(name), "what others wrote is read");
+                    }
+                    true
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                    false
+                }
+            };
+            assert!(!synced || there == (*name != NAMES[0]), "{name:?} was synced");
+        }
+    }
+
+    fn checkpoint(&self) {
+        let log = &self.fs.writing().unwrap().log;
+        log.lock().as_mut().unwrap().checkpoint(&self.fs.blocks).unwrap();
+    }
+}
+
+fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
+    let spawn = |work: &fn(&Model)| {
+        let (model, work) = (Arc::clone(model), *work);
+        thread::spawn(move || work(&model))
+    };
+    let threads: Vec<_> = work.iter().map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn what_was_synced_is_there_whenever_power_fails() {
+    explore(10, || {
+        let model = Model::new();
+        let fails: fn(&Model) = |model| (0..3).for_each(|_| model.fail_power());
+        let home: fn(&Model) = |model| (0..2).for_each(|_| model.checkpoint());
+        run(
+            &model,
+            &[
+                Model::remove_and_sync,
+                |model| model.make_and_sync(1),
+                |model| model.make_and_sync(2),
+                home,
+                fails,
+            ],
+        );
+        model.fail_power();
+        model.fs.close().unwrap();
+        model.fail_power();
+    });
+}
+
+/// On a volume that is full: the removed file's block is the only one.
+#[test]
+fn a_freed_block_is_had_again_only_when_that_is_committed() {
+    static REUSED: AtomicBool = AtomicBool::new(false);
+    explore(10, || {
+        let model = Model::full();
+        let first = |name| model.fs.lookup(ROOT, name)?.fs_block(FileBlock(0));
+        let freed = first(NAMES[0]).unwrap();
+        run(
+            &model,
+            &[
+                |model| model.fs.unlink(ROOT, NAMES[0]).unwrap(),
+                |model| model.fs.sync().unwrap(),
+                |model| {
+                    make(&model.fs, NAMES[1]);
+                    model.fail_power();
+                },
+            ],
+        );
+        if first(NAMES[1]).unwrap() == freed {
+            REUSED.store(true, SeqCst);
+        }
+    });
+    assert!(REUSED.load(SeqCst), "no schedule reached what this is about");
+}
+
+/// Either all of what an operation that was promised did is there, or it was refused.
+#[test]
+fn a_close_beside_operations_keeps_what_was_promised() {
+    explore(10, || {
+        let model = Model::new();
+        run(
+            &model,
+            &[
+                |model| {
+                    let who = Credentials::default();
+                    let made = model.fs.create(ROOT, NAMES[1], NewFile::Fifo, 0o644, &who);
+                    if made.and_then(|_| model.fs.sync()).is_ok() {
+                        model.synced[1].store(true, SeqCst);
+                    }
+                },
+                |model| drop(model.fs.close()),
+            ],
+        );
+        let fs = Ext4::open(Arc::new(model.ram.snapshot()), &Arc::default()).unwrap();
+        let there = fs.lookup(ROOT, NAMES[1]).is_ok();
+        assert!(there || !model.synced[1].load(SeqCst), "what was synced is lost by a close");
+    });
+}
