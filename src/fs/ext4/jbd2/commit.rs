@@ -83,7 +83,10 @@ impl Ext4 {
         if let Some(mmp) = &*writing.mmp.lock() {
             mmp.check()?;
         }
-        match &mut *writing.log.lock() {
+        let mut log = writing.log.lock();
+        // A log that was closed while this was waited for takes no more.
+        writing.transactions.check()?;
+        match &mut *log {
             Some(log) => log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now()),
             None => {
                 self.blocks.write_home(&frozen)?;
@@ -113,7 +116,9 @@ impl Ext4 {
 
     /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
     fn record_abort(&self, writing: &Writing, why: &Error) {
-        if let Some(log) = &mut *writing.log.lock() {
+        // Until the superblock has it, too: a checkpoint that writes the block at the same time would be undone.
+        let mut log = writing.log.lock();
+        if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());
         }
         let _ = self.record_error(why);

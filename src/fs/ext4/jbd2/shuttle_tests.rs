@@ -153,7 +153,9 @@ fn half_an_operation_is_never_committed_and_nobody_waits_for_it() {
     explore(1, || {
         let journal = Journal::new(None);
         run(&journal, 3, Some(1));
-        assert!(journal.transactions.join(1).is_err_and(|error| error.kind() == ErrorKind::ReadOnly));
+        assert!(
+            journal.transactions.join(1).is_err_and(|error| error.kind() == ErrorKind::ReadOnly)
+        );
     });
 }
 

@@ -14,7 +14,7 @@ use crate::sync::explore;
 use crate::units::{BlockSize, FsBlock};
 
 const BLOCK: FsBlock = FsBlock(3);
-const SIZE: usize = 1024;
+const SHIFT: u8 = 10;
 const PLACE: Place = Place::new("counter");
 
 struct Model {
@@ -26,10 +26,13 @@ struct Model {
 
 impl Model {
     fn new() -> Arc<Self> {
-        let device: Arc<dyn Device> = Arc::new(yielding(Ram::new(8 * SIZE as u64)));
-        let size = BlockSize::new(SIZE as u32).unwrap();
-        let blocks = Blocks::new(Arc::clone(&device), size, 8, Arc::default());
+        let device: Arc<dyn Device> = Arc::new(yielding(Arc::new(Ram::new(8 << SHIFT))));
+        let blocks = Blocks::new(Arc::clone(&device), Self::size(), 8, Arc::default());
         Arc::new(Self { blocks, device, seen: AtomicU64::new(0) })
+    }
+
+    fn size() -> BlockSize {
+        BlockSize::from_shift(SHIFT).unwrap()
     }
 
     fn number(bytes: &[u8]) -> u64 {
@@ -67,8 +70,8 @@ impl Model {
     }
 
     fn at_home(&self) -> u64 {
-        let mut bytes = [0; SIZE];
-        self.device.read_exact_at(&mut bytes, BlockSize::new(SIZE as u32).unwrap().offset_of(BLOCK)).unwrap();
+        let mut bytes = [0; 1 << SHIFT];
+        self.device.read_exact_at(&mut bytes, Self::size().offset_of(BLOCK)).unwrap();
         Self::number(&bytes)
     }
 }
@@ -88,7 +91,11 @@ fn no_change_is_lost_and_no_reader_goes_back() {
         let model = Model::new();
         let change: fn(&Model) = |model| (0..3).for_each(|_| model.count(Tid(1)));
         let home: fn(&Model) = |model| (0..3).for_each(|_| model.write_home(Tid(1)));
-        let read: fn(&Model) = |model| (0..3).for_each(|_| drop(model.look()));
+        let read: fn(&Model) = |model| {
+            for _ in 0..3 {
+                model.look();
+            }
+        };
         run(&model, &[change, change, home, read, read]);
         assert_eq!(model.look(), 6, "no change is lost");
         model.write_home(Tid(1));

@@ -48,6 +48,8 @@ impl Model {
         assert!(self.locks.is_open(INODE));
         self.within.fetch_sub(1, SeqCst);
         drop(shared);
+        // What one has seen under the lock, others must not be behind.
+        self.published.fetch_max(value, SeqCst);
 
         for _ in 0..2 {
             thread::yield_now();

@@ -30,5 +30,5 @@ impl Layer for Yields {
 }
 
 fn yielding(ram: Arc<Ram>) -> Layered<Yields> {
-    Layered::new(ram, Arc::new(Yields))
+    Layered::with_layer(ram, Yields)
 }

@@ -11,7 +11,7 @@ use crate::error::ErrorKind;
 use crate::fs::Timestamp;
 use crate::fs::ext4::{Clock, Credentials, Ext4, MkfsOptions, NewFile, ROOT, mkfs};
 use crate::sync::explore;
-use crate::units::{FileBlock, FilePos, InodeNo};
+use crate::units::{FileBlock, FilePos};
 
 const BLOCK: usize = 1024;
 /// More than fits in an inode, and fits in one block.
@@ -36,17 +36,22 @@ fn open(ram: &Arc<Ram>) -> Arc<Ext4> {
     Ext4::open_for_writing(Arc::new(yielding(Arc::clone(ram))), &Arc::default(), clock).unwrap()
 }
 
-fn make(fs: &Arc<Ext4>, name: &[u8]) -> InodeNo {
-    let number =
-        fs.create(ROOT, name, NewFile::Regular, 0o644, &Credentials::default()).unwrap();
-    assert_eq!(fs.write(number, FilePos(0), &content(name)).unwrap(), LEN);
-    number
+/// Makes a file; an empty one where no space is left.
+fn make(fs: &Arc<Ext4>, name: &[u8]) {
+    let who = Credentials::default();
+    let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+    match fs.write(number, FilePos(0), &content(name)) {
+        Ok(written) => assert_eq!(written, LEN),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+    }
 }
 
-/// A volume with the old file, as a clean close leaves it. Made once: no thread waits meanwhile.
-fn volume() -> Arc<Ram> {
-    static MADE: OnceLock<Arc<Ram>> = OnceLock::new();
-    if let Some(made) = MADE.get() {
+/// A volume with the old file, as a clean close leaves it, and perhaps with one that takes all other space. Each is made once: no
+/// thread waits meanwhile.
+fn volume(full: bool) -> Arc<Ram> {
+    static MADE: [OnceLock<Arc<Ram>>; 2] = [const { OnceLock::new() }; 2];
+    let made = &MADE[usize::from(full)];
+    if let Some(made) = made.get() {
         return Arc::new(made.snapshot());
     }
     let ram = Arc::new(Ram::new(4 << 20));
@@ -61,13 +66,28 @@ fn volume() -> Arc<Ram> {
     mkfs(&*ram, &options).unwrap();
     let fs = open(&ram);
     make(&fs, NAMES[0]);
+    if full {
+        let who = Credentials::default();
+        let rest = fs.create(ROOT, b"rest", NewFile::Regular, 0o644, &who).unwrap();
+        let mut end = 0;
+        while let Ok(more) = fs.write(rest, FilePos(end), &[b'r'; 64 * BLOCK]) {
+            end += more as u64;
+        }
+    }
     fs.close().unwrap();
-    Arc::new(MADE.get_or_init(|| ram).snapshot())
+    Arc::new(made.get_or_init(|| ram).snapshot())
 }
 
 impl Model {
     fn new() -> Arc<Self> {
-        let ram = volume();
+        Self::on(volume(false))
+    }
+
+    fn full() -> Arc<Self> {
+        Self::on(volume(true))
+    }
+
+    fn on(ram: Arc<Ram>) -> Arc<Self> {
         Arc::new(Self { fs: open(&ram), ram, synced: Default::default() })
     }
 
@@ -130,38 +150,42 @@ fn what_was_synced_is_there_whenever_power_fails() {
         let model = Model::new();
         let fails: fn(&Model) = |model| (0..3).for_each(|_| model.fail_power());
         let home: fn(&Model) = |model| (0..2).for_each(|_| model.checkpoint());
-        run(&model, &[
-            Model::remove_and_sync,
-            |model| model.make_and_sync(1),
-            |model| model.make_and_sync(2),
-            home,
-            fails,
-        ]);
+        run(
+            &model,
+            &[
+                Model::remove_and_sync,
+                |model| model.make_and_sync(1),
+                |model| model.make_and_sync(2),
+                home,
+                fails,
+            ],
+        );
         model.fail_power();
         model.fs.close().unwrap();
         model.fail_power();
     });
 }
 
-/// The removed file's block is the first that is free, once the removal is committed.
+/// On a volume that is full: the removed file's block is the only one.
 #[test]
 fn a_freed_block_is_had_again_only_when_that_is_committed() {
     static REUSED: AtomicBool = AtomicBool::new(false);
     explore(10, || {
-        let model = Model::new();
+        let model = Model::full();
         let first = |name| model.fs.lookup(ROOT, name)?.fs_block(FileBlock(0));
         let freed = first(NAMES[0]).unwrap();
-        run(&model, &[
-            |model| model.fs.unlink(ROOT, NAMES[0]).unwrap(),
-            |model| model.fs.sync().unwrap(),
-            |model| {
-                for name in &NAMES[1..] {
-                    make(&model.fs, name);
+        run(
+            &model,
+            &[
+                |model| model.fs.unlink(ROOT, NAMES[0]).unwrap(),
+                |model| model.fs.sync().unwrap(),
+                |model| {
+                    make(&model.fs, NAMES[1]);
                     model.fail_power();
-                }
-            },
-        ]);
-        if NAMES[1..].iter().any(|name| first(name).unwrap() == freed) {
+                },
+            ],
+        );
+        if first(NAMES[1]).unwrap() == freed {
             REUSED.store(true, SeqCst);
         }
     });
@@ -173,16 +197,19 @@ fn a_freed_block_is_had_again_only_when_that_is_committed() {
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {
         let model = Model::new();
-        run(&model, &[
-            |model| {
-                let who = Credentials::default();
-                let made = model.fs.create(ROOT, NAMES[1], NewFile::Fifo, 0o644, &who);
-                if made.and_then(|_| model.fs.sync()).is_ok() {
-                    model.synced[1].store(true, SeqCst);
-                }
-            },
-            |model| drop(model.fs.close()),
-        ]);
+        run(
+            &model,
+            &[
+                |model| {
+                    let who = Credentials::default();
+                    let made = model.fs.create(ROOT, NAMES[1], NewFile::Fifo, 0o644, &who);
+                    if made.and_then(|_| model.fs.sync()).is_ok() {
+                        model.synced[1].store(true, SeqCst);
+                    }
+                },
+                |model| drop(model.fs.close()),
+            ],
+        );
         let fs = Ext4::open(Arc::new(model.ram.snapshot()), &Arc::default()).unwrap();
         let there = fs.lookup(ROOT, NAMES[1]).is_ok();
         assert!(there || !model.synced[1].load(SeqCst), "what was synced is lost by a close");
