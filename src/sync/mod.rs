@@ -16,8 +16,12 @@ pub(crate) use modelled::explore;
 pub(crate) use {
     parking_lot::{Condvar, Mutex, MutexGuard, RwLock},
     quick_cache::sync::Cache,
-    std::{sync::atomic, thread_local},
+    std::sync::atomic,
 };
+
+/// For what debug builds check of the order of locks.
+#[cfg(all(not(shuttle), debug_assertions))]
+pub(crate) use std::thread_local;
 
 /// A lock of nothing, whose guards own it.
 #[cfg(not(shuttle))]
