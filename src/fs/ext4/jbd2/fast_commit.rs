@@ -1,7 +1,8 @@
 //! Fast commits: small records of what changed since the last full commit, kept behind the log.
 //!
 //! Linux replays them by doing the operations again, which allocates blocks. Here they become a logical overlay instead:
-//! replaced inodes, edited maps and edited directories, each consulted where the structure is read.
+//! replaced inodes, edited maps and edited directories, each consulted where the structure is read. A volume that is opened for
+//! writing has them on the device first (`ops/fast_commits`).
 //!
 //! A fast commit counts if its tail has the right transaction and checksum; the first one that has not ends them all, since
 //! it was never completed. Where that is the very first, Linux was seen to refuse the volume; here it is opened without.
@@ -159,6 +160,7 @@ impl FastCommits {
         self.directories.iter().map(|(number, edit)| (*number, edit))
     }
 
+    /// Whether nothing changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.directories.is_empty()
     }

@@ -88,6 +88,40 @@ fn assert_same(found: &BTreeSet<u64>, expected: &BTreeSet<u64>, what: &str) {
     );
 }
 
+/// A recovery gets the blocks and the inode that it names where they are free, for others too, and an error where they are not.
+#[test]
+fn only_what_is_free_is_claimed() {
+    let image = Image::new("-t ext4 -b 1024 -O ^flex_bg,^64bit -g 1024 -N 4000", "40M");
+    let fs = image.open();
+    let before = fs.free_space();
+    let refused = |result: crate::error::Result<()>| {
+        assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
+    };
+    let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(7000), 100)).unwrap();
+    let claim = || fs.transact(2, |h| fs.claim_blocks(h, start, u64::from(count)));
+    refused(claim());
+    free(&fs, &[(start, count)]);
+    // It is somebody's until that is committed.
+    refused(claim());
+    fs.sync().unwrap();
+    claim().unwrap();
+    assert_eq!(fs.free_space().blocks, before.blocks - u64::from(count));
+    free(&fs, &[(start, count)]);
+
+    // The last one: its part of the table was never in use.
+    let last = InodeNo(u64::from(fs.superblock.inodes_count));
+    let claim = |number| fs.transact(9, |h| fs.claim_inode(h, number, true));
+    refused(claim(InodeNo(8)));
+    assert!(!fs.is_inode_in_use(last).unwrap());
+    claim(last).unwrap();
+    assert!(fs.is_inode_in_use(last).unwrap());
+    refused(claim(last));
+    fs.transact(4, |h| fs.free_inode(h, last, true)).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    image.assert_clean();
+}
+
 /// Takes every block that is to be had.
 fn fill(fs: &Ext4, reserve: Reserve) -> Vec<(FsBlock, u32)> {
     let mut runs = Vec::new();

@@ -52,8 +52,10 @@ impl Ext4 {
         events: &Arc<Events>,
         clock: Clock,
     ) -> Result<()> {
-        if self.superblock.cluster_blocks > 1 {
-            return Err(Error::read_only("fast commits on a volume with bigalloc"));
+        if self.superblock.ro_compat.intersects(RoCompat::BIGALLOC | RoCompat::QUOTA) {
+            let what =
+                "fast commits on a volume with bigalloc or quota: e2fsck or a mount recovers them";
+            return Err(Error::read_only(what));
         }
         let mut log = jbd2::restore_log(self)?;
         let fs = Self::for_one_transaction(self, device, events, clock)?;
