@@ -8,7 +8,7 @@ use shuttle::{Config, Runner};
 /// Without another one in `SHUTTLE_RANDOM_SEED`, which the checker reads.
 const SEED: u64 = 0x5EED;
 /// Schedules of each kind for the smallest models, without another number in `IRONMAP_SHUTTLE`.
-const SCHEDULES: usize = 2000;
+const SCHEDULES: usize = 20_000;
 /// Switches between threads at moments of the scheduler's choice; most races need two or three.
 const DEPTH: usize = 3;
 /// An operation on a volume has deeper calls than the checker allows for.
