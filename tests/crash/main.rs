@@ -123,6 +123,22 @@ fn what_ironmap_leaves_is_recovered() {
     eprintln!("ironmap's crashes: {counts:?} in {:.1?}", start.elapsed());
 }
 
+/// Quota is as right after a crash as all else. The kernel at hand may be built without it, and is not asked.
+#[test]
+fn quota_is_recovered() {
+    let (plan, _) = plan();
+    let plan = Plan { fsck_one_in: 2, mount_one_in: None, ..plan };
+    let formats = [
+        "-t ext4 -b 1024 -J size=1 -I 256 -O quota,project",
+        "-t ext4 -b 4096 -J size=4 -I 256 -O quota,project,inline_data",
+    ];
+    let counts = Counts::default();
+    for (seed, format) in (0..).zip(formats) {
+        by_ironmap(seed, format).assert_holds(seed, plan, &counts);
+    }
+    eprintln!("crashes with quota: {counts:?}");
+}
+
 /// Linux keeps the rules that ironmap is held to, and ironmap recovers, without writing, what Linux left.
 #[test]
 fn what_the_kernel_leaves_is_recovered() {
