@@ -21,6 +21,9 @@ const PAGE: u32 = 4096;
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
+/// How often, and after which pauses, what others may hold for a moment is tried.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
 /// Where the pieces of a misaligned read are gathered.
 const BOUNCE: usize = 256 << 10;
 
@@ -335,11 +338,10 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
 /// Opens; where that needs the device for itself, gives a program that has just died a moment to let go of it: the kernel
 /// takes the rings of a dead process down after its end.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
-    const ATTEMPTS: u32 = 20;
     for _ in 1..ATTEMPTS {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Err(OsErrno::BUSY) if flags.contains(OFlags::EXCL) => {
-                std::thread::park_timeout(Duration::from_millis(10));
+                std::thread::park_timeout(PAUSE);
             }
             result => return result.map(File::from),
         }
@@ -358,7 +360,16 @@ fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     } else {
         FlockOperation::NonBlockingLockShared
     };
-    match rustix::fs::flock(file, operation) {
+    let mut locked = rustix::fs::flock(file, operation);
+    // A child of this process holds the locks of all its files for a moment: from its making until it is another program.
+    for _ in 1..ATTEMPTS {
+        if locked != Err(OsErrno::AGAIN) {
+            break;
+        }
+        std::thread::park_timeout(PAUSE);
+        locked = rustix::fs::flock(file, operation);
+    }
+    match locked {
         Ok(()) => Ok(()),
         Err(OsErrno::AGAIN) => Err(busy(path, "locked by another program")),
         Err(errno) => Err(Error::io(errno, format!("{}: lock", path.display()))),

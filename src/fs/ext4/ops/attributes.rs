@@ -43,7 +43,7 @@ impl Ext4 {
     /// owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
-        let inode = self.inode_or_orphan(number)?;
+        let inode = self.inode_to_change(number)?;
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
         }
@@ -98,7 +98,7 @@ impl Ext4 {
     /// `Unsupported` for a flag that would have to convert the file.
     pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
-        let inode = self.inode_or_orphan(number)?;
+        let inode = self.inode_to_change(number)?;
         let changed = inode.flags().symmetric_difference(flags);
         let refused = changed - InodeFlags::CHANGEABLE;
         if !refused.is_empty() {
@@ -153,7 +153,7 @@ impl Ext4 {
         change: impl FnOnce(&Inode) -> Result<()>,
     ) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
-        let inode = self.inode_or_orphan(number)?;
+        let inode = self.inode_to_change(number)?;
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
         }

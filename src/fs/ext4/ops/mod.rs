@@ -44,6 +44,15 @@ impl Ext4 {
         ADD_CREDITS + self.credits_for_map(dir) + 1
     }
 
+    /// An inode that is to change, read under its lock: it has a name, or someone has it open.
+    fn inode_to_change(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        let inode = self.inode_or_orphan(number)?;
+        if inode.stat().links == 0 && !self.writing()?.locks.is_open(number) {
+            return Err(refuse(ErrorKind::NotFound, "the file has been removed"));
+        }
+        Ok(inode)
+    }
+
     /// A directory whose entries are to change, read under its lock.
     fn directory(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let dir = self.inode(number)?;

@@ -31,7 +31,7 @@ impl Ext4 {
 
     /// A regular file whose content is to change, read under its lock.
     pub(super) fn file_to_change(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
-        let inode = self.inode_or_orphan(number)?;
+        let inode = self.inode_to_change(number)?;
         match inode.file_type() {
             FileType::Regular => {}
             FileType::Directory => {
