@@ -8,7 +8,7 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// The parser of a USER[:GROUP] argument: `ann`, `ann:staff`, `:staff`, `1000:100`; `ann:` is with ann's own group. Names are those
+    /// The parser of a `USER[:GROUP]` argument: `ann`, `ann:staff`, `:staff`, `1000:100`; `ann:` is with ann's own group. Names are those
     /// of the host.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (user, group) = match text.split_once(':') {

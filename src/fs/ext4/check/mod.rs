@@ -1,8 +1,8 @@
 //! Whether a volume is what it should be: a check that reads all metadata and changes nothing.
 //!
-//! The passes, in order: [superblock and groups](groups), [inodes](inodes) with their [maps](map) and [attributes](xattrs),
-//! [directories](directories) with their [hash trees](htree), [names](names) (what is reached, and by how many names),
-//! [bitmaps and counters](bitmaps), [quota](quota). The [journal](journal) and the orphans come first: the volume is checked as
+//! The passes, in order: superblock and groups, inodes with their maps and attributes,
+//! directories with their hash trees, names (what is reached, and by how many names),
+//! bitmaps and counters, quota. The journal and the orphans come first: the volume is checked as
 //! recovery leaves it.
 //!
 //! The read side stops at the first thing that is wrong; a check goes on, so it walks the structures by itself. It shares
