@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, QueueOptions, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
-use crate::file::{File, FileOptions, VolumeFile};
+use crate::file::{File, FileOptions, LiveFile, VolumeFile};
 use crate::fs::FileType;
 use crate::fs::ext4::{Clock, CommitTimer, Ext4, Inode, InodeFlags, MkfsOptions, Superblock, mkfs};
 use crate::location::Location;
@@ -202,6 +202,10 @@ impl Volume {
             ));
         }
         let held = self.fs.is_writable().then(|| self.fs.hold(inode.number())).transpose()?;
-        Ok(VolumeFile::new(inode, held, options, self.owner, self.device.limits()).into())
+        let file = VolumeFile::new(inode, options, self.owner, self.device.limits());
+        Ok(match held {
+            Some(held) => LiveFile::new(held, file).into(),
+            None => file.into(),
+        })
     }
 }

@@ -1,9 +1,11 @@
 //! A file open for direct I/O: of a volume, or of a file system that the kernel has mounted.
 
+mod live;
 mod of_volume;
 
 use std::io::IoSliceMut;
 
+pub(crate) use self::live::LiveFile;
 pub(crate) use self::of_volume::VolumeFile;
 
 use crate::bio::Memory;
@@ -35,12 +37,20 @@ pub struct File {
 #[derive(Clone)]
 enum Backing {
     Volume(VolumeFile),
+    /// Of a volume that is open for writing.
+    Live(LiveFile),
     Host(HostHandle),
 }
 
 impl From<VolumeFile> for File {
     fn from(file: VolumeFile) -> Self {
         Self { backing: Backing::Volume(file) }
+    }
+}
+
+impl From<LiveFile> for File {
+    fn from(file: LiveFile) -> Self {
+        Self { backing: Backing::Live(file) }
     }
 }
 
@@ -55,7 +65,8 @@ impl File {
     #[must_use]
     pub fn inode(&self) -> InodeNo {
         match &self.backing {
-            Backing::Volume(file) => file.number(),
+            Backing::Volume(file) => file.inode().number(),
+            Backing::Live(file) => file.number(),
             Backing::Host(file) => file.inode(),
         }
     }
@@ -64,7 +75,8 @@ impl File {
     #[must_use]
     pub fn size(&self) -> u64 {
         match &self.backing {
-            Backing::Volume(file) => file.inode().map_or(0, |inode| inode.size()),
+            Backing::Volume(file) => file.inode().size(),
+            Backing::Live(file) => file.now().map_or(0, |file| file.inode().size()),
             Backing::Host(file) => file.size(),
         }
     }
@@ -73,7 +85,7 @@ impl File {
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
-            Backing::Volume(_) => None,
+            Backing::Volume(_) | Backing::Live(_) => None,
             Backing::Host(file) => Some(file.report()),
         }
     }
@@ -102,6 +114,7 @@ impl File {
     ) -> Result<usize> {
         match &self.backing {
             Backing::Volume(file) => file.read_at(queue, buf, pos, flags),
+            Backing::Live(file) => file.read_at(queue, buf, pos, flags),
             Backing::Host(file) => file.read_at(queue, buf, pos, flags),
         }
     }
@@ -119,6 +132,7 @@ impl File {
     ) -> Result<usize> {
         match &self.backing {
             Backing::Volume(file) => file.read_vectored_at(queue, bufs, pos, flags),
+            Backing::Live(file) => file.read_vectored_at(queue, bufs, pos, flags),
             Backing::Host(file) => file.read_vectored_at(queue, bufs, pos, flags),
         }
     }
@@ -141,6 +155,7 @@ impl File {
         let memory = memory.into();
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, pos, flags, token),
+            Backing::Live(file) => file.submit_read(queue, memory, pos, flags, token),
             Backing::Host(file) => file.submit_read(queue, memory, pos, flags, token),
         }
     }
@@ -151,7 +166,8 @@ impl File {
     /// What reading and checking the metadata gives; `Unsupported`, with the reason, where the kernel serves a host file.
     pub fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
         match &self.backing {
-            Backing::Volume(file) => file.inode()?.map(pos, len),
+            Backing::Volume(file) => file.inode().map(pos, len),
+            Backing::Live(file) => file.now()?.inode().map(pos, len),
             Backing::Host(file) => file.map()?.map(pos, len),
         }
     }
@@ -185,14 +201,16 @@ impl MapFile for File {
 
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
         match &self.backing {
-            Backing::Volume(file) => file.inode().ok()?.map_resident(pos),
+            Backing::Volume(file) => file.inode().map_resident(pos),
+            Backing::Live(file) => file.now().ok()?.inode().map_resident(pos),
             Backing::Host(file) => file.map().ok()?.map_resident(pos),
         }
     }
 
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         match &self.backing {
-            Backing::Volume(file) => file.inode()?.read_inline(buf, pos),
+            Backing::Volume(file) => file.inode().read_inline(buf, pos),
+            Backing::Live(file) => file.now()?.inode().read_inline(buf, pos),
             Backing::Host(_) => Err(Error::invalid("a host file has no inline data")),
         }
     }

@@ -18,7 +18,7 @@ use crate::{require, set_sequence};
 const DEPTH: Depth = Depth { random: 4, stretches: 300 };
 /// Steps at a time until the journal is as it must be, and how often at most.
 const STEPS: u32 = 30;
-const ROUNDS: u32 = 60;
+const ROUNDS: u32 = 200;
 
 /// A volume, what happens on it, and what the journal is then.
 #[derive(Clone, Copy)]
