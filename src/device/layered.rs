@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions};
+use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, OtherQueue, QueueOptions};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -193,14 +193,14 @@ impl<L: Layer> Device for Layered<L> {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        Ok(AnyQueue::Layered(LayeredQueue {
+        Ok(AnyQueue::Other(OtherQueue::new(LayeredQueue {
             below: Box::new(self.below.queue(options)?),
             layer: Arc::clone(&self.layer) as Arc<dyn Layer>,
             flying: Vec::new(),
             held: Vec::new(),
             depth: options.slots(),
             tick: 0,
-        }))
+        })))
     }
 }
 
@@ -239,7 +239,7 @@ fn head_mut<'b>(
 }
 
 /// A queue whose layer judges each request before the device below sees it, and may hold completions back.
-pub struct LayeredQueue {
+pub(super) struct LayeredQueue {
     below: Box<AnyQueue>,
     layer: Arc<dyn Layer>,
     /// What is below, by the place that its bio names instead of its own end.

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{AnyQueue, Device, Immediate, Limits, QueueOptions, Transfer};
+use super::{AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, Transfer};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -235,7 +235,7 @@ impl Device for Ram {
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let transfer = RamTransfer(Arc::clone(&self.content));
-        Ok(AnyQueue::Ram(Immediate::new(transfer, options.slots())))
+        Ok(AnyQueue::Other(OtherQueue::new(Immediate::new(transfer, options.slots()))))
     }
 }
 
@@ -245,7 +245,7 @@ fn outside(what: &str, at: DevOffset, len: u64) -> Error {
 
 /// The copies themselves.
 #[derive(Debug)]
-pub struct RamTransfer(Arc<Content>);
+pub(super) struct RamTransfer(Arc<Content>);
 
 impl Transfer for RamTransfer {
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {

@@ -32,7 +32,8 @@ pub(super) fn gate<M: MapFile>(
         return Err(NotSimple::Flags);
     }
     let length = len as u64;
-    if length == 0 || length > target.geometry.block {
+    // A length of 0 is beyond every block here.
+    if length.wrapping_sub(1) >= target.geometry.block {
         return Err(NotSimple::Length);
     }
     // The size is below 2^63 and the length at most a block, so neither side overflows.
@@ -50,7 +51,8 @@ pub(super) fn gate<M: MapFile>(
     if iomap.kind != IomapType::Mapped {
         return Err(NotSimple::NotMapped);
     }
-    if iomap.end().0 - pos.0 < length {
+    // The mapping holds the position.
+    if iomap.len - (pos.0 - iomap.pos.0) < length {
         return Err(NotSimple::SeveralExtents);
     }
     if iomap.flags.contains(IomapFlags::INTEGRITY) {
