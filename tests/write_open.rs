@@ -5,6 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
+use common::image::scratch;
 use ironmap::{Location, OpenOptions, Volume};
 
 fn fsck(image: &Path) {
@@ -20,7 +21,7 @@ fn open(image: &Path) -> Volume {
 
 #[test]
 fn opened_and_closed_it_is_clean() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let image = dir.path().join("image");
     for features in
         ["-t ext4", "-t ext4 -b 1024", "-t ext3", "-t ext2", "-t ext4 -O ^metadata_csum,^64bit"]
@@ -41,7 +42,7 @@ fn opened_and_closed_it_is_clean() {
 /// While it is open for writing, multiple mount protection keeps others off; afterwards it does not.
 #[test]
 fn a_protected_volume_is_held_while_it_is_open() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let image = dir.path().join("image");
     let mut mke2fs = Command::new("mke2fs");
     mke2fs.args(["-Fq", "-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);

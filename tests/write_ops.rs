@@ -4,24 +4,26 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
+use common::image::scratch;
 use ironmap::fs::ext4::{
     Credentials, Ext4, Fallocate, Follow, NewFile, ROOT, RenameFlags, SetAttributes,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, FileOptions, Location, OpenOptions, QueueOptions, Volume};
-use std::sync::Arc;
+use tempfile::TempDir;
 
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
 
 struct Image {
-    dir: tempfile::TempDir,
+    dir: TempDir,
     what: String,
 }
 
 impl Image {
     fn new(options: &str) -> Self {
-        let image = Self { dir: tempfile::tempdir().unwrap(), what: options.to_owned() };
+        let image = Self { dir: scratch(), what: options.to_owned() };
         let mut mke2fs = Command::new("mke2fs");
         mke2fs.arg("-Fq").args(options.split(' ')).arg(image.path()).arg("64M");
         let out = mke2fs.output().unwrap();

@@ -28,7 +28,8 @@ pub(super) struct Marked {
 
 impl Image {
     pub(super) fn new(options: &str, size: &str) -> Self {
-        let dir = tempfile::Builder::new().prefix("ironmap-alloc").tempdir().unwrap();
+        let prefix = format!("ironmap-test-{}-", std::process::id());
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
         let path = dir.path().join("image");
         // What mke2fs leaves unwritten is not zero by chance.
         if options.contains("nodiscard") {
