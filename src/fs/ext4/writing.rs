@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::alloc::Allocator;
 use super::disk::superblock::RawSuperblock;
-use super::jbd2::{self, Freed, LogWriter, Transactions};
+use super::jbd2::{self, LogWriter, Released, Transactions};
 use super::locks::Locks;
 use super::mmp_hold::MmpHold;
 use super::quota::Quota;
@@ -96,9 +96,9 @@ impl Writing {
     }
 
     /// Blocks that a committed transaction freed can be had again; but what open inodes lost, when they are closed.
-    pub(crate) fn return_freed(&self, fs: &Ext4, freed: Vec<Freed>) {
+    pub(crate) fn return_freed(&self, fs: &Ext4, freed: Vec<Released>) {
         let (mut free, mut withheld) = (Vec::new(), self.withheld.lock());
-        for Freed { start, count, of } in freed {
+        for Released { start, count, of } in freed {
             match of.filter(|inode| self.locks.is_open(*inode)) {
                 Some(inode) => withheld.entry(inode).or_default().push((start, count)),
                 None => free.push((start, count)),

@@ -1,6 +1,6 @@
 //! An operation in the running transaction.
 
-use super::transactions::{Freed, Joined, Work};
+use super::transactions::{Joined, Released, Work};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
@@ -136,7 +136,7 @@ impl Handle<'_> {
 
     /// Blocks that were freed, and that nobody gets before the transaction is committed.
     pub(crate) fn release(&mut self, start: FsBlock, count: u64) {
-        self.work.freed.push(Freed { start, count, of: self.frees_of });
+        self.work.freed.push(Released { start, count, of: self.frees_of });
     }
 
     /// What is released from now on was the content of this inode.

@@ -17,12 +17,12 @@ pub(crate) struct Work {
     /// Blocks of metadata that it freed: what older transactions hold of them must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
     /// Ranges of blocks that it freed, of data and metadata: free for others once it is committed.
-    pub(crate) freed: Vec<Freed>,
+    pub(crate) freed: Vec<Released>,
 }
 
 /// Blocks that were freed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Freed {
+pub(crate) struct Released {
     pub(crate) start: FsBlock,
     pub(crate) count: u64,
     /// The inode whose content they were, where others may be reading it.
