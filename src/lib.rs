@@ -47,6 +47,29 @@
 //! # }
 //! ```
 //!
+//! # Changing a volume
+//!
+//! Opened for writing, a volume is a file system with Linux's journal: what was done before [`sync`](fs::ext4::Ext4::sync) returned survives a
+//! crash at any moment.
+//!
+//! ```no_run
+//! use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
+//! use ironmap::units::FilePos;
+//! use ironmap::{OpenOptions, Volume};
+//!
+//! # fn main() -> ironmap::Result<()> {
+//! let options = OpenOptions { write: true, ..OpenOptions::default() };
+//! let volume = Volume::open(&"disk.img".parse()?, &options)?;
+//! let (fs, who) = (volume.fs(), Credentials::default());
+//! let dir = fs.create(ROOT, b"srv", NewFile::Directory, 0o755, &who)?;
+//! let file = fs.create(dir, b"index", NewFile::Regular, 0o644, &who)?;
+//! fs.write(file, FilePos(0), b"content")?;
+//! fs.sync()?;
+//! volume.close()?; // everything is at its place, and nothing is to be recovered
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Many reads in flight
 //!
 //! A queued read takes its memory along and brings it back: while the request is in flight the memory belongs to the queue, so

@@ -32,6 +32,10 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck -n leaves wrong checksums of uninit_bg with exit code 0; the kernel refuses to mount",
     },
     Exception {
+        text: "is there twice",
+        reason: "e2fsck lets a leaf of a hash tree end with the hash at which the next begins, and does not see that one name is in both",
+    },
+    Exception {
         text: "reference count",
         reason: "e2fsck leaves a file that is marked as an attribute's value alone while it has a name; the kernel refuses it",
     },

@@ -13,7 +13,7 @@ use super::jbd2::{self, LogWriter, Released, Transactions};
 use super::locks::Locks;
 use super::mmp_hold::MmpHold;
 use super::quota::Quota;
-use super::{Ext4, Incompat, RoCompat};
+use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::events::Events;
@@ -130,7 +130,7 @@ impl Ext4 {
             return Err(Error::read_only("the device was opened read-only"));
         }
         let mut found = Self::open(Arc::clone(&device), events)?;
-        found.refuse_writing()?;
+        found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock)?;
         let journal = found.journal.clone();
         if !found.fast_commits.is_empty() {
@@ -186,8 +186,14 @@ impl Ext4 {
         self.writing.as_ref().ok_or_else(|| Error::read_only("the volume was opened read-only"))
     }
 
-    /// Refuses a volume with features that are not written, by their names.
-    fn refuse_writing(&self) -> Result<()> {
+    /// Whether the volume is one that can be opened for writing.
+    ///
+    /// # Errors
+    /// `ReadOnly`, with the names of the features that are not written.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.journal.state == JournalState::External {
+            return Err(Error::read_only("volumes with journal_dev are not written"));
+        }
         let sb = &self.superblock;
         let incompat = sb.incompat - Incompat::WRITABLE;
         let ro_compat = sb.ro_compat - RoCompat::WRITABLE;

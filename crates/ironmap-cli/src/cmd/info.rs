@@ -40,6 +40,9 @@ struct Info {
     uuid: String,
     features: Vec<String>,
     writable: bool,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_only: Option<String>,
     clean: bool,
     block_size: usize,
     blocks: u64,
@@ -124,6 +127,7 @@ fn gather(args: &Args, source: &Source) -> Info {
     let encoding = Encoding::of([&*sb.label, &*sb.last_mounted]);
     let features = sb.compat.names().chain(sb.incompat.names()).chain(sb.ro_compat.names());
     let time = |at: u64| (at != 0).then(|| rfc3339(seconds(at)));
+    let read_only = volume.fs().check_writable().err().map(|error| error.to_string());
     let last = LastError {
         time: rfc3339(sb.errors.last),
         function: sb.errors.last_function.clone(),
@@ -140,7 +144,8 @@ fn gather(args: &Args, source: &Source) -> Info {
         encoding,
         uuid: uuid(&sb.uuid),
         features: features.collect(),
-        writable: false,
+        writable: read_only.is_none(),
+        read_only,
         clean: sb.clean,
         block_size: sb.block_size.bytes(),
         blocks: sb.blocks_count,
@@ -228,7 +233,9 @@ fn print(info: &Info, sb: &Superblock) -> std::io::Result<()> {
     line("UUID", info.uuid.clone())?;
     line("Last mounted on", info.last_mounted.clone())?;
     line("Features", info.features.join(" "))?;
-    line("Access", "read-only: this version writes nothing to a volume".to_owned())?;
+    let writable = || "can be written".to_owned();
+    let access = info.read_only.as_ref().map_or_else(writable, |why| format!("read-only: {why}"));
+    line("Access", access)?;
     line("State", state(info))?;
     line("Journal", journal_text(&info.journal))?;
     line("Errors", errors_text(&info.errors))?;
