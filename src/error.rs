@@ -269,6 +269,12 @@ impl Error {
         Self::new(ErrorKind::Unsupported, what)
     }
 
+    /// What would have to be waited for, by who does not want to.
+    #[cold]
+    pub(crate) fn would_block(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::WouldBlock, what)
+    }
+
     /// An argument that breaks a rule.
     #[cold]
     pub fn invalid(what: impl Into<Cow<'static, str>>) -> Self {

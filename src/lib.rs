@@ -138,6 +138,7 @@ pub mod events;
 mod file;
 pub mod fs;
 pub mod host;
+mod inode;
 pub mod iomap;
 pub mod location;
 pub mod partition;

@@ -8,6 +8,7 @@ use crate::device::{AnyQueue, DeviceQueue, QueueOptions, with_queue};
 use crate::dio::{self, Completion, State, Stats};
 use crate::error::{Error, Result};
 use crate::events::Events;
+use crate::file::{self, Views};
 use crate::host::Lanes;
 
 /// The volume or host that a queue and a file belong to.
@@ -32,6 +33,8 @@ pub struct Queue {
     pub(crate) state: State,
     /// For host files: their maps as this thread knows them.
     pub(crate) lanes: Option<Lanes>,
+    /// Files that can change, as this thread knows them.
+    pub(crate) views: Views,
     owner: Owner,
 }
 
@@ -43,7 +46,8 @@ impl Queue {
         lanes: Option<Lanes>,
         events: Arc<Events>,
     ) -> Self {
-        Self { device, state: State::new(options.slots(), events), lanes, owner }
+        let state = State::new(options.slots(), events);
+        Self { device, state, lanes, views: Views::default(), owner }
     }
 
     /// Refuses a file of another owner.
@@ -84,7 +88,9 @@ impl Queue {
     /// # Errors
     /// `Io` where the kernel refuses; the requests stay queued.
     pub fn poll(&mut self) -> Result<()> {
-        with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))
+        with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
+        self.finish_writes();
+        Ok(())
     }
 
     /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed: that many [`pop`](Self::pop)s give
@@ -94,7 +100,17 @@ impl Queue {
     /// `Io` where the kernel refuses; the requests stay queued.
     #[inline]
     pub fn wait(&mut self, min: usize) -> Result<()> {
-        with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))
+        with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))?;
+        self.finish_writes();
+        Ok(())
+    }
+
+    /// Does what writes that are complete have left to be done.
+    #[inline]
+    fn finish_writes(&mut self) {
+        if self.state.lives.is_due() {
+            file::finish_writes(self);
+        }
     }
 
     /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, but
@@ -106,6 +122,18 @@ impl Queue {
         if self.lanes.is_some() {
             return self.pop_settled();
         }
+        let popped = with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state));
+        if popped.is_none() && self.state.lives.is_due() {
+            return self.pop_synced();
+        }
+        popped
+    }
+
+    /// Syncs what waits for it; then there is more to be popped.
+    #[cold]
+    #[inline(never)]
+    fn pop_synced(&mut self) -> Option<Completion> {
+        self.finish_writes();
         with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))
     }
 

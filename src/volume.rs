@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, QueueOptions, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
-use crate::file::{File, FileOptions, LiveFile, VolumeFile};
+use crate::file::{File, FileOptions, LiveFile, Slots, VolumeFile};
 use crate::fs::FileType;
 use crate::fs::ext4::{Clock, CommitTimer, Ext4, Inode, InodeFlags, MkfsOptions, Superblock, mkfs};
 use crate::location::Location;
@@ -45,6 +45,8 @@ pub struct Volume {
     engine: Engine,
     notices: Vec<String>,
     owner: Owner,
+    /// Of files that are open for writing.
+    slots: Arc<Slots>,
 }
 
 impl Volume {
@@ -109,6 +111,7 @@ impl Volume {
             engine: Engine::Auto,
             notices: Vec::new(),
             owner,
+            slots: Arc::default(),
         })
     }
 
@@ -201,11 +204,11 @@ impl Volume {
                 "the content is encrypted and no key is held",
             ));
         }
-        let held = self.fs.is_writable().then(|| self.fs.hold(inode.number())).transpose()?;
-        let file = VolumeFile::new(inode, options, self.owner, self.device.limits());
-        Ok(match held {
-            Some(held) => LiveFile::new(held, file).into(),
-            None => file.into(),
+        let held = self.fs.hold(inode.number())?;
+        let limits = self.device.limits();
+        Ok(match LiveFile::new(held, options, self.owner, limits, &self.slots) {
+            Some(file) => file.into(),
+            None => VolumeFile::new(inode, options, self.owner, limits).into(),
         })
     }
 }

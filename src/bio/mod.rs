@@ -31,6 +31,8 @@ bitflags! {
         const HIPRI = 0x2;
         /// The write is durable when it completes (`RWF_DSYNC`, FUA).
         const DSYNC = 0x4;
+        /// The write is done wholly or not at all (`RWF_ATOMIC`).
+        const ATOMIC = 0x8;
     }
 }
 
@@ -44,6 +46,23 @@ impl Dev {
     pub const OWN: Self = Self(0);
 }
 
+bitflags! {
+    /// What a write leaves to be done when it has succeeded.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Left: u8 {
+        /// It was a write at all.
+        const WRITE = 0x1;
+        /// It went to an unwritten extent, which has to be converted.
+        const CONVERT = 0x2;
+        /// It ends behind the file's size.
+        const GROW = 0x4;
+        /// The file is to be synced, as far as its data need it.
+        const DATASYNC = 0x8;
+        /// All of the file is to be synced.
+        const SYNC = 0x10;
+    }
+}
+
 /// Whom a bio's completion concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
@@ -55,6 +74,17 @@ pub enum BioEnd {
         inode: InodeNo,
         /// The position in the file, for an error event.
         pos: FilePos,
+    },
+    /// The same for a file that can change, whose content is held until then.
+    Live {
+        /// The caller's name for the request.
+        token: u64,
+        /// The position in the file.
+        pos: FilePos,
+        /// The file's place in its queue.
+        slot: u32,
+        /// What a write that succeeds leaves to be done.
+        left: Left,
     },
     /// A part of a request whose state its queue keeps.
     Part {

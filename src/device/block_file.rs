@@ -421,6 +421,7 @@ fn device_limits(file: &File, rdev: u64, direct: bool) -> Limits {
         nowait: knows_nowait(file, logical_block),
         poll: number("io_poll") == Some(1),
         direct,
+        atomic_write: number("atomic_write_unit_max_bytes").filter(|_| direct).unwrap_or(0),
     }
 }
 
@@ -444,6 +445,7 @@ fn file_limits(file: &File, direct: bool) -> Limits {
         nowait: knows_nowait(file, logical_block),
         poll: false,
         direct,
+        atomic_write: 0,
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Limits {
     pub poll: bool,
     /// Requests go around the page cache (`O_DIRECT`).
     pub direct: bool,
+    /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 where none is.
+    pub atomic_write: u32,
 }
 
 /// A device that holds a file system: a block device, an image, or another device beneath this one.

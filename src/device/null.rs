@@ -32,6 +32,7 @@ impl Null {
             nowait: true,
             poll: false,
             direct: true,
+            atomic_write: 0,
         };
         Self { limits, size, metadata: None }
     }

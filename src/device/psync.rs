@@ -92,12 +92,15 @@ impl Transfers for PsyncFiles {
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
+const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
+
 /// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues: without them it is cleared, quietly.
 pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     let mut result = ReadWriteFlags::empty();
     result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
     result.set(ReadWriteFlags::HIPRI, flags.contains(BioFlags::HIPRI) && limits.poll);
     result.set(ReadWriteFlags::DSYNC, flags.contains(BioFlags::DSYNC));
+    result.set(RWF_ATOMIC, flags.contains(BioFlags::ATOMIC));
     result
 }
 
@@ -110,6 +113,18 @@ fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T
             Err(OsErrno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
+    }
+}
+
+/// Who does not know NOWAIT cannot promise not to wait.
+fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
+    match result {
+        Err(Errno::EOPNOTSUPP)
+            if flags.contains(BioFlags::NOWAIT) && !flags.contains(BioFlags::ATOMIC) =>
+        {
+            Err(Errno::EAGAIN)
+        }
+        result => result,
     }
 }
 
@@ -140,11 +155,7 @@ impl Transfer for OneFile<'_> {
         }
         let (fd, at, rw_flags) =
             (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
-        match uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags)) {
-            // Who does not know NOWAIT cannot promise not to wait.
-            Err(Errno::EOPNOTSUPP) if flags.contains(BioFlags::NOWAIT) => Err(Errno::EAGAIN),
-            result => result,
-        }
+        unpromised(uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags)), flags)
     }
 
     fn write(
@@ -157,7 +168,7 @@ impl Transfer for OneFile<'_> {
             (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
         match bufs {
             [one] if flags.is_empty() => uninterrupted(|| rustix::io::pwrite(fd, one, at)),
-            _ => uninterrupted(|| rustix::io::pwritev2(fd, bufs, at, rw_flags)),
+            _ => unpromised(uninterrupted(|| rustix::io::pwritev2(fd, bufs, at, rw_flags)), flags),
         }
     }
 

@@ -44,6 +44,7 @@ impl Ram {
         nowait: true,
         poll: false,
         direct: true,
+        atomic_write: 0,
     };
 
     /// A device of `size` bytes with [`LIMITS`](Self::LIMITS), all zeros.

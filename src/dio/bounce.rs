@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::{DioFlags, State, Target, generic};
+use super::{DioFlags, Geometry, State, Target, generic};
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
 use crate::error::Result;
@@ -17,23 +17,23 @@ const SIZE: usize = 256 << 10;
 const KEPT: usize = 4;
 
 impl State {
-    fn take_bounce(&mut self) -> Result<Buffer> {
+    pub(super) fn take_bounce(&mut self) -> Result<Buffer> {
         self.spare.pop().map_or_else(|| Buffer::aligned(SIZE), Ok)
     }
 
-    fn keep_bounce(&mut self, buffer: Buffer) {
+    pub(super) fn keep_bounce(&mut self, buffer: Buffer) {
         if self.spare.len() < KEPT {
             self.spare.push(buffer);
         }
     }
 }
 
-impl<M> Target<'_, M> {
+impl Geometry {
     /// The aligned range that holds `len` bytes at `pos`: its start, its length, and the distance of `pos` from the start.
-    pub(super) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
-        let start = pos.0 & !self.geometry.sector_mask;
+    pub(crate) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
+        let start = pos.0 & !self.sector_mask;
         let skip = (pos.0 - start) as usize;
-        let widened = (skip + len).next_multiple_of(self.geometry.sector_mask as usize + 1);
+        let widened = (skip + len).next_multiple_of(self.sector());
         (FilePos(start), widened, skip)
     }
 }
@@ -71,7 +71,7 @@ fn copy_through<Q: DeviceQueue, M: MapFile>(
     let mut done = 0;
     while done < want {
         let here = FilePos(pos.0 + done as u64);
-        let (start, widened, skip) = target.widen(here, want - done);
+        let (start, widened, skip) = target.geometry.widen(here, want - done);
         let piece = &mut bounce[..widened.min(SIZE)];
         let count = generic::read_aligned(
             queue,

@@ -6,11 +6,13 @@
 
 mod bounce;
 mod generic;
+mod live;
 mod request;
 mod simple;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -19,8 +21,12 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
+pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
 pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
+pub(crate) use self::write::{
+    How, blocks_of, overwrite_now, submit_overwrite, submit_write, write_now,
+};
 
 use self::request::Requests;
 use crate::bio::{BioEnd, BioFlags, Buffer, Dev, Done, Memory};
@@ -47,6 +53,12 @@ bitflags! {
         const PARTIAL = 0x8;
         /// Copy through a bounce buffer even where the device could take the memory.
         const BOUNCE = 0x10;
+        /// A write is durable when it completes, and what is needed to read it (`O_DSYNC`).
+        const DSYNC = 0x20;
+        /// The same with all that the file's metadata tell (`O_SYNC`).
+        const SYNC = 0x40;
+        /// A write is done wholly or not at all, whatever happens: EOPNOTSUPP where the device does not promise it.
+        const ATOMIC = 0x80;
     }
 }
 
@@ -106,12 +118,27 @@ impl Geometry {
             })
     }
 
+    /// Whether position and length are whole sectors.
+    pub(crate) fn takes(&self, pos: FilePos, len: usize) -> bool {
+        (pos.0 | len as u64) & self.sector_mask == 0
+    }
+
+    /// The device's logical block in bytes.
+    pub(crate) fn sector(&self) -> usize {
+        self.sector_mask as usize + 1
+    }
+
+    /// The longest atomic write in bytes; 0 where there is none.
+    pub(crate) fn atomic(&self) -> usize {
+        self.limits.atomic_write as usize
+    }
+
     /// The error of a request that the device cannot take.
     #[cold]
     pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
         let Limits { logical_block, dma_align, .. } = self.limits;
         Error::invalid(format!(
-            "direct read of {len} bytes at {pos}: position and length must be multiples of {logical_block}, addresses of \
+            "direct I/O of {len} bytes at {pos}: position and length must be multiples of {logical_block}, addresses of \
              {dma_align}, in at most {MAX_SEGMENTS} buffers"
         ))
     }
@@ -129,6 +156,8 @@ pub(crate) struct Target<'a, M> {
     pub(crate) size: u64,
     /// The handle takes only what `O_DIRECT` takes.
     pub(crate) strict: bool,
+    /// How a file that can change is held until the request is complete.
+    pub(crate) live: Option<Holding>,
 }
 
 /// A request that is done, and its memory.
@@ -161,6 +190,8 @@ pub(crate) struct State {
     owed: usize,
     /// Bounce buffers to be used again.
     spare: Vec<Buffer>,
+    /// Files that can change.
+    pub(crate) lives: Lives,
     events: Arc<Events>,
 }
 
@@ -177,6 +208,7 @@ impl State {
             waited: false,
             owed: 0,
             spare: Vec::new(),
+            lives: Lives::default(),
             events,
         }
     }
@@ -204,6 +236,11 @@ impl State {
         self.finished.push_back(completion);
     }
 
+    /// A completion that was held back is there to be popped.
+    pub(crate) fn release(&mut self, completion: Completion) {
+        self.finished.push_back(completion);
+    }
+
     /// As of the device's queue, for what completes without it: reads of holes, and those behind the end.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
@@ -217,15 +254,28 @@ impl State {
     /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
-        let event =
-            ErrorEvent { direction: Direction::DirectRead, inode, pos, len: len as u64, errno };
+        self.failed_as(Direction::DirectRead, errno, inode, pos, len)
+    }
+
+    /// The same of a request of either direction.
+    #[cold]
+    pub(crate) fn failed_as(
+        &self,
+        direction: Direction,
+        errno: Errno,
+        inode: InodeNo,
+        pos: FilePos,
+        len: usize,
+    ) -> Error {
+        let event = ErrorEvent { direction, inode, pos, len: len as u64, errno };
         if inode != UNTOLD {
             self.events.report(event);
         }
         if errno == Errno::EAGAIN {
             return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
         }
-        Error::io(errno, format!("inode {inode}: direct read of {len} bytes at {pos}"))
+        let what = if direction == Direction::DirectRead { "read" } else { "write" };
+        Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}"))
     }
 }
 
@@ -347,6 +397,15 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 state.outstanding -= 1;
                 return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }
+            (BioEnd::Live { token, pos, slot, left }, Ok(count))
+                if count == done.bio.memory.len() =>
+            {
+                let completion = Completion { token, memory: done.bio.memory, result: Ok(count) };
+                if let Some(completion) = state.lives.end_bio(slot, left, pos, completion) {
+                    state.outstanding -= 1;
+                    return Some(completion);
+                }
+            }
             _ => unclean(queue, state, done),
         }
     }
@@ -356,7 +415,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 #[cold]
 #[inline(never)]
 fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
-    if matches!(done.bio.end, BioEnd::Whole { .. }) {
+    if !matches!(done.bio.end, BioEnd::Part { .. }) {
         state.owed += usize::from(state.waited);
     }
     let before = state.finished.len();
@@ -397,11 +456,20 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         while let Some(done) = queue.pop() {
             request::complete(queue, state, done);
         }
-        if state.finished.len() >= min {
+        if state.finished.len() + state.lives.unsynced() >= min {
             return queue.commit().map_err(hand_over_failed);
         }
         queue.wait(1).map_err(hand_over_failed)?;
     }
+}
+
+/// Waits for one completion of what is in flight, and keeps it to be popped.
+pub(crate) fn pump<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
+    queue.wait(1).map_err(hand_over_failed)?;
+    if let Some(done) = queue.pop() {
+        request::complete(queue, state, done);
+    }
+    Ok(())
 }
 
 /// Hands over what is queued and sees what has completed, without waiting.

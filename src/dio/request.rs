@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, DioFlags, RETRIES, State, Target, generic, zero_tail};
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Memory};
+use super::live::Owed;
+use super::{Completion, DioFlags, Hold, Holding, RETRIES, State, Target, generic, zero_tail};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::events::Direction;
 use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos, InodeNo};
 
@@ -61,8 +63,11 @@ impl Requests {
     }
 }
 
-struct Request {
+pub(super) struct Request {
+    op: BioOp,
     token: u64,
+    /// What it owes a file that can change.
+    owed: Option<Owed>,
     inode: InodeNo,
     pos: FilePos,
     /// Bytes that the caller gets when all goes well.
@@ -80,12 +85,12 @@ struct Request {
 }
 
 /// How the memory looked when it came.
-enum Shape {
+pub(super) enum Shape {
     Flat,
     Vectored(Vec<usize>),
 }
 
-/// The caller's memory of a request that reads into a bounce buffer.
+/// The caller's memory of a request that goes through a bounce buffer.
 struct BouncedFor {
     memory: Memory,
     /// Distance of the caller's first byte from the bounce buffer's.
@@ -107,8 +112,22 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     flags: DioFlags,
     token: u64,
 ) -> Result<(), Box<Rejected>> {
-    let end = BioEnd::Whole { token, inode: target.inode, pos };
+    let end = match target.live {
+        None => BioEnd::Whole { token, inode: target.inode, pos },
+        Some(holding) => BioEnd::Live { token, pos, slot: holding.slot, left: Left::empty() },
+    };
     let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), dev: target.dev, at, memory, end };
+    submit_bio(queue, state, bio, flags)
+}
+
+/// Submits a bio that is a whole request.
+#[inline(always)]
+pub(super) fn submit_bio<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    bio: Bio,
+    flags: DioFlags,
+) -> Result<(), Box<Rejected>> {
     match queue.submit(bio) {
         Ok(()) => {}
         Err(bio) => submit_when_room(queue, state, bio, flags)?,
@@ -168,7 +187,8 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     let len = memory.len();
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
-        state.finished.push_back(Completion { token, memory, result: Ok(0) });
+        let owed = target.live.map(|holding| holding.owes(Left::empty(), pos, len));
+        finish(state, owed, Completion { token, memory, result: Ok(0) });
         return Ok(());
     }
     let aligned = target
@@ -180,6 +200,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     if aligned
         && !flags.contains(DioFlags::BOUNCE)
         && matches!(memory, Memory::Flat(_))
+        && target.live.is_none_or(|holding| holding.is_light())
         && len as u64 <= target.size - pos.0
     {
         match generic::one_piece(target, pos, len, flags) {
@@ -196,7 +217,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     } else {
         state.stats.bounced += 1;
         let count = (target.size - pos.0).min(len as u64) as usize;
-        let (start, widened, skip) = target.widen(pos, count);
+        let (start, widened, skip) = target.geometry.widen(pos, count);
         match Buffer::aligned(widened) {
             Ok(bounce) => (start, Memory::Flat(bounce), Some(BouncedFor { memory, skip, count })),
             Err(error) => return Err(Rejected::boxed(error, memory)),
@@ -220,12 +241,11 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         return Err(Rejected::boxed(error, memory));
     }
 
-    let shape = match &memory {
-        Memory::Flat(_) => Shape::Flat,
-        Memory::Vectored(buffers) => Shape::Vectored(buffers.iter().map(|buf| buf.len()).collect()),
-    };
+    let shape = Shape::of(&memory);
     let request = Request {
+        op: BioOp::Read,
         token,
+        owed: target.live.map(|holding| holding.owes(Left::empty(), pos, span.count)),
         inode: target.inode,
         pos,
         count: span.count,
@@ -247,8 +267,48 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
+/// A write of what the plan maps, of memory that the device takes as it is.
+pub(super) struct Write {
+    pub(super) token: u64,
+    pub(super) owed: Option<Owed>,
+    pub(super) pos: FilePos,
+    /// The caller's memory where `memory` is a copy of it.
+    pub(super) original: Option<Memory>,
+    pub(super) memory: Memory,
+}
+
+/// Starts a write.
+pub(super) fn start_write<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    write: Write,
+    plan: &[Iomap],
+    flags: BioFlags,
+) {
+    let Write { token, owed, pos, original, memory } = write;
+    let len = memory.len();
+    let request = Request {
+        op: BioOp::Write,
+        token,
+        owed,
+        inode: target.inode,
+        pos,
+        count: len,
+        device: len,
+        parts: Vec::with_capacity(plan.len() + 1),
+        shape: Shape::of(&memory),
+        in_flight: 1,
+        error: None,
+        retries: RETRIES,
+        bounced_for: original.map(|memory| BouncedFor { memory, skip: 0, count: len }),
+    };
+    state.outstanding += 1;
+    start(queue, state, target, request, memory, plan, flags);
+}
+
 /// The mappings of a range, cut to what one bio may carry.
-fn plan<M: MapFile>(
+pub(super) fn plan<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
@@ -278,6 +338,7 @@ fn start<Q: DeviceQueue, M: MapFile>(
     mappings: &[Iomap],
     flags: BioFlags,
 ) {
+    let op = request.op;
     let index = state.requests.insert(request);
     let mut rest: VecDeque<Buffer> = memory.into_buffers().into();
     for (part, iomap) in mappings.iter().enumerate() {
@@ -285,12 +346,15 @@ fn start<Q: DeviceQueue, M: MapFile>(
         let Some(request) = state.requests.get_mut(index) else { return };
         let failed = request.error.is_some();
         match iomap.kind {
-            IomapType::Mapped if !failed => {
+            // Unwritten extents are converted when they hold what is written.
+            IomapType::Mapped | IomapType::Unwritten
+                if !failed && (op == BioOp::Write || iomap.kind == IomapType::Mapped) =>
+            {
                 request.parts.push(Vec::new());
                 request.in_flight += 1;
                 let end = BioEnd::Part { request: index, part: part as u32 };
                 let bio = Bio {
-                    op: BioOp::Read,
+                    op,
                     flags,
                     dev: target.dev,
                     at: iomap.addr,
@@ -302,7 +366,7 @@ fn start<Q: DeviceQueue, M: MapFile>(
                 }
                 continue;
             }
-            IomapType::Hole | IomapType::Unwritten => {
+            IomapType::Hole | IomapType::Unwritten if op == BioOp::Read => {
                 buffers.iter_mut().for_each(|buf| buf.fill(0));
             }
             IomapType::Inline if !failed => {
@@ -315,7 +379,7 @@ fn start<Q: DeviceQueue, M: MapFile>(
                     pos = FilePos(pos.0 + buf.len() as u64);
                 }
             }
-            IomapType::Mapped | IomapType::Inline => {}
+            _ => {}
         }
         request.parts.push(buffers);
     }
@@ -357,40 +421,47 @@ fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
 /// Deals with a completion that is not a clean one of the simple path.
 #[cold]
 pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
-    match done.bio.end {
-        BioEnd::Part { request, part } => complete_part(queue, state, done, request, part),
-        BioEnd::Whole { token, inode, pos } => {
-            let len = done.bio.memory.len();
-            match done.result {
-                Ok(count) if count == len => {
-                    state.finished.push_back(Completion {
-                        token,
-                        memory: done.bio.memory,
-                        result: Ok(count),
-                    });
-                }
-                // Anything else makes it a request of one part, which knows what to do.
-                _ => {
-                    let index = state.requests.insert(Request {
-                        token,
-                        inode,
-                        pos,
-                        count: len,
-                        device: len,
-                        parts: vec![Vec::new()],
-                        shape: Shape::Flat,
-                        in_flight: 1,
-                        error: None,
-                        retries: RETRIES,
-                        bounced_for: None,
-                    });
-                    // What is submitted again belongs to that request.
-                    done.bio.end = BioEnd::Part { request: index, part: 0 };
-                    complete_part(queue, state, done, index, 0);
-                }
-            }
+    let len = done.bio.memory.len();
+    let (token, inode, pos, owed) = match done.bio.end {
+        BioEnd::Part { request, part } => return complete_part(queue, state, done, request, part),
+        BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
+        BioEnd::Live { token, pos, slot, left } => {
+            let holding = Holding { slot, hold: Hold::Lane };
+            (token, state.lives.number(slot), pos, Some(holding.owes(left, pos, len)))
         }
+    };
+    if done.result == Ok(len) {
+        let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
+        return finish(state, owed, completion);
     }
+    // Anything else makes it a request of one part, which knows what to do.
+    let index = state.requests.insert(Request {
+        op: done.bio.op,
+        token,
+        owed,
+        inode,
+        pos,
+        count: len,
+        device: len,
+        parts: vec![Vec::new()],
+        shape: Shape::Flat,
+        in_flight: 1,
+        error: None,
+        retries: RETRIES,
+        bounced_for: None,
+    });
+    // What is submitted again belongs to that request.
+    done.bio.end = BioEnd::Part { request: index, part: 0 };
+    complete_part(queue, state, done, index, 0);
+}
+
+/// Ends a request that has its result.
+fn finish(state: &mut State, owed: Option<Owed>, completion: Completion) {
+    let completion = match owed {
+        None => Some(completion),
+        Some(owed) => state.lives.end(owed, completion),
+    };
+    state.finished.extend(completion);
 }
 
 fn complete_part<Q: DeviceQueue>(
@@ -430,8 +501,12 @@ fn complete_part<Q: DeviceQueue>(
     };
     buffers.extend(bio.memory.into_buffers());
     let (inode, pos, asked) = (request.inode, request.pos, request.device);
+    let direction = match request.op {
+        BioOp::Read => Direction::DirectRead,
+        _ => Direction::DirectWrite,
+    };
     if let Some(errno) = errno.filter(|_| request.error.is_none()) {
-        let error = state.failed(errno, inode, pos, asked);
+        let error = state.failed_as(direction, errno, inode, pos, asked);
         if let Some(request) = state.requests.get_mut(index) {
             request.error = Some(error);
         }
@@ -452,19 +527,34 @@ fn release(state: &mut State, index: u32) {
     if request.in_flight > 0 {
         return;
     }
-    if let Some(request) = state.requests.remove(index) {
-        state.finished.push_back(request.finish());
+    if let Some(mut request) = state.requests.remove(index) {
+        let owed = request.owed.take();
+        finish(state, owed, request.finish());
+    }
+}
+
+impl Shape {
+    fn of(memory: &Memory) -> Self {
+        match memory {
+            Memory::Flat(_) => Self::Flat,
+            Memory::Vectored(buffers) => {
+                Self::Vectored(buffers.iter().map(|buf| buf.len()).collect())
+            }
+        }
     }
 }
 
 impl Request {
     fn finish(self) -> Completion {
         let mut memory = join(self.parts.into_iter().flatten(), &self.shape);
-        zero_tail(memory.buffers_mut(), self.count, self.device);
+        let read = self.op == BioOp::Read;
+        if read {
+            zero_tail(memory.buffers_mut(), self.count, self.device);
+        }
         let (memory, count) = match self.bounced_for {
             None => (memory, self.count),
             Some(BouncedFor { memory: mut caller, skip, count }) => {
-                if let (None, Memory::Flat(bounce)) = (&self.error, &memory) {
+                if let (true, None, Memory::Flat(bounce)) = (read, &self.error, &memory) {
                     copy_out(&bounce[skip..skip + count], caller.buffers_mut());
                 }
                 (caller, count)

@@ -1,6 +1,6 @@
 //! What a queue has counted: plain numbers of one thread, shared with nobody.
 
-/// Why a read did not take the simple path.
+/// Why a request did not take the simple path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum NotSimple {
@@ -66,6 +66,10 @@ pub struct Stats {
     pub simple_hits: u64,
     /// Reads that did not, by [`NotSimple`].
     pub simple_misses: [u64; NotSimple::ALL.len()],
+    /// Writes that took the simple path: over one written extent, with one bio.
+    pub overwrites: u64,
+    /// Writes that did not.
+    pub writes: u64,
     /// Requests that went through a bounce buffer.
     pub bounced: u64,
     /// Transfers that were short and were continued.

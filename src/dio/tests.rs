@@ -55,6 +55,7 @@ fn target(map: &Fake) -> Target<'_, Fake> {
         inode: InodeNo(12),
         size: 8 * BLOCK as u64,
         strict: true,
+        live: None,
     }
 }
 

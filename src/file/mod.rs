@@ -3,9 +3,9 @@
 mod live;
 mod of_volume;
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 
-pub(crate) use self::live::LiveFile;
+pub(crate) use self::live::{LiveFile, Slots, Views, finish_writes};
 pub(crate) use self::of_volume::VolumeFile;
 
 use crate::bio::Memory;
@@ -76,7 +76,7 @@ impl File {
     pub fn size(&self) -> u64 {
         match &self.backing {
             Backing::Volume(file) => file.inode().size(),
-            Backing::Live(file) => file.now().map_or(0, |file| file.inode().size()),
+            Backing::Live(file) => file.size(),
             Backing::Host(file) => file.size(),
         }
     }
@@ -160,6 +160,135 @@ impl File {
         }
     }
 
+    /// Writes at a position and waits. Gives the bytes written: fewer than `buf` holds only where space ran out behind them.
+    ///
+    /// What is acknowledged is durable after the next [`sync`](Self::sync), or at once with [`DioFlags::DSYNC`].
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`, `NotPermitted` (immutable, or append-only and not at the end),
+    /// `ReadOnly` for host files and volumes that are not open for writing. A part may have been written.
+    #[inline(always)]
+    pub fn write_at(&self, queue: &mut Queue, buf: &[u8], pos: FilePos) -> Result<usize> {
+        self.write_at_with(queue, buf, pos, DioFlags::empty())
+    }
+
+    /// The same with flags.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at), and `WouldBlock` with [`DioFlags::NOWAIT`]: nothing has happened then.
+    #[inline(always)]
+    pub fn write_at_with(
+        &self,
+        queue: &mut Queue,
+        buf: &[u8],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        match &self.backing {
+            Backing::Live(file) => file.write_at(queue, buf, pos, flags),
+            _ => Err(self.read_only()),
+        }
+    }
+
+    /// The same from several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`write_at_with`](Self::write_at_with).
+    pub fn write_vectored_at(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        match &self.backing {
+            Backing::Live(file) => file.write_vectored_at(queue, bufs, pos, flags),
+            _ => Err(self.read_only()),
+        }
+    }
+
+    /// Writes all of `buf` behind the end of the file, and gives where. Several threads that append get places one behind the other.
+    ///
+    /// # Errors
+    /// As [`write_at_with`](Self::write_at_with). Where a part was written, that has become longer.
+    pub fn append(&self, queue: &mut Queue, buf: &[u8], flags: DioFlags) -> Result<FilePos> {
+        match &self.backing {
+            Backing::Live(file) => file.append(queue, &[IoSlice::new(buf)], flags),
+            _ => Err(self.read_only()),
+        }
+    }
+
+    /// Starts a write of memory that moves down with it and comes back with the completion that carries `token`. Metadata that are needed
+    /// for it are changed, and may be waited for, before this returns.
+    ///
+    /// # Errors
+    /// Gives the memory back with the reason; as [`write_at_with`](Self::write_at_with). Errors of the device come with the completion.
+    #[inline(always)]
+    pub fn submit_write(
+        &self,
+        queue: &mut Queue,
+        memory: impl Into<Memory>,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        let memory = memory.into();
+        match &self.backing {
+            Backing::Live(file) => file.submit_write(queue, memory, pos, flags, token),
+            _ => Err(Rejected::boxed(self.read_only(), memory)),
+        }
+    }
+
+    /// Starts an append; gives the position that it has. The size follows when it is complete, and appends that are in flight behind it
+    /// read as zeros until they are.
+    ///
+    /// # Errors
+    /// As [`submit_write`](Self::submit_write).
+    pub fn submit_append(
+        &self,
+        queue: &mut Queue,
+        memory: impl Into<Memory>,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<FilePos, Box<Rejected>> {
+        let memory = memory.into();
+        match &self.backing {
+            Backing::Live(file) => file.submit_append(queue, memory, flags, token),
+            _ => Err(Rejected::boxed(self.read_only(), memory)),
+        }
+    }
+
+    /// Makes durable what was written to this file and has completed, and its metadata (`fsync`); commits are shared with all who ask for
+    /// one at the same time.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace` where an extent has to be cut, `ReadOnly` after an earlier error.
+    pub fn sync(&self, queue: &mut Queue) -> Result<()> {
+        match &self.backing {
+            Backing::Live(file) => file.sync(queue, false),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, but of the metadata only what is needed to read the data (`fdatasync`).
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn sync_data(&self, queue: &mut Queue) -> Result<()> {
+        match &self.backing {
+            Backing::Live(file) => file.sync(queue, true),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn read_only(&self) -> Error {
+        match &self.backing {
+            Backing::Host(_) => Error::read_only("host files are only read"),
+            _ => Error::read_only("the volume was opened read-only"),
+        }
+    }
+
     /// The mapping at a position, at least one byte of it. That of a host file can be had while it is read raw.
     ///
     /// # Errors
@@ -167,7 +296,7 @@ impl File {
     pub fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
         match &self.backing {
             Backing::Volume(file) => file.inode().map(pos, len),
-            Backing::Live(file) => file.now()?.inode().map(pos, len),
+            Backing::Live(file) => file.map(pos),
             Backing::Host(file) => file.map()?.map(pos, len),
         }
     }
@@ -202,7 +331,7 @@ impl MapFile for File {
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
         match &self.backing {
             Backing::Volume(file) => file.inode().map_resident(pos),
-            Backing::Live(file) => file.now().ok()?.inode().map_resident(pos),
+            Backing::Live(_) => None,
             Backing::Host(file) => file.map().ok()?.map_resident(pos),
         }
     }
@@ -210,7 +339,7 @@ impl MapFile for File {
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         match &self.backing {
             Backing::Volume(file) => file.inode().read_inline(buf, pos),
-            Backing::Live(file) => file.now()?.inode().read_inline(buf, pos),
+            Backing::Live(file) => file.read_inline(buf, pos),
             Backing::Host(_) => Err(Error::invalid("a host file has no inline data")),
         }
     }

@@ -27,11 +27,6 @@ impl VolumeFile {
         Self { inode: Arc::new(inode), strict: options.strict, volume, geometry }
     }
 
-    /// The same with another state of the inode.
-    pub(super) fn of(&self, inode: Inode) -> Self {
-        Self { inode: Arc::new(inode), ..self.clone() }
-    }
-
     pub(super) fn inode(&self) -> &Inode {
         &self.inode
     }
@@ -90,6 +85,7 @@ impl VolumeFile {
             inode: self.inode.number(),
             size: self.inode.size(),
             strict: self.strict,
+            live: None,
         }
     }
 }

@@ -304,6 +304,7 @@ impl HostHandle {
                 inode: UNTOLD,
                 size,
                 strict: true,
+                live: None,
             };
             let submitted = with_queue!(device, queue => {
                 dio::submit_read(queue, state, &target, memory, pos, flags, booked)

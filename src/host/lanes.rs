@@ -71,6 +71,7 @@ impl Lane {
             inode: self.inode,
             size: self.map.size(),
             strict,
+            live: None,
         }
     }
 

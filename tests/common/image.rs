@@ -52,8 +52,17 @@ impl Image {
         Self::make(size, options, Some(from))
     }
 
+    /// Empty, in memory.
+    pub(crate) fn in_memory(size: &str, options: &[&str]) -> Self {
+        Self { dir: scratch_in(Path::new("/dev/shm")) }.fill(size, options, None)
+    }
+
     fn make(size: &str, options: &[&str], from: Option<&Path>) -> Self {
-        let image = Self { dir: scratch() };
+        Self { dir: scratch() }.fill(size, options, from)
+    }
+
+    fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
+        let image = self;
         // The same volume each time: nothing is left to chance, and no thread of the kernel writes behind our back.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
@@ -75,6 +84,13 @@ impl Image {
 
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("image")
+    }
+
+    /// The content of a file.
+    pub(crate) fn dump(&self, path: &str) -> Vec<u8> {
+        let dump = self.beside("dump");
+        self.debugfs(&format!("dump {path} {}\n", dump.display()));
+        std::fs::read(dump).expect("debugfs has written it")
     }
 
     /// Where a file beside the image may lie.

@@ -12,7 +12,7 @@ pub(super) const PARENT: usize = 4;
 
 impl Inode {
     /// Whether the content lies in the inode.
-    pub(super) fn has_inline_data(&self) -> bool {
+    pub(crate) fn has_inline_data(&self) -> bool {
         self.flags.contains(InodeFlags::INLINE_DATA)
     }
 

@@ -137,14 +137,20 @@ impl Ext4 {
     /// `NotFound` where it is not in use, or has no name any more: what was deleted is not to be had by its number, as with
     /// Linux's file handles. `Corrupt` where the number or the inode is wrong.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
-        match self.inode_or_orphan(number) {
-            Ok(inode) if inode.stat.links == 0 => Err(not_in_use(number)),
-            inode => inode,
+        let mut inode = self.inode_or_orphan(number)?;
+        if inode.stat.links == 0 {
+            return Err(not_in_use(number));
         }
+        if let Some(open) = self.writing.as_ref().and_then(|writing| writing.locks.open(number)) {
+            // Written, and not settled yet.
+            inode.size = inode.size.max(open.pending.size());
+            inode.stat.size = inode.size;
+        }
+        Ok(inode)
     }
 
     /// The same, also where it has no name any more.
-    pub(super) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+    pub(crate) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let sb = &self.superblock;
         let place = PLACE.inode(number);
         let size = usize::from(sb.inode_size);
@@ -291,6 +297,11 @@ impl Inode {
             stat,
             map: OnceLock::new(),
         })
+    }
+
+    /// The file system that it is of.
+    pub(crate) fn file_system(&self) -> &Arc<Ext4> {
+        &self.fs
     }
 
     /// Its number.

@@ -1,10 +1,13 @@
 //! The locks of inodes, and of renames. They come [before](super::order) all others.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::order::{Held, Ordered, Rank, before};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::error::Result;
+use crate::inode::{Alone, OpenInode};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::gate::{self, Gate};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::InodeNo;
@@ -29,8 +32,7 @@ impl Default for Locks {
 #[derive(Default)]
 struct Known {
     lock: Arc<Gate>,
-    /// How often it was locked for a change.
-    changes: AtomicU64,
+    inode: Arc<OpenInode>,
     opens: AtomicUsize,
 }
 
@@ -46,6 +48,12 @@ pub(crate) struct Exclusive<'a> {
     place: Place<'a>,
 }
 
+/// A range of a file's content that nobody else is at.
+pub(crate) struct Content<'a> {
+    alone: Option<Alone>,
+    place: Place<'a>,
+}
+
 struct Place<'a> {
     shard: &'a Shard,
     number: InodeNo,
@@ -57,30 +65,68 @@ struct Place<'a> {
 pub(crate) struct Open(Arc<Known>);
 
 impl Open {
-    /// As long as this number stays, so does what was read of the inode under its lock.
-    pub(crate) fn changes(&self) -> u64 {
-        self.0.changes.load(Ordering::Acquire)
+    pub(crate) fn inode(&self) -> &Arc<OpenInode> {
+        &self.0.inode
+    }
+
+    /// Whether nobody else has it open.
+    pub(crate) fn is_last(&self) -> bool {
+        self.0.opens.load(Ordering::Relaxed) == 1
     }
 }
 
 impl Locks {
-    fn place(&self, number: InodeNo) -> (Place<'_>, Arc<Gate>) {
-        before(Rank::Inode(number));
+    fn place(&self, number: InodeNo, rank: Rank) -> (Place<'_>, Arc<Known>) {
+        before(rank);
         let shard = &self.inodes[(number.0 % SHARDS as u64) as usize];
         let known = Arc::clone(shard.lock().entry(number).or_default());
-        let lock = Arc::clone(&known.lock);
-        let _held = Held::new(Rank::Inode(number));
-        (Place { shard, number, known: Some(known), _held }, lock)
+        let _held = Held::new(rank);
+        (Place { shard, number, known: Some(Arc::clone(&known)), _held }, known)
     }
 
     pub(crate) fn shared(&self, number: InodeNo) -> Shared<'_> {
-        let (place, lock) = self.place(number);
-        Shared { guard: Some(lock.read_arc()), place }
+        let (place, known) = self.place(number, Rank::Inode(number));
+        Shared { guard: Some(known.lock.read_arc()), place }
     }
 
     pub(crate) fn exclusive(&self, number: InodeNo) -> Exclusive<'_> {
-        let (place, lock) = self.place(number);
-        Exclusive { guard: Some(lock.write_arc()), place }
+        let (place, known) = self.place(number, Rank::Inode(number));
+        Exclusive { guard: Some(known.lock.write_arc()), place }
+    }
+
+    /// Waits until nobody else is at a range of a file's content.
+    ///
+    /// # Errors
+    /// `Busy` where it would have to be waited for by a thread that has requests in flight.
+    pub(crate) fn content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'_>> {
+        let (mut place, known) = self.place(number, Rank::Content);
+        let alone = Alone::wait(&known.inode, range);
+        drop(known);
+        match alone {
+            Ok(alone) => Ok(Content { alone: Some(alone), place }),
+            Err(error) => {
+                place.leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// An inode, if someone has it open.
+    pub(crate) fn open(&self, number: InodeNo) -> Option<Arc<OpenInode>> {
+        let shard = self.inodes[(number.0 % SHARDS as u64) as usize].lock();
+        let known = shard.get(&number)?;
+        (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
+    }
+
+    /// Those that have been written to and whose metadata do not tell it yet.
+    pub(crate) fn unsettled(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
+        let mut found = Vec::new();
+        for shard in &self.inodes {
+            let shard = shard.lock();
+            let unsettled = shard.iter().filter(|(_, known)| !known.inode.pending.is_empty());
+            found.extend(unsettled.map(|(number, known)| (*number, Arc::clone(&known.inode))));
+        }
+        found
     }
 
     /// Several inodes, each once, in the order of their numbers.
@@ -139,6 +185,24 @@ impl Place<'_> {
     }
 }
 
+impl Content<'_> {
+    pub(crate) fn alone(&self) -> Option<&Alone> {
+        self.alone.as_ref()
+    }
+
+    /// Whose content it is.
+    pub(crate) fn inode(&self) -> Arc<OpenInode> {
+        self.place.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
+    }
+}
+
+impl Drop for Content<'_> {
+    fn drop(&mut self) {
+        self.alone = None;
+        self.place.leave();
+    }
+}
+
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
         self.guard = None;
@@ -149,7 +213,7 @@ impl Drop for Shared<'_> {
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         if let Some(known) = &self.place.known {
-            known.changes.fetch_add(1, Ordering::Release);
+            known.inode.changed();
         }
         self.guard = None;
         self.place.leave();

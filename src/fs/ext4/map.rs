@@ -152,8 +152,25 @@ impl Inode {
         Ok(None)
     }
 
+    /// Reads a map that lies in the inode, so that it is resident.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn keep_small_map(&self) -> Result<()> {
+        if self.has_map() && self.has_small_map() {
+            self.resident()?;
+        }
+        Ok(())
+    }
+
+    /// How many extents are resident.
+    pub(crate) fn resident_extents(&self) -> usize {
+        let map = self.map.get().and_then(Option::as_ref);
+        map.map_or(usize::MAX / 2, |map| map.extents().len())
+    }
+
     /// The mapping of a position from the one leaf that holds it: for a map that is about to change, and is not kept.
-    pub(super) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
+    pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
         let end = self.leaf(block, &mut extents)?;

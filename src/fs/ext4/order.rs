@@ -1,4 +1,5 @@
-//! The order in which a thread takes locks, checked in debug builds: the rename lock, inodes, a transaction's handle, a group, a block.
+//! The order in which a thread takes locks, checked in debug builds: a file's content, the rename lock,
+//! inodes, a transaction's handle, a group, a block.
 //!
 //! Who has a later one never waits for an earlier one, and has only one of each; but several inodes, each once: a directory before what
 //! is in it, two otherwise by their numbers. A commit waits for handles, and a handle may wait for a commit: to wait for an inode with
@@ -11,6 +12,7 @@ use crate::units::InodeNo;
 /// A kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
+    Content,
     Rename,
     Inode(InodeNo),
     /// A handle; a commit counts as one while it waits for those of others.

@@ -1,6 +1,5 @@
 //! A volume that is open for writing: how it becomes one, what it has besides, and how it ends.
 
-use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,10 +7,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::alloc::Allocator;
+use super::counters::Counters;
 use super::disk::superblock::RawSuperblock;
-use super::jbd2::{self, LogWriter, Released, Transactions};
+use super::jbd2::{self, LogWriter, Transactions};
 use super::locks::Locks;
 use super::mmp_hold::MmpHold;
+use super::ops::Patience;
 use super::quota::Quota;
 use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
 use crate::sync::Mutex;
-use crate::units::{FsBlock, InodeNo};
+use crate::units::InodeNo;
 
 /// `s_state`: cleanly unmounted; errors were detected.
 const STATE_VALID: u16 = 1;
@@ -58,8 +59,6 @@ pub(crate) struct Writing {
     pub(crate) alloc: Allocator,
     pub(crate) locks: Locks,
     pub(crate) clock: Clock,
-    /// What open inodes lost: whoever reads them may still be on the way to it.
-    withheld: Mutex<HashMap<InodeNo, Vec<(FsBlock, u64)>>>,
     /// The list of orphans on the device, the newest last.
     pub(crate) orphans: Mutex<Vec<InodeNo>>,
     /// What the next new inode's generation is made of.
@@ -69,6 +68,8 @@ pub(crate) struct Writing {
     /// Keeps other nodes off a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     closed: AtomicBool,
+    /// What writing has cost.
+    pub(crate) counters: Counters,
 }
 
 impl Writing {
@@ -80,12 +81,12 @@ impl Writing {
             alloc: Allocator::load(fs)?,
             locks: Locks::default(),
             clock,
-            withheld: Mutex::default(),
             orphans: Mutex::default(),
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
             quota: OnceLock::new(),
             mmp: Mutex::new(None),
             closed: AtomicBool::new(false),
+            counters: Counters::default(),
         })
     }
 
@@ -93,26 +94,6 @@ impl Writing {
     pub(crate) fn generation(&self) -> u32 {
         // Any odd step visits all numbers; this one spreads them.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
-    }
-
-    /// Blocks that a committed transaction freed can be had again; but what open inodes lost, when they are closed.
-    pub(crate) fn return_freed(&self, fs: &Ext4, freed: Vec<Released>) {
-        let (mut free, mut withheld) = (Vec::new(), self.withheld.lock());
-        for Released { start, count, of } in freed {
-            match of.filter(|inode| self.locks.is_open(*inode)) {
-                Some(inode) => withheld.entry(inode).or_default().push((start, count)),
-                None => free.push((start, count)),
-            }
-        }
-        drop(withheld);
-        self.alloc.committed(fs, &free);
-    }
-
-    /// An inode was closed, its lock held.
-    pub(crate) fn return_withheld(&self, fs: &Ext4, inode: InodeNo) {
-        if let Some(free) = self.withheld.lock().remove(&inode) {
-            self.alloc.committed(fs, &free);
-        }
     }
 }
 
@@ -225,12 +206,20 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`sync`](Self::sync). The volume is then as after a crash.
-    pub fn close(&self) -> Result<()> {
+    pub fn close(self: &Arc<Self>) -> Result<()> {
+        if self.writing.as_ref().is_some_and(|writing| !writing.closed.load(Ordering::SeqCst)) {
+            self.settle_all(Patience::Some)?;
+        }
+        self.end()
+    }
+
+    /// The same, all files being settled.
+    fn end(&self) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         if writing.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        self.sync()?;
+        self.commit_and_flush()?;
         writing.transactions.abort(&Error::read_only("the volume was closed"));
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
@@ -287,8 +276,8 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // Who wants to know closes it himself.
-        let _ = self.close();
+        // Who wants to know closes it himself. Nobody has files open any more.
+        let _ = self.end();
     }
 }
 

@@ -1,11 +1,14 @@
 //! Commits, checkpoints, and the end of both.
 
+use std::sync::Arc;
+
 use super::LogWriter;
 use super::transactions::Work;
 use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::blocks::Block;
 use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::ops::Patience;
 use crate::fs::ext4::order::{Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
@@ -21,8 +24,14 @@ impl Ext4 {
     /// of the device.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was opened so, or was made so by an earlier error; `Io`.
-    pub fn sync(&self) -> Result<()> {
+    /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was made so by an earlier error; `Io`.
+    pub fn sync(self: &Arc<Self>) -> Result<()> {
+        self.settle_all(Patience::Some)?;
+        self.commit_and_flush()
+    }
+
+    /// The same, all files being settled.
+    pub(crate) fn commit_and_flush(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
         let newest = transactions.newest();
@@ -48,7 +57,7 @@ impl Ext4 {
         writing.transactions.commit(tid, freeze, |_, work, frozen| {
             let written = self.write_transaction(writing, &work, frozen);
             match &written {
-                Ok(()) => writing.return_freed(self, work.freed),
+                Ok(()) => writing.alloc.committed(self, &work.freed),
                 Err(error) => self.record_abort(writing, error),
             }
             written

@@ -1,13 +1,13 @@
 //! An operation in the running transaction.
 
-use super::transactions::{Joined, Released, Work};
+use super::transactions::{Joined, Work};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
-use crate::units::{FsBlock, InodeNo};
+use crate::units::FsBlock;
 
 /// How often a commit is made for want of space.
 const SPACE_ATTEMPTS: u32 = 3;
@@ -19,7 +19,6 @@ pub(crate) struct Handle<'a> {
     tid: Tid,
     credits: u32,
     work: Work,
-    frees_of: Option<InodeNo>,
     /// `None` once it has left.
     held: Option<Held>,
     /// Something was changed since the transaction was joined.
@@ -41,13 +40,13 @@ impl Ext4 {
         let writing = self.writing()?;
         let credits = (credits + writing.quota_credits()).min(writing.transactions.limit());
         let (tid, held) = self.join(writing, credits)?;
+        writing.counters.began();
         let mut handle = Handle {
             fs: self,
             writing,
             tid,
             credits,
             work: Work::default(),
-            frees_of: None,
             held: Some(held),
             changed: false,
         };
@@ -136,12 +135,7 @@ impl Handle<'_> {
 
     /// Blocks that were freed, and that nobody gets before the transaction is committed.
     pub(crate) fn release(&mut self, start: FsBlock, count: u64) {
-        self.work.freed.push(Released { start, count, of: self.frees_of });
-    }
-
-    /// What is released from now on was the content of this inode.
-    pub(crate) fn frees_of(&mut self, inode: InodeNo) {
-        self.frees_of = Some(inode);
+        self.work.freed.push((start, count));
     }
 
     /// Ends this part of a long operation and goes on in the next transaction, if this one is full. What was done so far must be right
@@ -156,6 +150,11 @@ impl Handle<'_> {
         let (tid, held) = self.fs.join(self.writing, credits)?;
         (self.tid, self.credits, self.changed, self.held) = (tid, credits, false, Some(held));
         Ok(())
+    }
+
+    /// The transaction that it is in.
+    pub(crate) fn tid(&self) -> Tid {
+        self.tid
     }
 
     /// How many more blocks it may change.

@@ -26,7 +26,7 @@ pub(super) use restore::{restore, restore_log};
 pub use superblock::JournalFeatures;
 pub(super) use superblock::seal_journal_superblock;
 pub use timer::CommitTimer;
-pub(super) use transactions::{Released, Transactions};
+pub(super) use transactions::Transactions;
 
 use self::fast_commit::{Bounds, FastCommits};
 use self::log::Log;

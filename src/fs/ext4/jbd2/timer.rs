@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
+use crate::fs::ext4::ops::Patience;
 
 /// A thread that commits in intervals, until this is dropped. It holds no volume but while it commits.
 pub struct CommitTimer {
@@ -45,7 +46,8 @@ impl Stop {
             self.told.wait_for(&mut stopped, interval);
             // What fails aborts the journal, and whoever asks next hears of it.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
-                let _ = fs.commit_running().and_then(|()| fs.make_room());
+                let settled = fs.settle_all(Patience::None);
+                let _ = settled.and_then(|()| fs.commit_running()).and_then(|()| fs.make_room());
             }
         }
     }

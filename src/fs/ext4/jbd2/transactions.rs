@@ -7,7 +7,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::dirty::Tid;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::units::{FsBlock, InodeNo};
+use crate::units::FsBlock;
 
 /// What a transaction did, beside the versions of blocks.
 #[derive(Debug, Default)]
@@ -17,16 +17,7 @@ pub(crate) struct Work {
     /// Blocks of metadata that it freed: what older transactions hold of them must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
     /// Ranges of blocks that it freed, of data and metadata: free for others once it is committed.
-    pub(crate) freed: Vec<Released>,
-}
-
-/// Blocks that were freed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Released {
-    pub(crate) start: FsBlock,
-    pub(crate) count: u64,
-    /// The inode whose content they were, where others may be reading it.
-    pub(crate) of: Option<InodeNo>,
+    pub(crate) freed: Vec<(FsBlock, u64)>,
 }
 
 impl Work {

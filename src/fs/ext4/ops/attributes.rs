@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::{SetXattr, Times};
+use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags, RoCompat};
 use crate::fs::{FileType, Timestamp};
 use crate::units::InodeNo;
@@ -34,6 +35,12 @@ pub struct SetAttributes {
     pub project: Option<u32>,
 }
 
+/// A mode without the bits that give a program's users its owner's rights. Without the right to execute, the group's means something else.
+fn unprivileged(mode: u32) -> u32 {
+    let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
+    mode & !(SET_USER | group)
+}
+
 impl Ext4 {
     /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
     ///
@@ -59,10 +66,7 @@ impl Ext4 {
         }
         let program = inode.file_type() != FileType::Directory;
         if owned && program {
-            mode &= !SET_USER;
-            if mode & GROUP_EXECUTE != 0 {
-                mode &= !SET_GROUP;
-            }
+            mode = unprivileged(mode);
         }
         self.admit_owners(&inode, [set.uid, set.gid, set.project])?;
         let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
@@ -89,6 +93,25 @@ impl Ext4 {
                 let (accessed, modified) = (set.accessed, set.modified);
                 raw.set_times(&Times { accessed, modified, ..Times::changed(now) })
             })
+        })
+    }
+
+    /// Whether a write takes set-id bits or capabilities away.
+    pub(crate) fn has_privileges(inode: &Inode) -> Result<bool> {
+        let mode = inode.stat().mode;
+        Ok(unprivileged(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
+    }
+
+    /// Takes them away.
+    pub(super) fn strip(self: &Arc<Self>, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        let number = inode.number();
+        if inode.xattr(CAPABILITY)?.is_some() {
+            self.remove_xattr(handle, inode, CAPABILITY)?;
+        }
+        let (mode, now) = (unprivileged(inode.stat().mode), handle.now());
+        self.update_inode(handle, number, |raw| {
+            raw.set_mode(mode)?;
+            raw.set_times(&Times::changed(now))
         })
     }
 

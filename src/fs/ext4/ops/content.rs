@@ -12,7 +12,7 @@ use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::sys::Buffer;
-use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
+use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
 
 /// How much one transaction writes at most, in bytes.
 const PIECE: usize = 8 << 20;
@@ -33,7 +33,7 @@ impl Ext4 {
     /// # Errors
     /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
-        let _inode = self.writing()?.locks.exclusive(number);
+        let _file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if bytes.is_empty() {
             return Ok(0);
@@ -247,6 +247,22 @@ impl Ext4 {
         let base = size.pos_of(block).0;
         content[(part.start - base) as usize..(part.end - base) as usize].fill(0);
         self.write_file(inode, &content, block, start)
+    }
+
+    /// Zeros a part of one block on the device.
+    pub(super) fn write_zeros(
+        &self,
+        inode: &Inode,
+        block: FileBlock,
+        start: FsBlock,
+        part: Range<u64>,
+    ) -> Result<()> {
+        let size = self.superblock.block_size;
+        let zeros = Buffer::aligned((part.end - part.start) as usize)?;
+        let at = size.offset_of(start).0 + part.start - size.pos_of(block).0;
+        let written =
+            self.blocks.device().write_all_at(&[IoSlice::new(&zeros)], DevOffset(at), false);
+        self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
     /// Zeros what the last block of a file holds behind its new end: it must not come back when the file grows again.

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use super::Patience;
 use crate::error::Result;
 use crate::fs::FileType;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::locks::Open;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::inode::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
 /// What becomes of an inode that loses a name.
@@ -27,6 +29,9 @@ pub(super) enum Fate {
 const SMALL_CREDITS: u32 = 32;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
+
+/// How often a file that is closed is settled where others open and write it meanwhile.
+const SETTLE_ATTEMPTS: u32 = 3;
 
 /// An inode that is open: it stays when it loses its last name, until this is dropped.
 pub struct Held {
@@ -51,21 +56,39 @@ impl Held {
         self.fs.inode_or_orphan(self.number)
     }
 
-    /// As long as this number stays, what was read of the inode before is right.
-    pub(crate) fn changes(&self) -> u64 {
-        self.open.as_ref().map_or(0, Open::changes)
+    /// What is shared with all who have it open; `None` on a volume that is read-only.
+    pub(crate) fn open_inode(&self) -> Option<&Arc<OpenInode>> {
+        self.open.as_ref().map(Open::inode)
+    }
+
+    /// The file system.
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        &self.fs
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let (Some(open), Ok(writing)) = (self.open.take(), self.fs.writing()) else { return };
-        let inode = writing.locks.exclusive(self.number);
+        let mut inode = writing.locks.exclusive(self.number);
+        for _ in 0..SETTLE_ATTEMPTS {
+            if !open.is_last() || open.inode().pending.is_empty() {
+                break;
+            }
+            // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
+            drop(inode);
+            if self.inode().is_ok_and(|inode| inode.stat().links > 0) {
+                let _ = self.fs.settle(self.number, open.inode(), Patience::All);
+            }
+            inode = writing.locks.exclusive(self.number);
+            if open.is_last() {
+                let _ = self.fs.cut_orphan(self.number, open.inode());
+            }
+        }
         if !inode.close(&open) {
             return;
         }
         drop(open);
-        writing.return_withheld(&self.fs, self.number);
         // What fails here is an orphan still, and goes at the next opening.
         if self.inode().is_ok_and(|inode| inode.stat().links == 0) {
             let _ = self.fs.evict(self.number);
@@ -84,7 +107,10 @@ impl Ext4 {
         if let Ok(writing) = self.writing() {
             let lock = writing.locks.shared(number);
             self.inode(number)?;
-            open = Some(lock.open());
+            let opened = lock.open();
+            // What changed it before it was opened is not known to be durable.
+            opened.inode().mapped_in(writing.transactions.newest().0);
+            open = Some(opened);
         }
         Ok(Held { fs: Arc::clone(self), number, open })
     }
@@ -179,7 +205,6 @@ impl Ext4 {
         let number = inode.number();
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + self.credits_for_unmap(inode), |handle| {
-            handle.frees_of(number);
             if inode.has_map() {
                 self.unmap_range(handle, inode, end..FileBlock(1 << 32))?;
             }
@@ -199,7 +224,7 @@ impl Inode {
     }
 
     /// Whether its map has no nodes beside its root.
-    pub(super) fn has_small_map(&self) -> bool {
+    pub(crate) fn has_small_map(&self) -> bool {
         // `eh_depth` in the root.
         let flat = self.i_block[6..8] == [0, 0];
         !self.has_map() || self.flags().contains(InodeFlags::EXTENTS) && flat

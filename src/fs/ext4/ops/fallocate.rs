@@ -47,7 +47,7 @@ impl Ext4 {
         pos: FilePos,
         len: u64,
     ) -> Result<()> {
-        let _inode = self.writing()?.locks.exclusive(number);
+        let _file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if inode.flags().contains(InodeFlags::APPEND)
             && how != (Fallocate::Allocate { keep_size: true })
@@ -92,7 +92,7 @@ impl Ext4 {
     }
 
     /// Allocates the holes of a range.
-    fn allocate_range(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+    pub(super) fn allocate_range(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
         let (size, number) = (self.superblock.block_size, inode.number());
         let end = FileBlock(size.blocks_for(range.end));
         let mut next = size.block_of(FilePos(range.start));
@@ -143,7 +143,6 @@ impl Ext4 {
             return Ok(());
         }
         self.transact_for_space(self.credits_for_unmap(inode) + CREDITS, |handle| {
-            handle.frees_of(inode.number());
             self.unmap_range(handle, inode, whole.clone())
         })
     }
@@ -165,7 +164,6 @@ impl Ext4 {
         let (number, count) = (inode.number(), (blocks.end.0 - blocks.start.0) as i64);
         let size = inode.size() - (range.end - range.start);
         self.transact_for_space(2 * self.credits_for_unmap(inode) + CREDITS, |handle| {
-            handle.frees_of(number);
             self.unmap_range(handle, inode, blocks.clone())?;
             self.shift_range(handle, &self.inode_or_orphan(number)?, blocks.end, -count)?;
             self.set_size(handle, number, size)

@@ -6,6 +6,7 @@
 mod attributes;
 mod content;
 mod create;
+mod direct;
 mod evict;
 mod fallocate;
 mod fast_commits;
@@ -17,6 +18,7 @@ mod unlink;
 
 pub use attributes::SetAttributes;
 pub use create::{Credentials, NewFile};
+pub(crate) use direct::Patience;
 pub use evict::Held;
 pub use fallocate::Fallocate;
 pub use rename::RenameFlags;

@@ -20,7 +20,7 @@ impl Ext4 {
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
-        let _inode = self.writing()?.locks.exclusive(number);
+        let _file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if inode.flags().contains(InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
@@ -32,6 +32,12 @@ impl Ext4 {
     /// A regular file whose content is to change, read under its lock.
     pub(super) fn file_to_change(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let inode = self.inode_to_change(number)?;
+        self.check_content_changes(&inode)?;
+        Ok(inode)
+    }
+
+    /// Whether an inode is a regular file whose content can change.
+    pub(super) fn check_content_changes(&self, inode: &Inode) -> Result<()> {
         match inode.file_type() {
             FileType::Regular => {}
             FileType::Directory => {
@@ -51,7 +57,7 @@ impl Ext4 {
         if inode.flags().contains(InodeFlags::JOURNAL_DATA) {
             return Err(Error::unsupported("to write a file whose data goes through the journal"));
         }
-        Ok(inode)
+        Ok(())
     }
 
     /// `FileTooLarge` for a size that the file's map cannot reach.
@@ -77,7 +83,6 @@ impl Ext4 {
         if inode.has_small_map() {
             return self.transact(CREDITS + self.credits_for_unmap(inode), |handle| {
                 self.set_size(handle, number, size)?;
-                handle.frees_of(number);
                 self.unmap_range(handle, inode, whole)
             });
         }

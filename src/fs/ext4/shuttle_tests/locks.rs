@@ -76,12 +76,12 @@ fn what_was_read_is_right_as_long_as_the_number_of_changes_stays() {
             spawn(|model| {
                 let shared = model.locks.shared(INODE);
                 let open = shared.open();
-                let (changes, value) = (open.changes(), model.value.load(SeqCst));
+                let (changes, value) = (open.inode().changes(), model.value.load(SeqCst));
                 drop(shared);
                 for _ in 0..4 {
                     thread::yield_now();
                     let seen = model.seen.load(SeqCst);
-                    let stays = open.changes() == changes;
+                    let stays = open.inode().changes() == changes;
                     assert!(!stays || value >= seen, "{value} is kept, {seen} was seen");
                 }
             }),

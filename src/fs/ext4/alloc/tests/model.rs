@@ -1,6 +1,7 @@
 //! What was given out: sets of numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::super::Freed;
 use crate::error::ErrorKind;
@@ -46,13 +47,13 @@ impl Model {
     }
 
     /// One operation, where others commit too: what was freed may be had at any time.
-    pub(super) fn step_beside_others(&mut self, fs: &Ext4) {
+    pub(super) fn step_beside_others(&mut self, fs: &Arc<Ext4>) {
         self.step(fs);
         self.pending.clear();
     }
 
     /// One operation.
-    pub(super) fn step(&mut self, fs: &Ext4) {
+    pub(super) fn step(&mut self, fs: &Arc<Ext4>) {
         match self.rng.below(100) {
             0..45 => self.allocate(fs),
             45..65 => self.free_one(fs),

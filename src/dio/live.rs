@@ -1,0 +1,214 @@
+//! Requests for files that can change: the content that each holds from its submission to its completion, and what a write leaves to be
+//! done then.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::Completion;
+use crate::bio::Left;
+use crate::inode::{InFlight, Lane, OpenInode, Ticket};
+use crate::units::{FilePos, InodeNo};
+
+/// What keeps a file open.
+pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
+
+/// The files that a queue has requests for, each in its slot.
+#[derive(Default)]
+pub(crate) struct Lives {
+    slots: Vec<Option<Slot>>,
+    in_flight: InFlight,
+    /// Requests that are complete but for a sync of their files.
+    unsynced: Vec<Unsynced>,
+    /// Files of which so much is to be settled that it should not wait.
+    full: Vec<Keep>,
+}
+
+struct Slot {
+    inode: Arc<OpenInode>,
+    lane: Arc<Lane>,
+    number: InodeNo,
+    in_flight: u32,
+    /// Keeps the file open while there are requests in flight.
+    keep: Option<Keep>,
+}
+
+/// A request that waits for a sync of its file.
+pub(crate) struct Unsynced {
+    pub(crate) keep: Keep,
+    pub(crate) left: Left,
+    pub(crate) completion: Completion,
+}
+
+/// The content of a file that a request is at, and how it holds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holding {
+    pub(crate) slot: u32,
+    pub(crate) hold: Hold,
+}
+
+/// How a request holds the content that it is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// By the lane.
+    Lane,
+    Range(Ticket),
+}
+
+/// What a request owes its file when it is complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    pub(super) slot: u32,
+    pub(super) hold: Hold,
+    pub(super) left: Left,
+    pub(super) pos: FilePos,
+    pub(super) len: usize,
+}
+
+impl Holding {
+    /// Whether one bio can carry it.
+    #[inline(always)]
+    pub(super) fn is_light(&self) -> bool {
+        self.hold == Hold::Lane
+    }
+
+    pub(super) fn owes(&self, left: Left, pos: FilePos, len: usize) -> Owed {
+        Owed { slot: self.slot, hold: self.hold, left, pos, len }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.inode.content.remove_lane(&self.lane);
+    }
+}
+
+impl Lives {
+    /// Takes a file into a slot, which none has that is in use.
+    pub(crate) fn learn(
+        &mut self,
+        slot: u32,
+        number: InodeNo,
+        inode: &Arc<OpenInode>,
+    ) -> Arc<Lane> {
+        let lane = inode.content.add_lane();
+        let index = slot as usize;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || None);
+        }
+        let (inode, own) = (Arc::clone(inode), Arc::clone(&lane));
+        self.slots[index] = Some(Slot { inode, lane: own, number, in_flight: 0, keep: None });
+        lane
+    }
+
+    /// Whether none of this queue's requests is at the content of a file.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_none()
+    }
+
+    /// A request that holds its content has been submitted.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, slot: u32, keep: impl FnOnce() -> Keep) {
+        let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return };
+        if slot.in_flight == 0 {
+            slot.keep = Some(keep());
+        }
+        slot.in_flight += 1;
+        self.in_flight.add();
+    }
+
+    /// A request that was begun was not submitted.
+    #[cold]
+    pub(crate) fn cancel(&mut self, holding: Holding) {
+        self.leave(holding.slot, holding.hold);
+    }
+
+    /// The inode of a slot, for an error's event.
+    pub(super) fn number(&self, slot: u32) -> InodeNo {
+        self.slots
+            .get(slot as usize)
+            .and_then(Option::as_ref)
+            .map_or(InodeNo(0), |slot| slot.number)
+    }
+
+    /// One bio that entered by the lane is complete and clean. Gives the completion back unless it waits for a sync.
+    #[inline(always)]
+    pub(super) fn end_bio(
+        &mut self,
+        slot: u32,
+        left: Left,
+        pos: FilePos,
+        completion: Completion,
+    ) -> Option<Completion> {
+        let len = completion.memory.len();
+        if left.is_empty() {
+            self.leave(slot, Hold::Lane);
+            return Some(completion);
+        }
+        self.end_write(Owed { slot, hold: Hold::Lane, left, pos, len }, completion)
+    }
+
+    /// A request is complete.
+    pub(super) fn end(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
+        if owed.left.is_empty() || completion.result.is_err() {
+            self.leave(owed.slot, owed.hold);
+            return Some(completion);
+        }
+        self.end_write(owed, completion)
+    }
+
+    #[inline]
+    fn end_write(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
+        let Owed { slot, hold, left, pos, len } = owed;
+        let Some(Some(file)) = self.slots.get(slot as usize) else { return Some(completion) };
+        let full = file.inode.wrote(pos, len, left);
+        let keep = || file.keep.clone();
+        if full && self.full.is_empty() {
+            self.full.extend(keep());
+        }
+        let sync = left.intersects(Left::DATASYNC | Left::SYNC);
+        let keep = if sync { keep() } else { None };
+        self.leave(slot, hold);
+        match keep {
+            None => Some(completion),
+            Some(keep) => {
+                self.unsynced.push(Unsynced { keep, left, completion });
+                None
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, slot: u32, hold: Hold) {
+        let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return };
+        match hold {
+            Hold::Lane => slot.inode.content.leave(&slot.lane),
+            Hold::Range(ticket) => slot.inode.content.give_back(ticket),
+        }
+        self.in_flight.remove();
+        slot.in_flight -= 1;
+        if slot.in_flight == 0 {
+            // The file may end here.
+            slot.keep = None;
+        }
+    }
+
+    /// Whether something is to be done before completions are taken.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.unsynced.is_empty() || !self.full.is_empty()
+    }
+
+    /// How many requests wait for a sync.
+    pub(super) fn unsynced(&self) -> usize {
+        self.unsynced.len()
+    }
+
+    pub(crate) fn take_unsynced(&mut self) -> Vec<Unsynced> {
+        std::mem::take(&mut self.unsynced)
+    }
+
+    /// Files that are to be settled.
+    pub(crate) fn take_full(&mut self) -> Vec<Keep> {
+        std::mem::take(&mut self.full)
+    }
+}

@@ -1,0 +1,325 @@
+//! Writes: over blocks that the file has, written or not. What else a write needs (blocks for holes, privileges taken away, the content
+//! held) whoever calls has seen to; what it leaves to be done, it says.
+
+use std::io::IoSlice;
+
+use smallvec::SmallVec;
+
+use super::request::{self, Rejected, Write};
+use super::{DioFlags, Holding, RETRIES, State, Target, simple};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Left, Memory};
+use crate::device::DeviceQueue;
+use crate::error::{Errno, Error, Result};
+use crate::events::Direction;
+use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
+use crate::units::{DevOffset, FilePos};
+
+/// What the simple path for writes does not do.
+const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
+
+/// Writes lent memory over one written extent with one bio, and waits: the simple path. `None` where it is another write, or the device
+/// did not do it at once: nothing has happened then that must not happen again.
+#[inline(always)]
+pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &[u8],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Option<usize> {
+    if flags.intersects(REFUSED) {
+        return None;
+    }
+    match simple::gate(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
+        Ok(at) => {
+            let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, flags.for_bio());
+            if written != Ok(buf.len()) {
+                return None;
+            }
+            state.stats.overwrites += 1;
+            Some(buf.len())
+        }
+        Err(reason) => {
+            state.stats.miss(reason);
+            None
+        }
+    }
+}
+
+/// The same with owned memory, which does not wait. Gives the memory back where it is another write.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
+pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    holding: Holding,
+    memory: Memory,
+    pos: FilePos,
+    flags: DioFlags,
+    token: u64,
+) -> Result<(), Memory> {
+    let Memory::Flat(buffer) = &memory else { return Err(memory) };
+    if flags.intersects(REFUSED) {
+        return Err(memory);
+    }
+    match simple::gate(state, target, pos, buffer.len(), buffer.address(), flags) {
+        Ok(at) => {
+            let end = BioEnd::Live { token, pos, slot: holding.slot, left: Left::WRITE };
+            let (flags, dev) = (flags.for_bio(), target.dev);
+            match queue.submit(Bio { op: BioOp::Write, flags, dev, at, memory, end }) {
+                Ok(()) => {}
+                Err(bio) => return Err(bio.memory),
+            }
+            state.stats.overwrites += 1;
+            state.outstanding += 1;
+            Ok(())
+        }
+        Err(reason) => {
+            state.stats.miss(reason);
+            Err(memory)
+        }
+    }
+}
+
+/// How a write goes to the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) flags: DioFlags,
+    /// Each bio is durable when it completes: then nothing else is to be synced.
+    pub(crate) through: bool,
+}
+
+impl How {
+    fn for_bio(self) -> BioFlags {
+        let mut flags = self.flags.for_bio();
+        flags.set(BioFlags::DSYNC, self.through);
+        flags.set(BioFlags::ATOMIC, self.flags.contains(DioFlags::ATOMIC));
+        flags
+    }
+}
+
+/// Writes lent memory over blocks that the file has, and waits. Position and length are what the device takes.
+pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    bufs: &[IoSlice<'_>],
+    pos: FilePos,
+    how: How,
+) -> Result<Left> {
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let plan = plan_write(target, pos, len, how)?;
+    let mut bio_flags = how.for_bio();
+    if plan.len() > 1 {
+        bio_flags -= BioFlags::HIPRI;
+    }
+    let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
+    let direct =
+        target.geometry.is_aligned(pos, addresses) && !how.flags.contains(DioFlags::BOUNCE);
+    let mut rest = Rest { bufs, skip: 0 };
+    let mut bounce = None;
+    for iomap in &plan {
+        let mut done = 0;
+        while done < iomap.len {
+            let at = DevOffset(iomap.addr.0 + done);
+            let left = (iomap.len - done) as usize;
+            let count = if direct {
+                write_piece(queue, state, target, (pos, len), &rest.take(left), at, bio_flags)?;
+                left
+            } else {
+                if bounce.is_none() {
+                    state.stats.bounced += 1;
+                    bounce = Some(state.take_bounce()?);
+                }
+                let Some(buffer) = &mut bounce else { break };
+                let count = left.min(buffer.len());
+                rest.copy(&mut buffer[..count]);
+                let piece = [IoSlice::new(&buffer[..count])];
+                write_piece(queue, state, target, (pos, len), &piece, at, bio_flags)?;
+                count
+            };
+            done += count as u64;
+        }
+    }
+    bounce.into_iter().for_each(|buffer| state.keep_bounce(buffer));
+    state.stats.writes += 1;
+    Ok(left_by(&plan))
+}
+
+/// Starts a write of owned memory over blocks that the file has.
+///
+/// # Errors
+/// Gives the memory back with the reason; the content is still held then.
+#[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
+pub(crate) fn submit_write<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    memory: Memory,
+    pos: FilePos,
+    how: How,
+    left: Left,
+    token: u64,
+) -> Result<(), Box<Rejected>> {
+    let len = memory.len();
+    let planned = plan_write(target, pos, len, how).and_then(|plan| {
+        let nowait = how.flags.contains(DioFlags::NOWAIT);
+        if nowait && plan.len() > queue.room() {
+            let (bios, room) = (plan.len(), queue.room());
+            return Err(Error::would_block(format!("{bios} slots are needed, {room} are free")));
+        }
+        let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+        let direct =
+            target.geometry.is_aligned(pos, addresses) && !how.flags.contains(DioFlags::BOUNCE);
+        Ok((plan, if direct { None } else { Some(copy_of(&memory)?) }))
+    });
+    let (plan, copy) = match planned {
+        Ok(planned) => planned,
+        Err(error) => return Err(Rejected::boxed(error, memory)),
+    };
+    state.stats.bounced += u64::from(copy.is_some());
+    state.stats.writes += 1;
+    let (original, memory) = match copy {
+        None => (None, memory),
+        Some(copy) => (Some(memory), Memory::Flat(copy)),
+    };
+    let owed = target.live.map(|holding| holding.owes(left | left_by(&plan), pos, len));
+    let mut flags = how.for_bio();
+    if plan.len() > 1 {
+        flags -= BioFlags::HIPRI;
+    }
+    let write = Write { token, owed, pos, original, memory };
+    request::start_write(queue, state, target, write, &plan, flags);
+    Ok(())
+}
+
+fn copy_of(memory: &Memory) -> Result<Buffer> {
+    let mut copy = Buffer::aligned(memory.len())?;
+    let mut at = 0;
+    for buf in memory.buffers() {
+        copy[at..at + buf.len()].copy_from_slice(buf);
+        at += buf.len();
+    }
+    Ok(copy)
+}
+
+fn plan_write<M: MapFile>(
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    how: How,
+) -> Result<Vec<Iomap>> {
+    let nowait = how.flags.contains(DioFlags::NOWAIT);
+    let plan = request::plan(target, pos, len, nowait)?;
+    let has_blocks = |iomap: &Iomap| matches!(iomap.kind, IomapType::Mapped | IomapType::Unwritten);
+    if !plan.iter().all(has_blocks) {
+        return Err(Error::invalid("a write where the file has no blocks"));
+    }
+    if how.flags.contains(DioFlags::ATOMIC)
+        && !matches!(&plan[..], [one] if one.kind == IomapType::Mapped)
+    {
+        let what = "an atomic write over more than one written extent";
+        return Err(Error::io(Errno::EOPNOTSUPP, what));
+    }
+    Ok(plan)
+}
+
+fn left_by(plan: &[Iomap]) -> Left {
+    let converts = plan.iter().any(|iomap| iomap.kind == IomapType::Unwritten);
+    if converts { Left::WRITE | Left::CONVERT } else { Left::WRITE }
+}
+
+/// Whether the file has blocks for a range, and whether all of them are written: `None` where it has not.
+pub(crate) fn blocks_of<M: MapFile>(
+    map: &M,
+    pos: FilePos,
+    len: usize,
+    resident: bool,
+) -> Result<Option<bool>> {
+    let mut written = true;
+    for iomap in Mappings::new(map, pos, FilePos(pos.0 + len as u64)).resident(resident) {
+        match iomap?.kind {
+            IomapType::Mapped => {}
+            IomapType::Unwritten => written = false,
+            IomapType::Hole | IomapType::Inline => return Ok(None),
+        }
+    }
+    Ok(Some(written))
+}
+
+/// Writes one piece to its end: a short write is continued, one that was refused for the moment is asked for again.
+fn write_piece<Q: DeviceQueue, M>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    (pos, asked): (FilePos, usize),
+    bufs: &[IoSlice<'_>],
+    at: DevOffset,
+    flags: BioFlags,
+) -> Result<()> {
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let (mut done, mut retries) = (0, RETRIES);
+    while done < len {
+        let mut rest = Rest { bufs, skip: done };
+        let rest = rest.take(len - done);
+        let errno = match queue.write_now(target.dev, &rest, DevOffset(at.0 + done as u64), flags) {
+            Ok(count) if count == len - done => return Ok(()),
+            Ok(count) => match count & !(target.geometry.sector_mask as usize) {
+                0 => Errno::EIO,
+                whole => {
+                    state.stats.short += 1;
+                    done += whole;
+                    continue;
+                }
+            },
+            Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) && retries > 0 => {
+                retries -= 1;
+                continue;
+            }
+            Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => Errno::EIO,
+            Err(errno) => errno,
+        };
+        return Err(state.failed_as(Direction::DirectWrite, errno, target.inode, pos, asked));
+    }
+    Ok(())
+}
+
+/// The memory that is left of a write.
+struct Rest<'s, 'a> {
+    bufs: &'s [IoSlice<'a>],
+    /// Bytes of the first buffers that are done.
+    skip: usize,
+}
+
+impl<'s> Rest<'s, '_> {
+    /// Takes the first `count` bytes off.
+    fn take(&mut self, count: usize) -> SmallVec<[IoSlice<'s>; 2]> {
+        let mut taken = SmallVec::new();
+        let mut left = count;
+        while let Some(first) = self.bufs.first().filter(|_| left > 0) {
+            let part = &first[self.skip.min(first.len())..];
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            self.skip += part.len();
+            if !part.is_empty() {
+                taken.push(IoSlice::new(part));
+            }
+            if self.skip >= first.len() {
+                self.skip -= first.len();
+                self.bufs = &self.bufs[1..];
+            }
+        }
+        taken
+    }
+
+    /// Takes as much off as `into` holds, and copies it there.
+    fn copy(&mut self, into: &mut [u8]) {
+        let mut at = 0;
+        for part in self.take(into.len()) {
+            into[at..at + part.len()].copy_from_slice(&part);
+            at += part.len();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Reads.
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use super::LiveFile;
+use crate::bio::Memory;
+use crate::device::with_queue;
+use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected};
+use crate::error::{Error, Result};
+use crate::queue::Queue;
+use crate::units::FilePos;
+
+impl LiveFile {
+    #[inline(always)]
+    pub(in crate::file) fn read_at(
+        &self,
+        queue: &mut Queue,
+        buf: &mut [u8],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let live = &*self.0;
+        queue.check(live.volume)?;
+        if let Some(view) = queue.views.get(live)
+            && let Some(_inside) = view.enter()
+            && view.is_current()
+        {
+            let target = view.target(live, None);
+            return with_queue!(&mut queue.device, device => {
+                dio::read_now(device, &mut queue.state, &target, buf, pos, flags)
+            });
+        }
+        self.read_vectored_at(queue, &mut [IoSliceMut::new(buf)], pos, flags)
+    }
+
+    #[inline(never)]
+    pub(in crate::file) fn read_vectored_at(
+        &self,
+        queue: &mut Queue,
+        bufs: &mut [IoSliceMut<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let live = &*self.0;
+        queue.check(live.volume)?;
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let hold = self.enter(queue, pos, len, flags.contains(DioFlags::NOWAIT))?;
+        let view = queue.views.current(&mut queue.state.lives, live);
+        let result = view.and_then(|view| {
+            let target = view.target(live, None);
+            with_queue!(&mut queue.device, device => {
+                dio::read_vectored_now(device, &mut queue.state, &target, bufs, pos, flags)
+            })
+        });
+        self.leave(queue, hold);
+        result
+    }
+
+    #[inline(always)]
+    pub(in crate::file) fn submit_read(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        let live = &*self.0;
+        if let Err(error) = queue.check(live.volume) {
+            return Err(Rejected::boxed(error, memory));
+        }
+        if let Some(view) = queue.views.get(live)
+            && view.enter_for_long()
+        {
+            if view.is_current() {
+                return self.submit_read_held(queue, Hold::Lane, memory, pos, flags, token);
+            }
+            view.leave();
+        }
+        self.submit_read_slowly(queue, memory, pos, flags, token)
+    }
+
+    #[inline(never)]
+    fn submit_read_slowly(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        match self.enter(queue, pos, memory.len(), flags.contains(DioFlags::NOWAIT)) {
+            Ok(hold) => self.submit_read_held(queue, hold, memory, pos, flags, token),
+            Err(error) => Err(Rejected::boxed(error, memory)),
+        }
+    }
+
+    /// The content is held, and the view current.
+    #[inline(always)]
+    fn submit_read_held(
+        &self,
+        queue: &mut Queue,
+        hold: Hold,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        let live = &*self.0;
+        let holding = Holding { slot: live.slot.number, hold };
+        queue.state.lives.begin(holding.slot, || Arc::clone(&self.0) as Keep);
+        let Some(view) = queue.views.get(live) else {
+            queue.state.lives.cancel(holding);
+            return Err(Rejected::boxed(Error::invalid("a file without a view"), memory));
+        };
+        let target = view.target(live, Some(holding));
+        let submitted = with_queue!(&mut queue.device, device => {
+            dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+        });
+        if submitted.is_err() {
+            queue.state.lives.cancel(holding);
+        }
+        submitted
+    }
+}

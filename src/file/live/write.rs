@@ -1,0 +1,624 @@
+//! Writes. An overwrite of one written extent is one bio and nothing else; what is more has its steps in [`LiveFile::prepare`], in the order in
+//! which they are taken.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Live, LiveFile};
+use crate::bio::{Left, Memory};
+use crate::device::with_queue;
+use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected, Unsynced};
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::fs::ext4::{Ext4, InodeFlags, Patience};
+use crate::queue::Queue;
+use crate::sys::Buffer;
+use crate::units::FilePos;
+
+/// How much of a write that the device cannot take as it is goes through memory at once, in bytes.
+const PIECE: usize = 256 << 10;
+const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
+
+/// What a write is ready for.
+enum Ready {
+    /// Over blocks that the file has now, so many bytes of it, held like this.
+    Blocks { hold: Hold, len: usize, how: How, left: Left },
+    /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
+    ByFileSystem,
+    /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
+    Gap(u64),
+}
+
+/// What became of a piece that does not begin and end with sectors.
+enum Odd {
+    Written(usize),
+    ByFileSystem,
+    Gap(u64),
+}
+
+impl LiveFile {
+    #[inline(always)]
+    pub(in crate::file) fn write_at(
+        &self,
+        queue: &mut Queue,
+        buf: &[u8],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let live = &*self.0;
+        queue.check(live.volume)?;
+        if let Some(view) = queue.views.get(live)
+            && let Some(_inside) = view.enter()
+            && view.is_current()
+            && view.plain
+        {
+            let target = view.target(live, None);
+            let written = with_queue!(&mut queue.device, device => {
+                dio::overwrite_now(device, &mut queue.state, &target, buf, pos, flags)
+            });
+            if let Some(count) = written {
+                return Ok(count);
+            }
+        }
+        self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
+    }
+
+    #[inline(never)]
+    pub(in crate::file) fn write_vectored_at(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let live = &*self.0;
+        queue.check(live.volume)?;
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
+        let aligned = live.geometry.is_aligned(pos, addresses);
+        if !aligned && live.strict {
+            return Err(live.geometry.misaligned(pos, len));
+        }
+        if !live.geometry.takes(pos, len) {
+            return self.write_odd(queue, bufs, pos, flags);
+        }
+        let (hold, len, how, left) = match self.prepare(queue, pos, len, flags)? {
+            Ready::Blocks { hold, len, how, left } => (hold, len, how, left),
+            _ => return self.write_by_file_system(queue, bufs, pos, flags),
+        };
+        let result = self.write_held(queue, &cut(bufs, len), pos, how);
+        let full = match &result {
+            Ok(more) => live.open.wrote(pos, len, left | *more),
+            Err(_) => false,
+        };
+        self.leave(queue, hold);
+        result?;
+        self.write_done(queue, full, left)?;
+        Ok(len)
+    }
+
+    /// Writes at the end of the file, wherever that is now; gives the position. Several appends at a time get places one behind the other.
+    pub(in crate::file) fn append(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        flags: DioFlags,
+    ) -> Result<FilePos> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let at = self.place_at_end(len)?;
+        match self.write_vectored_at(queue, bufs, at, flags) {
+            Ok(count) if count == len => Ok(at),
+            result => {
+                let count = result.as_ref().map_or(0, |count| *count);
+                self.0.open.pending.take_back(at.0 + count as u64, (len - count) as u64);
+                result?;
+                Err(Error::new(ErrorKind::NoSpace, format!("{count} of {len} bytes were appended")))
+            }
+        }
+    }
+
+    /// The place of an append.
+    fn place_at_end(&self, len: usize) -> Result<FilePos> {
+        let size = self.inode()?.size();
+        Ok(FilePos(self.0.open.pending.append(size, len as u64)))
+    }
+
+    /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
+    ///
+    /// The content is held from the first step on, so that nothing moves any more; what is done to the inode comes in between, under its
+    /// own lock. A write with NOWAIT does none of that.
+    fn prepare(
+        &self,
+        queue: &mut Queue,
+        pos: FilePos,
+        len: usize,
+        flags: DioFlags,
+    ) -> Result<Ready> {
+        let mut zeroed = None;
+        loop {
+            let hold = self.enter(queue, pos, len, flags.contains(DioFlags::NOWAIT))?;
+            let ready = self.prepare_held(queue, pos, len, flags, hold, zeroed);
+            if !matches!(ready, Ok(Ready::Blocks { .. })) {
+                self.leave(queue, hold);
+            }
+            match ready {
+                Ok(Ready::Gap(size)) => {
+                    self.zero_gap(queue)?;
+                    zeroed = Some(size);
+                }
+                ready => return ready,
+            }
+        }
+    }
+
+    fn zero_gap(&self, queue: &mut Queue) -> Result<()> {
+        self.alone(queue, |live| live.fs().zero_behind_end(live.number()))
+    }
+
+    /// The same with the content held. `zeroed`: the size behind which the last block has been zeroed.
+    fn prepare_held(
+        &self,
+        queue: &mut Queue,
+        pos: FilePos,
+        len: usize,
+        flags: DioFlags,
+        hold: Hold,
+        zeroed: Option<u64>,
+    ) -> Result<Ready> {
+        let (live, nowait) = (&*self.0, flags.contains(DioFlags::NOWAIT));
+        let (fs, number) = (live.fs(), live.number());
+        let end = pos.0.saturating_add(len as u64);
+        let view = queue.views.current(&mut queue.state.lives, live)?;
+        let size = view.size();
+        fs.admit_write(&view.inode, pos, len as u64, size)?;
+        if len == 0 {
+            let how = How { flags, through: false };
+            return Ok(Ready::Blocks { hold, len, how, left: Left::empty() });
+        }
+        live.check_atomic(pos, len, flags)?;
+        if view.inode.has_inline_data() {
+            return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
+        }
+        if Ext4::has_privileges(&view.inode)? {
+            if nowait {
+                return Err(would_change());
+            }
+            fs.strip_privileges(number)?;
+        }
+        let grows = end > size;
+        if grows && nowait {
+            return Err(would_change());
+        }
+        let block = fs.superblock().block_size.bytes() as u64;
+        if pos.0 > size && !size.is_multiple_of(block) && zeroed != Some(size) {
+            return Ok(Ready::Gap(size));
+        }
+        let view = queue.views.current(&mut queue.state.lives, live)?;
+        let mut len = len;
+        let written = match dio::blocks_of(view, pos, len, nowait)? {
+            Some(written) => written,
+            None if nowait => return Err(would_change()),
+            None if !view.inode.flags().contains(InodeFlags::EXTENTS) => {
+                return Ok(Ready::ByFileSystem);
+            }
+            None => {
+                let reached = fs.allocate_for_write(number, &live.open, pos.0..end)?;
+                // To the end, or to a block's.
+                len = (reached.min(end) - pos.0) as usize;
+                queue.views.current(&mut queue.state.lives, live)?;
+                false
+            }
+        };
+        let mut left = Left::WRITE;
+        left.set(Left::GROW, grows);
+        let through = flags.intersection(SYNCED) == DioFlags::DSYNC
+            && written
+            && !grows
+            && fs.map_is_durable(&live.open);
+        if !through && flags.contains(DioFlags::SYNC) {
+            left |= Left::SYNC;
+        } else if !through && flags.contains(DioFlags::DSYNC) {
+            left |= Left::DATASYNC;
+        }
+        Ok(Ready::Blocks { hold, len, how: How { flags, through }, left })
+    }
+
+    /// Writes what is held and has blocks.
+    fn write_held(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        how: How,
+    ) -> Result<Left> {
+        let live = &*self.0;
+        let view = queue.views.current(&mut queue.state.lives, live)?;
+        let target = view.target(live, None);
+        with_queue!(&mut queue.device, device => {
+            dio::write_now(device, &mut queue.state, &target, bufs, pos, how)
+        })
+    }
+
+    /// What a write leaves to be done once its content is no longer held.
+    fn write_done(&self, queue: &mut Queue, full: bool, left: Left) -> Result<()> {
+        if full {
+            self.alone(queue, |live| live.fs().settle(live.number(), &live.open, Patience::Some))?;
+        }
+        if left.intersects(Left::SYNC | Left::DATASYNC) {
+            self.sync(queue, !left.contains(Left::SYNC))?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written, and the metadata that are needed to read it, or all.
+    pub(in crate::file) fn sync(&self, queue: &mut Queue, data_only: bool) -> Result<()> {
+        self.alone(queue, |live| live.fs().sync_open(live.number(), &live.open, data_only))
+    }
+
+    /// Does what may have to wait for requests in flight: those of this queue first, if it does.
+    fn alone<R>(&self, queue: &mut Queue, work: impl Fn(&Live) -> Result<R>) -> Result<R> {
+        loop {
+            match work(&self.0) {
+                Err(error) if error.kind() == ErrorKind::Busy && !queue.state.lives.is_idle() => {
+                    with_queue!(&mut queue.device, device => dio::pump(device, &mut queue.state))?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Writes by the file system's own way, piece by piece of memory.
+    fn write_by_file_system(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let mut done = 0;
+        for buf in bufs {
+            let at = FilePos(pos.0 + done as u64);
+            let count = self.alone(queue, |live| live.fs().write(live.number(), at, buf))?;
+            done += count;
+            if count < buf.len() {
+                break;
+            }
+        }
+        if flags.intersects(SYNCED) {
+            self.sync(queue, !flags.contains(DioFlags::SYNC))?;
+        }
+        Ok(done)
+    }
+
+    /// Writes what does not begin and end with sectors: the sectors at both ends are read, and nobody else is at the range meanwhile.
+    fn write_odd(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if flags.contains(DioFlags::NOWAIT) {
+            return Err(would_change());
+        }
+        if flags.contains(DioFlags::ATOMIC) {
+            return Err(Error::invalid("an atomic write that is not of whole sectors"));
+        }
+        let (mut done, mut zeroed) = (0, None);
+        while done < len {
+            let at = FilePos(pos.0 + done as u64);
+            let count = PIECE.min(len - done);
+            let piece = cut_from(bufs, done, count);
+            match self.write_odd_piece(queue, &piece, at, count, flags, zeroed) {
+                Ok(Odd::Written(count)) => done += count,
+                Ok(Odd::Gap(size)) => {
+                    self.zero_gap(queue)?;
+                    zeroed = Some(size);
+                }
+                Ok(Odd::ByFileSystem) => {
+                    let rest = cut_from(bufs, done, len - done);
+                    return Ok(done + self.write_by_file_system(queue, &rest, at, flags)?);
+                }
+                Err(error) if done > 0 && error.kind() == ErrorKind::NoSpace => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if flags.intersects(SYNCED) {
+            self.sync(queue, !flags.contains(DioFlags::SYNC))?;
+        }
+        Ok(done)
+    }
+
+    fn write_odd_piece(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        len: usize,
+        flags: DioFlags,
+        zeroed: Option<u64>,
+    ) -> Result<Odd> {
+        let live = &*self.0;
+        let (start, widened, _) = live.geometry.widen(pos, len);
+        let ticket = live.open.content.ask(start.0..start.0 + widened as u64, true);
+        self.wait_for(queue, ticket, false)?;
+        let hold = Hold::Range(ticket);
+        let ready = self.prepare_held(queue, pos, len, flags - SYNCED, hold, zeroed);
+        let written = ready.and_then(|ready| match ready {
+            Ready::Gap(size) => Ok((Odd::Gap(size), false)),
+            Ready::ByFileSystem => Ok((Odd::ByFileSystem, false)),
+            Ready::Blocks { len, how, left, .. } => {
+                let full = self.write_widened(queue, bufs, pos, len, how, left)?;
+                Ok((Odd::Written(len), full))
+            }
+        });
+        self.leave(queue, hold);
+        live.fs().writing()?.counters.locked();
+        let (odd, full) = written?;
+        self.write_done(queue, full, Left::empty())?;
+        Ok(odd)
+    }
+
+    /// Writes the sectors that hold a range, which nobody else is at.
+    fn write_widened(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        pos: FilePos,
+        len: usize,
+        how: How,
+        left: Left,
+    ) -> Result<bool> {
+        let live = &*self.0;
+        let (start, widened, skip) = live.geometry.widen(pos, len);
+        let mut buffer = Buffer::aligned(widened)?;
+        self.read_edges(queue, &mut buffer, start, skip, len)?;
+        copy(bufs, &mut buffer[skip..skip + len]);
+        let more = self.write_held(queue, &[IoSlice::new(&buffer)], start, how)?;
+        let full = live.open.wrote(start, widened, (left | more) - Left::GROW);
+        // The size is what was asked for, not what was written.
+        live.open.wrote(pos, len, left & Left::GROW);
+        Ok(full)
+    }
+
+    /// Reads the first and the last sector of a range, where the new bytes do not fill them.
+    fn read_edges(
+        &self,
+        queue: &mut Queue,
+        buffer: &mut [u8],
+        start: FilePos,
+        skip: usize,
+        count: usize,
+    ) -> Result<()> {
+        let live = &*self.0;
+        let sector = live.geometry.sector();
+        let behind = skip + count;
+        let last = behind / sector * sector;
+        let mut edges = [None, None];
+        if skip > 0 {
+            edges[0] = Some(0);
+        }
+        if behind > last && !(skip > 0 && last == 0) {
+            edges[1] = Some(last);
+        }
+        for edge in edges.into_iter().flatten() {
+            let view = queue.views.current(&mut queue.state.lives, live)?;
+            let target = view.target(live, None);
+            let into = &mut buffer[edge..edge + sector];
+            let at = FilePos(start.0 + edge as u64);
+            with_queue!(&mut queue.device, device => {
+                dio::read_now(device, &mut queue.state, &target, into, at, DioFlags::empty())
+            })?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(in crate::file) fn submit_write(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        let live = &*self.0;
+        if let Err(error) = queue.check(live.volume) {
+            return Err(Rejected::boxed(error, memory));
+        }
+        let mut memory = memory;
+        if let Some(view) = queue.views.get(live)
+            && view.plain
+            && view.enter_for_long()
+        {
+            if view.is_current() {
+                let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
+                queue.state.lives.begin(holding.slot, || Arc::clone(&self.0) as Keep);
+                let target = view.target(live, Some(holding));
+                let submitted = with_queue!(&mut queue.device, device => {
+                    dio::submit_overwrite(device, &mut queue.state, &target, holding, memory, pos, flags, token)
+                });
+                match submitted {
+                    Ok(()) => return Ok(()),
+                    Err(back) => memory = back,
+                }
+                queue.state.lives.cancel(holding);
+            } else {
+                view.leave();
+            }
+        }
+        self.submit_write_slowly(queue, memory, pos, flags, token)
+    }
+
+    #[inline(never)]
+    fn submit_write_slowly(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        let live = &*self.0;
+        let len = memory.len();
+        let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+        if live.strict && !live.geometry.is_aligned(pos, addresses) {
+            return Err(Rejected::boxed(live.geometry.misaligned(pos, len), memory));
+        }
+        if !live.geometry.takes(pos, len) || len == 0 {
+            return self.write_at_once(queue, memory, pos, flags, token);
+        }
+        let (hold, reached, how, left) = match self.prepare(queue, pos, len, flags) {
+            Ok(Ready::Blocks { hold, len, how, left }) => (hold, len, how, left),
+            Ok(_) => return self.write_at_once(queue, memory, pos, flags, token),
+            Err(error) => return Err(Rejected::boxed(error, memory)),
+        };
+        if reached < len {
+            self.leave(queue, hold);
+            return self.write_at_once(queue, memory, pos, flags, token);
+        }
+        let holding = Holding { slot: live.slot.number, hold };
+        queue.state.lives.begin(holding.slot, || Arc::clone(&self.0) as Keep);
+        let submitted = match queue.views.current(&mut queue.state.lives, live) {
+            Err(error) => Err(Rejected::boxed(error, memory)),
+            Ok(view) => {
+                let target = view.target(live, Some(holding));
+                with_queue!(&mut queue.device, device => {
+                    dio::submit_write(device, &mut queue.state, &target, memory, pos, how, left, token)
+                })
+            }
+        };
+        if submitted.is_err() {
+            queue.state.lives.cancel(holding);
+        }
+        submitted
+    }
+
+    pub(in crate::file) fn submit_append(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<FilePos, Box<Rejected>> {
+        let len = memory.len();
+        match self.place_at_end(len) {
+            Err(error) => Err(Rejected::boxed(error, memory)),
+            Ok(at) => match self.submit_write(queue, memory, at, flags, token) {
+                Ok(()) => Ok(at),
+                Err(rejected) => {
+                    self.0.open.pending.take_back(at.0, len as u64);
+                    Err(rejected)
+                }
+            },
+        }
+    }
+
+    /// Writes before it returns; the completion is there to be popped.
+    fn write_at_once(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
+        let result = self.write_vectored_at(queue, &bufs, pos, flags);
+        drop(bufs);
+        match result {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(Rejected::boxed(error, memory))
+            }
+            result => {
+                queue.state.finish(dio::Completion { token, memory, result });
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Live {
+    /// What Linux asks of an atomic write, and the device must promise.
+    fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
+        if !flags.contains(DioFlags::ATOMIC) {
+            return Ok(());
+        }
+        let most = self.geometry.atomic();
+        if most == 0 {
+            let what = "the device does not promise atomic writes";
+            return Err(Error::io(Errno::EOPNOTSUPP, what));
+        }
+        let fits = len.is_power_of_two() && len <= most && pos.0.is_multiple_of(len as u64);
+        if !fits {
+            return Err(Error::invalid(format!(
+                "an atomic write of {len} bytes at {pos}: a power of two up to {most}, at a multiple of it"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn would_change() -> Error {
+    Error::would_block("the file's metadata would have to change, or to be read")
+}
+
+/// The first `len` bytes of several buffers.
+fn cut<'a>(bufs: &'a [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'a>; 2]> {
+    cut_from(bufs, 0, len)
+}
+
+/// `len` bytes of several buffers, from `skip` on.
+fn cut_from<'a>(bufs: &'a [IoSlice<'_>], skip: usize, len: usize) -> SmallVec<[IoSlice<'a>; 2]> {
+    let (mut skip, mut left) = (skip, len);
+    let mut parts = SmallVec::new();
+    for buf in bufs {
+        let from = skip.min(buf.len());
+        let count = left.min(buf.len() - from);
+        if count > 0 {
+            parts.push(IoSlice::new(&buf[from..from + count]));
+        }
+        (skip, left) = (skip - from, left - count);
+    }
+    parts
+}
+
+fn copy(bufs: &[IoSlice<'_>], into: &mut [u8]) {
+    let mut at = 0;
+    for part in cut(bufs, into.len()) {
+        into[at..at + part.len()].copy_from_slice(&part);
+        at += part.len();
+    }
+}
+
+/// Does what writes that are complete have left to be done: settles files of which much is to be settled, and syncs those of writes that
+/// wait for it, each once.
+#[cold]
+pub(crate) fn finish_writes(queue: &mut Queue) {
+    for keep in queue.state.lives.take_full() {
+        if let Ok(live) = keep.downcast::<Live>() {
+            let file = LiveFile(live);
+            // What cannot be settled now is when the file is synced or closed.
+            let _ = file.0.fs().settle(file.number(), &file.0.open, Patience::None);
+        }
+    }
+    let mut unsynced = queue.state.lives.take_unsynced();
+    while let Some(first) = unsynced.first() {
+        let Ok(live) = Arc::clone(&first.keep).downcast::<Live>() else { return };
+        let file = LiveFile(live);
+        let same = |write: &mut Unsynced| {
+            write.keep.downcast_ref::<Live>().is_some_and(|live| live.id == file.0.id)
+        };
+        let writes: Vec<_> = unsynced.extract_if(.., same).collect();
+        let data_only = !writes.iter().any(|write| write.left.contains(Left::SYNC));
+        let failed = file.sync(queue, data_only).err();
+        for Unsynced { mut completion, .. } in writes {
+            if let Some(error) = &failed {
+                completion.result = Err(Error::io(error.errno(), error.to_string()));
+            }
+            queue.state.release(completion);
+        }
+    }
+}

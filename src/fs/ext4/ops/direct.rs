@@ -1,0 +1,332 @@
+//! What direct writes need of the file system: blocks for holes, privileges taken away, and the metadata brought up to what was written.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::refuse;
+use crate::error::{ErrorKind, Result};
+use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::locks::{Content, Exclusive};
+use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::inode::{Alone, OpenInode, Unsettled};
+use crate::iomap::{ExtentState, IomapType};
+use crate::units::{FileBlock, FilePos, InodeNo};
+
+/// The inode, and the orphan list.
+const CREDITS: u32 = 8;
+
+/// How a settlement comes by the blocks that were written in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It leaves those that someone is at.
+    None,
+    /// It waits, unless the thread has requests in flight.
+    Some,
+    /// It waits: nobody is at them for long.
+    All,
+}
+
+/// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
+pub(super) struct Settled<'a> {
+    fs: &'a Ext4,
+    content: Content<'a>,
+    _inode: Exclusive<'a>,
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        if let Ok(writing) = self.fs.writing() {
+            self.content.inode().mapped_in(writing.transactions.newest().0);
+        }
+    }
+}
+
+impl Ext4 {
+    /// Locks a file for a change of its content.
+    ///
+    /// # Errors
+    /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
+    pub(super) fn settled(self: &Arc<Self>, number: InodeNo) -> Result<Settled<'_>> {
+        let locks = &self.writing()?.locks;
+        let content = locks.content(number, 0..u64::MAX)?;
+        let open = content.inode();
+        let inode = locks.exclusive(number);
+        if !open.pending.is_empty() {
+            self.settle_under(number, &open, content.alone())?;
+        }
+        open.pending.no_appends();
+        self.writing()?.counters.locked();
+        Ok(Settled { fs: self, content, _inode: inode })
+    }
+
+    /// What a write to a regular file may not be.
+    ///
+    /// # Errors
+    /// `NotPermitted` for immutable files, and append-only ones but at their end; `FileTooLarge`, `Encrypted`, `Unsupported`.
+    pub(crate) fn admit_write(
+        &self,
+        inode: &Inode,
+        pos: FilePos,
+        len: u64,
+        size: u64,
+    ) -> Result<()> {
+        self.check_content_changes(inode)?;
+        if inode.flags().contains(InodeFlags::APPEND) && pos.0 != size {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        }
+        self.check_size(inode, pos.0.saturating_add(len))
+    }
+
+    /// Allocates the holes of a range of bytes, unwritten. Where they lie behind the size, the inode is an orphan until the size has
+    /// followed. Gives how far it came: not to the end where space ran out behind the first block.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Quota` for the first block; `ReadOnly`, `Io`.
+    pub(crate) fn allocate_for_write(
+        self: &Arc<Self>,
+        number: InodeNo,
+        open: &OpenInode,
+        range: Range<u64>,
+    ) -> Result<u64> {
+        let writing = self.writing()?;
+        let _inode = writing.locks.exclusive(number);
+        let inode = self.inode_or_orphan(number)?;
+        let size = self.superblock.block_size;
+        if range.end > size.blocks_for(inode.size()) << size.shift() && !open.pending.is_orphan() {
+            self.transact(CREDITS, |handle| self.add_orphan(handle, number))?;
+            open.pending.set_orphan();
+        }
+        let result = self.allocate_range(&inode, range.clone());
+        open.mapped_in(writing.transactions.newest().0);
+        match result {
+            Ok(()) => Ok(range.end),
+            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) => {
+                match self.first_hole(number, range.clone())? {
+                    Some(hole) if hole <= range.start => Err(error),
+                    hole => Ok(hole.unwrap_or(range.end)),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn first_hole(self: &Arc<Self>, number: InodeNo, range: Range<u64>) -> Result<Option<u64>> {
+        let (size, inode) = (self.superblock.block_size, self.inode_or_orphan(number)?);
+        let end = FileBlock(size.blocks_for(range.end));
+        let mut next = size.block_of(FilePos(range.start));
+        while next < end {
+            let (_, count, kind) = self.mapping(&inode, next..end)?;
+            if kind == IomapType::Hole {
+                return Ok(Some(size.pos_of(next).0));
+            }
+            next.0 += count;
+        }
+        Ok(None)
+    }
+
+    /// Zeros what the last block of a file holds behind its end: the file is about to grow over it.
+    ///
+    /// # Errors
+    /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
+    pub(crate) fn zero_behind_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        let _file = self.settled(number)?;
+        let inode = self.inode_or_orphan(number)?;
+        self.zero_tail(&inode, inode.size())
+    }
+
+    /// Brings a file's metadata up to what was written.
+    ///
+    /// # Errors
+    /// `Busy` for want of [patience](Patience::Some); `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.
+    pub(crate) fn settle(
+        self: &Arc<Self>,
+        number: InodeNo,
+        open: &Arc<OpenInode>,
+        patience: Patience,
+    ) -> Result<()> {
+        if open.pending.is_empty() {
+            return Ok(());
+        }
+        let alone = match self.cut_blocks(&open.pending.unsettled()) {
+            None => None,
+            Some(range) => match patience {
+                Patience::None => Alone::at_once(open, range),
+                Patience::Some => Some(Alone::wait(open, range)?),
+                Patience::All => Some(Alone::wait_surely(open, range)),
+            },
+        };
+        let _inode = self.writing()?.locks.exclusive(number);
+        self.settle_under(number, open, alone.as_ref())
+    }
+
+    /// The range that holds all blocks that were written in part.
+    fn cut_blocks(&self, what: &Unsettled) -> Option<Range<u64>> {
+        let block = self.superblock.block_size.bytes() as u64;
+        let cut = |at: &u64| !at.is_multiple_of(block);
+        let first = what.written.iter().flat_map(|range| [range.start, range.end]).find(cut)?;
+        let last =
+            what.written.iter().rev().flat_map(|range| [range.end, range.start]).find(cut)?;
+        Some(first / block * block..last.next_multiple_of(block))
+    }
+
+    /// The same under the inode's lock. Blocks that were written in part are left where they are not `alone`'s.
+    fn settle_under(
+        self: &Arc<Self>,
+        number: InodeNo,
+        open: &Arc<OpenInode>,
+        alone: Option<&Alone>,
+    ) -> Result<()> {
+        let inode = self.inode_or_orphan(number)?;
+        let mut what = open.pending.unsettled();
+        let blocks = self.fill_blocks(&inode, &mut what, alone)?;
+        let credits = CREDITS + self.credits_for_map(&inode);
+        let orphan = self.transact(credits, |handle| {
+            for range in &blocks {
+                let inode = self.inode_or_orphan(number)?;
+                if handle.credits_left() < credits {
+                    handle.renew(credits)?;
+                }
+                self.set_range_state(handle, &inode, range.clone(), ExtentState::Written)?;
+            }
+            let inode = self.inode_or_orphan(number)?;
+            let size = inode.size().max(what.size);
+            if what.size > inode.size() {
+                self.set_size(handle, number, size)?;
+            }
+            let orphan = what.orphan && self.reaches_behind(&inode, size)?;
+            if what.orphan && !orphan && inode.stat().links > 0 {
+                self.remove_orphan(handle, number)?;
+            }
+            open.mapped_in(handle.tid().0);
+            Ok(orphan)
+        })?;
+        what.orphan &= !orphan;
+        self.writing()?.counters.converted(blocks.len());
+        open.pending.settled(&what, || open.changed());
+        Ok(())
+    }
+
+    /// Whether a file has blocks from this size on.
+    fn reaches_behind(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<bool> {
+        let block = FileBlock(self.superblock.block_size.blocks_for(size));
+        if block.0 >= u64::from(u32::MAX) {
+            return Ok(false);
+        }
+        let (_, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
+        Ok(kind != IomapType::Hole)
+    }
+
+    /// The blocks that hold what was written. Where they hold more, that is zeroed, or they are left out if others may be at them; what
+    /// is left out goes from `what` too.
+    fn fill_blocks(
+        self: &Arc<Self>,
+        inode: &Inode,
+        what: &mut Unsettled,
+        alone: Option<&Alone>,
+    ) -> Result<Vec<Range<FileBlock>>> {
+        let size = self.superblock.block_size;
+        let block = size.bytes() as u64;
+        let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
+        let written = std::mem::take(&mut what.written);
+        // Up to here blocks are full, and this one was left out.
+        let (mut full, mut left) = (0, None);
+        for (at, range) in written.iter().enumerate() {
+            let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
+            let (start, end) = (range.start / block * block, range.end.next_multiple_of(block));
+            let (head, tail) = (start.max(full)..range.start, range.end..end.min(next));
+            let mine = |gap: &Range<u64>| {
+                let held = gap.start / block * block..gap.end.next_multiple_of(block);
+                gap.is_empty() || alone.is_some_and(|alone| alone.holds(&held))
+            };
+            let fills_head = mine(&head) && left != Some(start);
+            let fills_tail = mine(&tail) && (fills_head || end - start > block);
+            for gap in [(head, fills_head), (tail, fills_tail)] {
+                if let (gap, true) = gap {
+                    self.zero_unwritten(inode, gap)?;
+                }
+            }
+            full = end.min(next);
+            left = (!fills_tail).then(|| end - block);
+            let first = if fills_head { start } else { start + block };
+            let behind = if fills_tail { end } else { end - block };
+            if first < behind {
+                kept.push(range.start.max(first)..range.end.min(behind));
+                let range = size.block_of(FilePos(first))..size.block_of(FilePos(behind));
+                match blocks.last_mut() {
+                    Some(last) if last.end >= range.start => last.end = range.end,
+                    _ => blocks.push(range),
+                }
+            }
+        }
+        what.written = kept;
+        Ok(blocks)
+    }
+
+    /// Zeros a part of a block on the device, if that is still unwritten.
+    fn zero_unwritten(self: &Arc<Self>, inode: &Inode, part: Range<u64>) -> Result<()> {
+        let size = self.superblock.block_size;
+        if part.is_empty() {
+            return Ok(());
+        }
+        let block = size.block_of(FilePos(part.start));
+        let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
+        if kind != IomapType::Unwritten {
+            return Ok(());
+        }
+        self.writing()?.counters.zeroed(part.end - part.start);
+        self.write_zeros(inode, block, start, part)
+    }
+
+    /// Makes durable what was written to a file, and what is needed to read it; the rest of its metadata too unless `data_only`.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle), and of a commit.
+    pub(crate) fn sync_open(
+        self: &Arc<Self>,
+        number: InodeNo,
+        open: &Arc<OpenInode>,
+        data_only: bool,
+    ) -> Result<()> {
+        self.settle(number, open, Patience::Some)?;
+        let transactions = &self.writing()?.transactions;
+        transactions.check()?;
+        let newest = if data_only { Tid(open.newest_map()) } else { transactions.newest() };
+        if transactions.is_committed(newest) {
+            return self.blocks.flush();
+        }
+        self.commit(newest)
+    }
+
+    /// Whether all that is needed to read a file's blocks is durable.
+    pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
+        let writing = self.writing();
+        writing.is_ok_and(|writing| writing.transactions.is_committed(Tid(open.newest_map())))
+    }
+
+    /// Brings the metadata of all files up to what was written.
+    pub(crate) fn settle_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
+        for (number, open) in self.writing()?.locks.unsettled() {
+            self.settle(number, &open, patience)?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what gives a program's users its owner's rights.
+    pub(crate) fn strip_privileges(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        let _inode = self.writing()?.locks.exclusive(number);
+        let inode = self.inode_to_change(number)?;
+        self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
+            self.strip(handle, &inode)
+        })
+    }
+
+    /// Frees what a write that failed has left behind a file's end, nobody having it open.
+    pub(super) fn cut_orphan(self: &Arc<Self>, number: InodeNo, open: &OpenInode) -> Result<()> {
+        let inode = self.inode_or_orphan(number)?;
+        if open.pending.is_orphan() && inode.stat().links > 0 {
+            self.finish_truncation(&inode)?;
+            open.pending.forget();
+        }
+        Ok(())
+    }
+}

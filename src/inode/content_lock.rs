@@ -1,0 +1,311 @@
+//! The lock of a file's content: direct I/O shares it, and who moves blocks, or reads and writes a part of one, has a range for himself.
+//!
+//! A request holds it from its submission to its completion, which may be in another call: so it is no guard on a stack. A queue enters by
+//! a [`Lane`] of its own, and two queues that read or overwrite one file share no cache line that either writes. Who wants a range for
+//! himself pays for that: he closes the lanes and waits until they are empty; while anybody wants a range, requests enter by theirs.
+//!
+//! It comes before the inode's lock, and nobody waits for it with any other lock in his hands. Who waits must have no requests in
+//! flight himself: nobody but he can take their completions.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use super::OpenInode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use crate::sync::{Condvar, Mutex};
+
+/// A queue's way into the content of a file, and how many of its requests are in there.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Lane {
+    in_flight: AtomicU32,
+}
+
+/// Who is at a file's content.
+#[derive(Debug, Default)]
+pub(crate) struct ContentLock {
+    /// How many have a range for themselves, or want it. While there is one, no lane lets anybody in.
+    wanted: AtomicU32,
+    within: Mutex<Within>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Within {
+    lanes: Vec<Arc<Lane>>,
+    /// In the order in which they came: nobody overtakes one whom he conflicts with.
+    places: Vec<Place>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    ticket: u64,
+    range: Range<u64>,
+    exclusive: bool,
+}
+
+/// A range that is held, or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it is held until it is given back"]
+pub(crate) struct Ticket {
+    number: u64,
+    exclusive: bool,
+}
+
+/// A range of a file that nobody else is at, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    inode: Arc<OpenInode>,
+    range: Range<u64>,
+    ticket: Option<Ticket>,
+}
+
+impl ContentLock {
+    pub(crate) fn add_lane(&self) -> Arc<Lane> {
+        let lane = Arc::<Lane>::default();
+        self.within.lock().lanes.push(Arc::clone(&lane));
+        lane
+    }
+
+    pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
+        self.within.lock().lanes.retain(|other| !Arc::ptr_eq(other, lane));
+    }
+
+    /// Enters by a lane. False where someone wants a range: then it is asked for one.
+    #[inline(always)]
+    pub(crate) fn enter(&self, lane: &Lane) -> bool {
+        // Whoever closes the lanes counts himself before he looks at them, and this looks after it has counted: one sees the other.
+        lane.in_flight.fetch_add(1, SeqCst);
+        if self.wanted.load(SeqCst) == 0 {
+            return true;
+        }
+        self.leave(lane);
+        false
+    }
+
+    /// Leaves by a lane.
+    #[inline(always)]
+    pub(crate) fn leave(&self, lane: &Lane) {
+        lane.in_flight.fetch_sub(1, SeqCst);
+        if self.wanted.load(SeqCst) != 0 {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(&self) {
+        // Who found the lane in use has the lock until he waits.
+        drop(self.within.lock());
+        self.changed.notify_all();
+    }
+
+    /// Asks for a range of bytes.
+    pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
+        let mut within = self.within.lock();
+        if exclusive {
+            self.wanted.fetch_add(1, SeqCst);
+        }
+        within.last += 1;
+        let ticket = within.last;
+        within.places.push(Place { ticket, range, exclusive });
+        Ticket { number: ticket, exclusive }
+    }
+
+    /// Whether the range is had.
+    pub(crate) fn has(&self, ticket: &Ticket) -> bool {
+        self.within.lock().grants(ticket)
+    }
+
+    /// Waits until the range is had.
+    pub(crate) fn wait(&self, ticket: &Ticket) {
+        let mut within = self.within.lock();
+        while !within.grants(ticket) {
+            self.changed.wait(&mut within);
+        }
+    }
+
+    /// Gives a range back, or no longer waits for it.
+    pub(crate) fn give_back(&self, ticket: Ticket) {
+        let mut within = self.within.lock();
+        within.places.retain(|place| place.ticket != ticket.number);
+        if ticket.exclusive {
+            self.wanted.fetch_sub(1, SeqCst);
+        }
+        drop(within);
+        self.changed.notify_all();
+    }
+}
+
+impl Alone {
+    /// Waits for a range of bytes.
+    ///
+    /// # Errors
+    /// `Busy` where it would have to be waited for by a thread that has requests in flight.
+    pub(crate) fn wait(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
+        let alone = Self::ask(inode, range);
+        if let Some(ticket) = &alone.ticket
+            && !inode.content.has(ticket)
+        {
+            InFlight::none_here()?;
+            inode.content.wait(ticket);
+        }
+        Ok(alone)
+    }
+
+    /// Waits for a range that nobody has for long: for one that is waited for by who needs nothing of the calling thread.
+    pub(crate) fn wait_surely(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
+        let alone = Self::ask(inode, range);
+        alone.ticket.iter().for_each(|ticket| inode.content.wait(ticket));
+        alone
+    }
+
+    /// A range, if it need not be waited for.
+    pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
+        let alone = Self::ask(inode, range);
+        let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
+        had.then_some(alone)
+    }
+
+    /// Asks for a range, which is had or is to be [waited for](ContentLock::wait).
+    fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
+        let ticket = Some(inode.content.ask(range.clone(), true));
+        Self { inode: Arc::clone(inode), range, ticket }
+    }
+
+    /// Whether it holds all of a range.
+    pub(crate) fn holds(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && range.end <= self.range.end
+    }
+}
+
+impl Within {
+    fn grants(&self, ticket: &Ticket) -> bool {
+        let Some(at) = self.places.iter().position(|place| place.ticket == ticket.number) else {
+            return true;
+        };
+        let place = &self.places[at];
+        let conflicts = |other: &Place| {
+            (other.exclusive || place.exclusive)
+                && other.range.start < place.range.end
+                && place.range.start < other.range.end
+        };
+        !self.places[..at].iter().any(conflicts)
+            && (!place.exclusive || self.lanes.iter().all(|lane| lane.in_flight.load(SeqCst) == 0))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.inode.content.give_back(ticket);
+        }
+    }
+}
+
+/// How many requests of a queue are at the contents of files. It stays with the thread that made it.
+#[derive(Debug)]
+pub(crate) struct InFlight(Rc<Cell<u32>>);
+
+std::thread_local! {
+    static QUEUES: RefCell<Vec<Weak<Cell<u32>>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        let count = Rc::default();
+        QUEUES.with_borrow_mut(|queues| {
+            queues.retain(|queue| queue.strong_count() > 0);
+            queues.push(Rc::downgrade(&count));
+        });
+        Self(count)
+    }
+}
+
+impl InFlight {
+    #[inline(always)]
+    pub(crate) fn add(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn remove(&self) {
+        self.0.set(self.0.get() - 1);
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    /// # Errors
+    /// `Busy` where the calling thread has requests in flight.
+    pub(crate) fn none_here() -> Result<()> {
+        let busy = |queues: &Vec<Weak<Cell<u32>>>| {
+            queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
+        };
+        if QUEUES.with_borrow(busy) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "this thread has requests in flight, whose completions must be taken first",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_a_range_closes_the_lanes_and_waits_for_them() {
+        let lock = ContentLock::default();
+        let lane = lock.add_lane();
+        assert!(lock.enter(&lane) && lock.enter(&lane));
+        let ticket = lock.ask(0..10, true);
+        assert!(!lock.has(&ticket) && !lock.enter(&lane), "nobody enters by a lane any more");
+        let beside = lock.ask(10..20, false);
+        assert!(lock.has(&beside), "but by a range that nobody wants");
+        lock.leave(&lane);
+        assert!(!lock.has(&ticket));
+        lock.leave(&lane);
+        assert!(lock.has(&ticket), "the range beside is no hindrance");
+        lock.give_back(ticket);
+        lock.give_back(beside);
+        assert!(lock.enter(&lane));
+    }
+
+    #[test]
+    fn nobody_overtakes_one_whom_he_conflicts_with() {
+        let lock = ContentLock::default();
+        let first = lock.ask(0..10, false);
+        let alone = lock.ask(5..15, true);
+        let later = lock.ask(14..20, false);
+        let free = lock.ask(15..20, true);
+        assert!(lock.has(&first) && !lock.has(&alone) && !lock.has(&later) && !lock.has(&free));
+        lock.give_back(first);
+        assert!(lock.has(&alone) && !lock.has(&later));
+        lock.give_back(alone);
+        assert!(lock.has(&later) && !lock.has(&free));
+        lock.give_back(later);
+        assert!(lock.has(&free));
+        lock.give_back(free);
+    }
+
+    #[test]
+    fn who_has_requests_in_flight_is_told_instead_of_waiting_for_himself() {
+        let inode = Arc::<OpenInode>::default();
+        let lane = inode.content.add_lane();
+        let requests = InFlight::default();
+        assert!(inode.content.enter(&lane));
+        requests.add();
+        let alone = Alone::wait(&inode, 0..1);
+        assert_eq!(alone.err().map(|error| error.kind()), Some(ErrorKind::Busy));
+        inode.content.leave(&lane);
+        assert!(Alone::wait(&inode, 0..1).is_ok(), "what need not be waited for is had");
+        requests.remove();
+    }
+}

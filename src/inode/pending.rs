@@ -1,0 +1,258 @@
+//! What was written to a file and its metadata do not tell yet: the size, and which parts of unwritten extents hold data.
+//!
+//! A write into an unwritten extent would cost a transaction that converts it. Instead its range is noted here, readers look here before
+//! they take an unwritten extent for zeros, and one transaction converts many ranges when the file is synced or closed, after some
+//! seconds, or when there are too many. After a crash before that the extent reads as zeros, as what was not synced may.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::iomap::{Iomap, IomapType};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::units::FilePos;
+
+/// From so many ranges on they are to be settled.
+const MANY: usize = 1024;
+
+/// What the metadata do not tell yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// The size, where it is larger than the metadata's; else 0.
+    size: AtomicU64,
+    /// There are ranges.
+    ranges: AtomicBool,
+    within: Mutex<Within>,
+}
+
+#[derive(Debug, Default)]
+struct Within {
+    /// From their starts to their ends; they do not touch each other.
+    written: BTreeMap<u64, u64>,
+    /// Blocks behind the metadata's size were allocated, which a recovery must find.
+    orphan: bool,
+    /// Where the newest append ends.
+    appended: u64,
+}
+
+/// What is to be settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unsettled {
+    /// The ranges of bytes that hold data in unwritten extents.
+    pub(crate) written: Vec<Range<u64>>,
+    /// The size, or 0.
+    pub(crate) size: u64,
+    /// The inode is an orphan because of it.
+    pub(crate) orphan: bool,
+}
+
+impl Pending {
+    /// The size where it is larger than the metadata tell, else 0.
+    #[inline(always)]
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether there may be data in unwritten extents.
+    #[inline(always)]
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.ranges.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.size() == 0 && !self.has_ranges() && !self.within.lock().orphan
+    }
+
+    /// Notes what was written to an unwritten extent. Says whether there is much to be settled now.
+    pub(crate) fn wrote(&self, range: Range<u64>) -> bool {
+        let mut within = self.within.lock();
+        within.insert(range);
+        self.ranges.store(true, Ordering::Release);
+        within.written.len() > MANY
+    }
+
+    /// The file is this long at least.
+    pub(crate) fn grew(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// A place behind the end of the file, of which `size` bytes are known, and behind the appends before.
+    pub(crate) fn append(&self, size: u64, len: u64) -> u64 {
+        let mut within = self.within.lock();
+        let at = within.appended.max(size).max(self.size());
+        within.appended = at.saturating_add(len);
+        at
+    }
+
+    /// What was to be appended was not: the place is free again if nothing came behind it.
+    pub(crate) fn take_back(&self, at: u64, len: u64) {
+        let mut within = self.within.lock();
+        if within.appended == at.saturating_add(len) {
+            within.appended = at;
+        }
+    }
+
+    /// No append is under way, and the file may become shorter.
+    pub(crate) fn no_appends(&self) {
+        self.within.lock().appended = 0;
+    }
+
+    pub(crate) fn set_orphan(&self) {
+        self.within.lock().orphan = true;
+    }
+
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.within.lock().orphan
+    }
+
+    /// Cuts the mapping of a position in an unwritten extent to the part that is data, or that is none. `None` where `is_new` says that the
+    /// mapping may have been overtaken by a settlement.
+    pub(crate) fn refine(
+        &self,
+        iomap: Iomap,
+        pos: FilePos,
+        is_old: impl FnOnce() -> bool,
+    ) -> Option<Iomap> {
+        let within = self.within.lock();
+        if is_old() {
+            return None;
+        }
+        let before = within.written.range(..=pos.0).next_back();
+        if let Some((start, end)) = before.filter(|(_, end)| **end > pos.0) {
+            let data = iomap.cut(FilePos(*start), FilePos(*end));
+            return Some(Iomap { kind: IomapType::Mapped, ..data });
+        }
+        let from = before.map_or(0, |(_, end)| *end);
+        let to = within.written.range(pos.0..).next().map_or(u64::MAX, |(start, _)| *start);
+        Some(iomap.cut(FilePos(from), FilePos(to)))
+    }
+
+    /// What there is to be settled; it stays until that is [done](Self::settled).
+    pub(crate) fn unsettled(&self) -> Unsettled {
+        let within = self.within.lock();
+        let written = within.written.iter().map(|(start, end)| *start..*end).collect();
+        Unsettled { written, size: self.size(), orphan: within.orphan }
+    }
+
+    /// The metadata tell this now; `changed` makes it known to who has read them before.
+    pub(crate) fn settled(&self, what: &Unsettled, changed: impl FnOnce()) {
+        let mut within = self.within.lock();
+        what.written.iter().for_each(|range| within.remove(range));
+        within.orphan &= !what.orphan;
+        // Who sees that there are no ranges sees that the metadata have changed.
+        changed();
+        self.ranges.store(!within.written.is_empty(), Ordering::Release);
+        // It has grown again otherwise.
+        let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The file lost its content.
+    pub(crate) fn forget(&self) {
+        let mut within = self.within.lock();
+        *within = Within::default();
+        self.ranges.store(false, Ordering::Release);
+        self.size.store(0, Ordering::Release);
+    }
+}
+
+impl Within {
+    fn insert(&mut self, mut range: Range<u64>) {
+        while let Some((start, end)) = self.touching(&range) {
+            if start == range.start && end >= range.end {
+                return;
+            }
+            range = range.start.min(start)..range.end.max(end);
+            self.written.remove(&start);
+        }
+        self.written.insert(range.start, range.end);
+    }
+
+    /// One that overlaps a range, or ends where it begins or begins where it ends.
+    fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
+        let last = self.written.range(..=range.end).next_back();
+        last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
+    }
+
+    fn remove(&mut self, range: &Range<u64>) {
+        let within = self.written.range(..range.end).rev();
+        let overlap: Vec<_> = within
+            .map(|(start, end)| (*start, *end))
+            .take_while(|(_, end)| *end > range.start)
+            .collect();
+        for (start, end) in overlap {
+            self.written.remove(&start);
+            if start < range.start {
+                self.written.insert(start, range.start);
+            }
+            if end > range.end {
+                self.written.insert(range.end, end);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iomap::IomapFlags;
+    use crate::units::DevOffset;
+
+    const EXTENT: Iomap = Iomap {
+        pos: FilePos(0),
+        len: 1 << 20,
+        addr: DevOffset(1 << 30),
+        kind: IomapType::Unwritten,
+        flags: IomapFlags::empty(),
+    };
+
+    /// Against a byte for each byte.
+    #[test]
+    fn ranges_are_what_was_written_and_not_settled() {
+        const LEN: u64 = 400;
+        let pending = Pending::default();
+        let mut model = [false; LEN as usize];
+        let mut state = 0x2026_1121_u64; // the seed
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for round in 0..20_000 {
+            let start = random(LEN - 1);
+            let range =
+                start..start + 1 + random((LEN - start).min(if round % 50 == 0 { LEN } else { 9 }));
+            if random(3) > 0 {
+                pending.wrote(range.clone());
+                model[range.start as usize..range.end as usize].fill(true);
+            } else {
+                let what = Unsettled { written: vec![range.clone()], ..Unsettled::default() };
+                pending.settled(&what, || {});
+                model[range.start as usize..range.end as usize].fill(false);
+            }
+            let pos = random(LEN);
+            let found = pending.refine(EXTENT, FilePos(pos), || false).unwrap();
+            assert_eq!(found.kind == IomapType::Mapped, model[pos as usize], "round {round}");
+            assert_eq!(found.addr.0 - EXTENT.addr.0, found.pos.0);
+            let (from, to) = (found.pos.0 as usize, found.end().0.min(LEN) as usize);
+            assert!(from <= pos as usize && to > pos as usize);
+            assert!(model[from..to].iter().all(|byte| *byte == model[pos as usize]));
+            assert!(from == 0 || model[from - 1] != model[from], "it is as long as can be");
+            assert!(to == LEN as usize || model[to - 1] != model[to]);
+        }
+        assert_eq!(pending.has_ranges(), model.contains(&true));
+    }
+
+    #[test]
+    fn a_size_that_grew_meanwhile_is_not_settled() {
+        let pending = Pending::default();
+        pending.grew(100);
+        let what = pending.unsettled();
+        pending.grew(200);
+        pending.settled(&what, || {});
+        assert_eq!(pending.size(), 200);
+        let what = pending.unsettled();
+        pending.settled(&what, || {});
+        assert!(pending.is_empty());
+    }
+}

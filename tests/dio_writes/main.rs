@@ -1,0 +1,7 @@
+//! Direct writes: what is written is what is read, by every way and at every alignment, and what stands on the device afterwards is a sound
+//! volume with that content. Beside a model that is a vector of bytes.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod model;
