@@ -1,9 +1,12 @@
-//! The locks of inodes, and of renames. They come [before](super::order) all others.
+//! The locks of inodes, and of renames. They come [before](super::order) all others. Beside its lock waits what an open inode has that
+//! no transaction has yet: its [stamps](super::stamps).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::order::{Held, Ordered, Rank, before};
+use super::stamps::{Access, Pending, Stamps};
+use crate::fs::Timestamp;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::gate::{self, Gate};
 use crate::sync::{Mutex, MutexGuard};
@@ -17,11 +20,14 @@ type Shard = Mutex<HashMap<InodeNo, Arc<Known>>>;
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
+    /// How many stamps wait.
+    stamped: AtomicUsize,
 }
 
 impl Default for Locks {
     fn default() -> Self {
-        Self { inodes: std::array::from_fn(|_| Shard::default()), rename: Mutex::default() }
+        let inodes = std::array::from_fn(|_| Shard::default());
+        Self { inodes, rename: Mutex::default(), stamped: AtomicUsize::default() }
     }
 }
 
@@ -32,6 +38,7 @@ struct Known {
     /// How often it was locked for a change.
     changes: AtomicU64,
     opens: AtomicUsize,
+    stamps: Stamps,
 }
 
 /// An inode that others may read too.
@@ -64,9 +71,13 @@ impl Open {
 }
 
 impl Locks {
+    fn shard(&self, number: InodeNo) -> &Shard {
+        &self.inodes[(number.0 % SHARDS as u64) as usize]
+    }
+
     fn place(&self, number: InodeNo) -> (Place<'_>, Arc<Gate>) {
         before(Rank::Inode(number));
-        let shard = &self.inodes[(number.0 % SHARDS as u64) as usize];
+        let shard = self.shard(number);
         let known = Arc::clone(shard.lock().entry(number).or_default());
         let lock = Arc::clone(&known.lock);
         let _held = Held::new(Rank::Inode(number));
@@ -98,8 +109,57 @@ impl Locks {
 
     /// Whether someone has an inode open. It stays so as long as its lock is held.
     pub(crate) fn is_open(&self, number: InodeNo) -> bool {
-        let shard = self.inodes[(number.0 % SHARDS as u64) as usize].lock();
+        let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Sets a stamp of an inode that is open.
+    #[inline]
+    pub(crate) fn stamp(&self, open: &Open, access: Access, now: Timestamp) {
+        if open.0.stamps.set(access, now) {
+            self.stamped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether stamps of any inode wait. Right for those that were set before this thread asks; asked with each inode that is read.
+    pub(crate) fn has_stamps(&self) -> bool {
+        self.stamped.load(Ordering::Relaxed) != 0
+    }
+
+    /// The stamps of an inode that wait.
+    pub(crate) fn stamps(&self, number: InodeNo) -> Pending {
+        if !self.has_stamps() {
+            return Pending::default();
+        }
+        let shard = self.shard(number).lock();
+        shard.get(&number).map_or_else(Pending::default, |known| known.stamps.get())
+    }
+
+    /// The same, which wait no longer.
+    pub(crate) fn take_stamps(&self, number: InodeNo) -> Pending {
+        if !self.has_stamps() {
+            return Pending::default();
+        }
+        let shard = self.shard(number).lock();
+        let (pending, count) =
+            shard.get(&number).map(|known| known.stamps.take()).unwrap_or_default();
+        // One that was taken before it was counted leaves the count wrong for a moment, but not at zero.
+        self.stamped.fetch_sub(count, Ordering::Relaxed);
+        pending
+    }
+
+    /// The inodes whose stamps wait.
+    pub(crate) fn stamped(&self) -> Vec<InodeNo> {
+        let mut numbers = Vec::new();
+        if self.has_stamps() {
+            for shard in &self.inodes {
+                let shard = shard.lock();
+                let stamped =
+                    shard.iter().filter(|(_, known)| known.stamps.get() != Pending::default());
+                numbers.extend(stamped.map(|(number, _)| *number));
+            }
+        }
+        numbers
     }
 }
 

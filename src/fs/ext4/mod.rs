@@ -34,6 +34,7 @@ mod quota;
 mod raw;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
+mod stamps;
 mod superblock;
 mod symlink;
 mod tree;
@@ -52,6 +53,7 @@ pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
 pub use ops::{Credentials, Fallocate, Held, NewFile, RenameFlags, SetAttributes};
 pub use path::Follow;
+pub use stamps::Access;
 pub use superblock::{RecordedErrors, Superblock, Times};
 pub use writing::Clock;
 

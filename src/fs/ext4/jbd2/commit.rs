@@ -25,6 +25,7 @@ impl Ext4 {
     pub fn sync(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
+        self.store_stamps()?;
         let newest = transactions.newest();
         if transactions.is_committed(newest) {
             return self.blocks.flush();
