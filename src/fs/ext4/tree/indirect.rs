@@ -137,7 +137,8 @@ impl Pointers<'_> {
         let new = self.missing(range.clone())?;
         let blocks = new as i64 + i64::from(extent.len);
         tree.check_count(blocks)?;
-        let mut spare = tree.reserve(handle, extent.start, new)?;
+        let reserve = self.inode.fs.writing()?.alloc.reserve();
+        let mut spare = tree.reserve(handle, extent.start, new, reserve)?;
         for part in self.parts(range) {
             let way = self.way(part.start);
             let mut node = None;

@@ -226,7 +226,10 @@ fn the_reserve_is_the_owners() {
     let fs = image.open();
     fill(&fs, Reserve::Denied);
     let left = fs.free_space();
-    assert_eq!((left.available, left.blocks), (0, fs.superblock().reserved_blocks));
+    let for_nodes = fs.superblock().blocks_count / 50;
+    assert_eq!((left.available, left.blocks), (0, fs.superblock().reserved_blocks + for_nodes));
+    fill(&fs, Reserve::Superuser);
+    assert_eq!(fs.free_space().blocks, for_nodes);
     fill(&fs, Reserve::Allowed);
     assert_eq!(fs.free_space().blocks, 0);
 }
