@@ -3,6 +3,7 @@
 use super::image::{Image, extent};
 use crate::error::ErrorKind;
 use crate::iomap::ExtentState::{Unwritten, Written};
+use crate::units::FileBlock;
 
 const KINDS: [&str; 4] = [
     "-t ext4",
@@ -171,4 +172,36 @@ fn insert_before_the_first_leaf() {
     assert_eq!(file.extents()[0], extent(120, start, 1, Written));
     file.close();
     image.fsck();
+}
+
+/// What takes one step stays in the transaction of the caller: the hole before it, which is another leaf's, is no step.
+#[test]
+fn a_step_that_finds_nothing_takes_no_transaction() {
+    for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
+        let image = Image::new(options, "64M");
+        let file = image.open();
+        file.set_size(5000);
+        // A leaf that is full, or the pointers in the inode; and one with some more behind a gap.
+        let (start, len) = file.allocate(0, 200);
+        assert_eq!(len, 200);
+        for i in 0..84 {
+            let first = if gap == 12 { i / 8 } else { i * 2 };
+            if gap != 12 || i % 8 == 0 {
+                file.map(first, start + i, 1, Written).unwrap();
+            }
+        }
+        for i in 0..10 {
+            file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
+        }
+        // Each block that is changed counts in a new transaction.
+        file.fs.sync().unwrap();
+        let inode = file.inode();
+        let credits = file.fs.credits_for_unmap(&inode);
+        let left = file.fs.transact(credits, |handle| {
+            file.fs.unmap_range(handle, &inode, FileBlock(gap - 1)..FileBlock(5000))?;
+            Ok(handle.credits_left())
+        });
+        assert!(left.unwrap() < credits - 2, "{options}: the change is not the handle's any more");
+        file.unmap(0, 5000).unwrap();
+    }
 }
