@@ -38,6 +38,8 @@ mod shuttle_tests;
 mod stamps;
 mod superblock;
 mod symlink;
+#[cfg(test)]
+mod test_image;
 mod tree;
 mod writing;
 mod xattr;

@@ -12,9 +12,9 @@ use super::Freed;
 use super::blocks::Reserve;
 use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
+use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Clock, Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
-use image::Image;
 use model::Model;
 
 /// What mke2fs is asked for, and the size of the volume.

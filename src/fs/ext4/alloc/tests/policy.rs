@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::image::Image;
 use super::model::Rng;
+use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 

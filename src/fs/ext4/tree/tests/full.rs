@@ -1,10 +1,11 @@
 //! A volume without space: what needs a node fails before anything is changed, however many blocks are missing.
 
-use super::image::{File, Image};
+use super::image::File;
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, Reserve};
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FsBlock;
 
@@ -91,8 +92,8 @@ fn append(file: &File, first: u64, count: u64) {
 /// A split of a leaf, of nodes above it, and a root that moves down.
 #[test]
 fn nodes_that_cannot_be_had() {
-    let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
+    let file = image.open_file();
     file.set_size(200_000);
     let full_trees = [4, 4 * NODE, 4 * NODE * NODE];
     let (spare, len) = file.allocate(0, full_trees.len() as u32);
@@ -121,8 +122,8 @@ fn cuts_that_need_a_node() {
         ("insert", |file| file.shift(25, 7)),
     ];
     for (what, cut) in cuts {
-        let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
-        let file = image.open();
+        let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
+        let file = image.open_file();
         file.set_size(2000);
         let (start, len) = file.allocate(0, 40);
         assert_eq!(len, 40);
@@ -148,8 +149,8 @@ fn cuts_that_need_a_node() {
 
 #[test]
 fn pointer_blocks_that_cannot_be_had() {
-    let image = Image::new("-t ext3 -b 1024 -N 64", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext3 -b 1024 -N 64", "64M");
+    let file = image.open_file();
     file.set_size(200_000);
     let (start, len) = file.allocate(0, 3);
     assert_eq!(len, 3);

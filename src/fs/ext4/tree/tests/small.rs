@@ -1,7 +1,8 @@
 //! Single steps, and what debugfs shows of them.
 
-use super::image::{Image, extent};
+use super::image::extent;
 use crate::error::ErrorKind;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FileBlock;
 
@@ -16,8 +17,8 @@ const KINDS: [&str; 4] = [
 #[test]
 fn neighbours_are_joined() {
     for kind in KINDS {
-        let image = Image::new(kind, "64M");
-        let file = image.open();
+        let image = Image::with_file(kind, "64M");
+        let file = image.open_file();
         file.set_size(100);
         let (start, len) = file.allocate(3000, 12);
         assert_eq!(len, 12);
@@ -37,8 +38,8 @@ fn neighbours_are_joined() {
 /// Extents are as long as the format allows and no longer: 32768 blocks, and 32767 of unwritten ones.
 #[test]
 fn the_longest_extents() {
-    let image = Image::new("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
+    let file = image.open_file();
     file.set_size(200_000);
     let (start, len) = file.allocate(40_000, 90_000);
     let long = u64::from(len);
@@ -66,8 +67,8 @@ fn the_longest_extents() {
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
-        let image = Image::new(kind, "64M");
-        let file = image.open();
+        let image = Image::with_file(kind, "64M");
+        let file = image.open_file();
         file.set_size(100);
         let (start, _) = file.allocate(3000, 20);
         file.map(10, start, 20, Unwritten).unwrap();
@@ -96,10 +97,10 @@ fn states_change_and_join_again() {
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
-        let image = Image::new(kind, "64M");
+        let image = Image::with_file(kind, "64M");
         let before =
             image.debugfs("stats").lines().find(|l| l.contains("Free blocks")).unwrap().to_owned();
-        let file = image.open();
+        let file = image.open_file();
         file.set_size(100);
         let (start, _) = file.allocate(3000, 30);
         file.map(0, start, 30, Written).unwrap();
@@ -136,8 +137,8 @@ fn punch_collapse_insert() {
 /// What cannot be is refused before anything is changed.
 #[test]
 fn refusals() {
-    let image = Image::new("-t ext4 -b 1024", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024", "64M");
+    let file = image.open_file();
     file.set_size(100);
     let (start, _) = file.allocate(3000, 10);
     let last = u64::from(u32::MAX) - 1;
@@ -160,8 +161,8 @@ fn refusals() {
 /// A range is inserted before everything that the only leaf maps.
 #[test]
 fn insert_before_the_first_leaf() {
-    let image = Image::new("-t ext4 -b 1024", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024", "64M");
+    let file = image.open_file();
     file.set_size(200);
     let (start, _) = file.allocate(3000, 5);
     for i in 0..5 {
@@ -178,8 +179,8 @@ fn insert_before_the_first_leaf() {
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
-        let image = Image::new(options, "64M");
-        let file = image.open();
+        let image = Image::with_file(options, "64M");
+        let file = image.open_file();
         file.set_size(5000);
         // A leaf that is full, or the pointers in the inode; and one with some more behind a gap.
         let (start, len) = file.allocate(0, 200);
