@@ -309,3 +309,51 @@ fn attributes_are_set() {
         );
     }
 }
+
+/// What was preallocated can be written on a volume without space, in pieces that cut its extents until the map takes nodes; and a hole
+/// can be punched into it.
+#[test]
+fn what_was_preallocated_can_be_written_on_a_full_volume() {
+    for kind in ["-t ext4 -b 1024", "-t ext4", "-t ext4 -O bigalloc -C 16384"] {
+        let image = Image::new(kind);
+        image.run(
+            |volume| {
+                let fs = volume.fs();
+                let block = fs.superblock().block_size.bytes() as u64;
+                let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
+                let how = Fallocate::Allocate { keep_size: false };
+                fs.fallocate(file, how, FilePos(0), 1200 * block).unwrap();
+                let rest = fs.create(ROOT, b"rest", NewFile::Regular, 0o644, &WHO).unwrap();
+                let mut size = 0;
+                let full = loop {
+                    match fs.write(rest, FilePos(size), &[9; 1 << 20]) {
+                        Ok(count) => size += count as u64,
+                        Err(error) => break error.kind(),
+                    }
+                };
+                assert_eq!(full, ErrorKind::NoSpace, "{kind}");
+                assert_eq!(fs.free_space().available, 0, "{kind}");
+                for piece in 0..400_u64 {
+                    let pos = FilePos((piece * 3 + 1) * block);
+                    let written = fs.write(file, pos, &vec![piece as u8; block as usize]);
+                    assert_eq!(written.unwrap(), block as usize, "{kind}, piece {piece}");
+                }
+                fs.fallocate(file, Fallocate::Punch, FilePos(100 * block), block).unwrap();
+                let more = fs.write(rest, FilePos(size), &[9; 1 << 20]);
+                assert_eq!(more.unwrap_err().kind(), ErrorKind::NoSpace, "{kind}: kept for nodes");
+            },
+            |fs| {
+                let file = fs.resolve(b"/file", Follow::All).unwrap();
+                let block = u64::from(file.stat().block_size);
+                assert_eq!(file.size(), 1200 * block, "{kind}");
+            },
+        );
+        let location: Location = image.path().to_str().unwrap().parse().unwrap();
+        let volume = Volume::open(&location, &OpenOptions::default()).unwrap();
+        let block = volume.fs().superblock().block_size.bytes();
+        for (at, found) in content(&volume, "/file").chunks(block).enumerate() {
+            let expected = if at % 3 == 1 && at != 100 { (at / 3) as u8 } else { 0 };
+            assert!(found.iter().all(|byte| *byte == expected), "{kind}, block {at}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 
 mod buffer;
 mod cachestat;
+mod clock;
 mod entry;
 mod ioctl;
 pub(crate) mod lease;
@@ -15,6 +16,7 @@ mod ticks;
 
 pub use buffer::Buffer;
 pub use cachestat::PageCache;
+pub(crate) use clock::coarse_time;
 #[allow(unreachable_pub, reason = "`AnyQueue` names them")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};

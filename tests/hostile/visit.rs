@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, Inode, ROOT};
+use ironmap::fs::ext4::{DirCursor, Follow, Inode, ROOT};
 use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Result, Volume};
@@ -67,6 +67,11 @@ fn directory(inode: &Inode) -> Vec<InodeNo> {
         );
         assert!(!entry.name.contains(&b'/') && !entry.name.contains(&0), "{:?}", entry.name);
         names.push(entry);
+    }
+    // The other order goes through the hash tree.
+    if let Some(listing) = seen(inode.list(DirCursor::START)) {
+        let mut listing = listing.take(ENTRIES);
+        while listing.next().and_then(seen).is_some() {}
     }
     let step = names.len() / LOOKUPS + 1;
     for entry in names.iter().step_by(step) {

@@ -11,7 +11,7 @@ use crate::bio::{Left, Memory};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected, Unsynced};
 use crate::error::{Errno, Error, ErrorKind, Result};
-use crate::fs::ext4::{Ext4, InodeFlags, Patience};
+use crate::fs::ext4::{Access, Ext4, InodeFlags, Patience};
 use crate::queue::Queue;
 use crate::sys::Buffer;
 use crate::units::FilePos;
@@ -58,6 +58,7 @@ impl LiveFile {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, flags)
             });
             if let Some(count) = written {
+                live.held.stamp(Access::Write);
                 return Ok(count);
             }
         }
@@ -210,6 +211,7 @@ impl LiveFile {
                 false
             }
         };
+        live.held.stamp(Access::Write);
         let mut left = Left::WRITE;
         left.set(Left::GROW, grows);
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
@@ -441,7 +443,10 @@ impl LiveFile {
                     dio::submit_overwrite(device, &mut queue.state, &target, holding, memory, pos, flags, token)
                 });
                 match submitted {
-                    Ok(()) => return Ok(()),
+                    Ok(()) => {
+                        live.held.stamp(Access::Write);
+                        return Ok(());
+                    }
                     Err(back) => memory = back,
                 }
                 queue.state.lives.cancel(holding);

@@ -8,6 +8,7 @@ use super::dir_block::{Area, Found, PLACE};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
 use super::jbd2::fast_commit::DirEdit;
+use super::listing::{DirCursor, Listing};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirEntry, FileType};
 use crate::iomap::{IomapType, MapFile};
@@ -52,10 +53,29 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory in the order in which they stand on disk, `.` and `..` among them.
+/// The entries of a directory, `.` and `..` among them. After an error it ends.
+pub struct ReadDir<'a>(Source<'a>);
+
+enum Source<'a> {
+    DiskOrder(DiskOrder<'a>),
+    Listing(Listing),
+}
+
+impl Iterator for ReadDir<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.0 {
+            Source::DiskOrder(entries) => entries.next(),
+            Source::Listing(entries) => entries.next(),
+        }
+    }
+}
+
+/// The entries of a directory that does not change, in the order in which they stand on disk; what fast commits added comes last.
 ///
-/// Holds one block of the directory. After an error it ends. What fast commits added comes last.
-pub struct ReadDir<'a> {
+/// Holds one block of the directory. After an error it ends.
+pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
@@ -63,7 +83,7 @@ pub struct ReadDir<'a> {
     ended: bool,
 }
 
-impl ReadDir<'_> {
+impl DiskOrder<'_> {
     fn step(&mut self) -> Result<Option<DirEntry>> {
         let dir = self.areas.dir;
         let edit = dir.fast_commit_edit();
@@ -108,7 +128,7 @@ impl ReadDir<'_> {
     }
 }
 
-impl Iterator for ReadDir<'_> {
+impl Iterator for DiskOrder<'_> {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -122,16 +142,29 @@ impl Iterator for ReadDir<'_> {
 }
 
 impl Inode {
-    /// The entries of this directory.
+    /// The entries of this directory: in the order in which they stand on disk, or, on a volume that is open for writing, in
+    /// that of a [listing](Self::list).
     ///
     /// # Errors
     /// `NotADirectory`; `Encrypted` where the names are; what reading and checking the entries gives.
     pub fn read_dir(&self) -> Result<ReadDir<'_>> {
+        Ok(ReadDir(if self.fs.is_writable() {
+            Source::Listing(self.list(DirCursor::START)?)
+        } else {
+            Source::DiskOrder(self.entries()?)
+        }))
+    }
+
+    /// The entries of a directory that does not change as long as they are read.
+    ///
+    /// # Errors
+    /// As [`read_dir`](Self::read_dir).
+    pub(super) fn entries(&self) -> Result<DiskOrder<'_>> {
         self.check_directory()?;
         self.check_readable_names()?;
         let areas = Areas { dir: self, next: FileBlock(0) };
         let added = self.fast_commit_edit().map(|edit| edit.names.iter());
-        Ok(ReadDir { areas, area: None, at: 0, added, ended: false })
+        Ok(DiskOrder { areas, area: None, at: 0, added, ended: false })
     }
 
     /// The inode that a name of this directory stands for; a name with other case where the directory ignores it.
@@ -197,8 +230,15 @@ impl Inode {
         }
     }
 
+    /// The first block of entries from one on, and its number in the directory.
+    pub(super) fn area_from(&self, next: FileBlock) -> Result<Option<(FileBlock, Area)>> {
+        let mut areas = Areas { dir: self, next };
+        let area = areas.next()?;
+        Ok(area.map(|area| (FileBlock(areas.next.0 - 1), area)))
+    }
+
     /// What fast commits that are not yet in the directory's blocks change of it.
-    fn fast_commit_edit(&self) -> Option<&DirEdit> {
+    pub(super) fn fast_commit_edit(&self) -> Option<&DirEdit> {
         self.fs.fast_commits.edits_of(self.number)
     }
 
@@ -226,7 +266,7 @@ impl Inode {
         Err(Error::new(ErrorKind::NotADirectory, format!("inode {number} is not a directory")))
     }
 
-    fn check_readable_names(&self) -> Result<()> {
+    pub(super) fn check_readable_names(&self) -> Result<()> {
         if self.flags.contains(InodeFlags::ENCRYPT) {
             let number = self.number;
             let what = format!("the names of directory inode {number} are encrypted");

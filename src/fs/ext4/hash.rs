@@ -6,6 +6,8 @@
 
 /// Hashes at or above this mark the end of a directory for `readdir`, so no name has one.
 const END_OF_DIRECTORY: u32 = 0xFFFF_FFFE;
+/// The highest hash that a name has.
+pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
 
 /// MD4's initial state, which stands in for a seed of zeros.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
@@ -61,7 +63,7 @@ impl NameHash {
             }
         };
         match hash & !1 {
-            END_OF_DIRECTORY => END_OF_DIRECTORY - 2,
+            END_OF_DIRECTORY => LAST_HASH,
             hash => hash,
         }
     }

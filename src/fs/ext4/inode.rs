@@ -14,6 +14,7 @@ use super::disk::inode::{
 
 use super::features::{Incompat, RoCompat};
 use super::group::Group;
+use super::stamps::Waiting;
 use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, Stat, Timestamp};
@@ -161,12 +162,18 @@ impl Ext4 {
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), None, place);
         }
+        // Before the bytes: stamps that go into them meanwhile are seen in one place or both.
+        let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content: Block = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
         match edit {
             // Composed of two parts, each of which had a checksum of its own.
             Some(edit) => Inode::decode(self, number, &edit.inode(bytes), None, place),
-            None => Inode::decode(self, number, bytes, sb.seed, place),
+            None => {
+                let mut inode = Inode::decode(self, number, bytes, sb.seed, place)?;
+                inode.stamp(stamps.unwrap_or_default());
+                Ok(inode)
+            }
         }
     }
 }
@@ -302,6 +309,14 @@ impl Inode {
     /// The file system that it is of.
     pub(crate) fn file_system(&self) -> &Arc<Ext4> {
         &self.fs
+    }
+
+    /// Shows stamps that are not in its bytes yet.
+    fn stamp(&mut self, stamps: Waiting) {
+        let stat = &mut self.stat;
+        stat.accessed = stamps.read.unwrap_or(stat.accessed);
+        stat.modified = stamps.written.unwrap_or(stat.modified);
+        stat.changed = stamps.written.unwrap_or(stat.changed);
     }
 
     /// Its number.

@@ -1,11 +1,14 @@
-//! The locks of inodes, and of renames. They come [before](super::order) all others.
+//! The locks of inodes, and of renames. They come [before](super::order) all others. Beside its lock waits what an open inode has that
+//! no transaction has yet: its [stamps](super::stamps).
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::order::{Held, Ordered, Rank, before};
+use super::stamps::{Access, Stamps, Waiting};
 use crate::error::Result;
+use crate::fs::Timestamp;
 use crate::inode::{Alone, OpenInode};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::gate::{self, Gate};
@@ -20,11 +23,14 @@ type Shard = Mutex<HashMap<InodeNo, Arc<Known>>>;
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
+    /// How many stamps wait.
+    stamped: AtomicUsize,
 }
 
 impl Default for Locks {
     fn default() -> Self {
-        Self { inodes: std::array::from_fn(|_| Shard::default()), rename: Mutex::default() }
+        let inodes = std::array::from_fn(|_| Shard::default());
+        Self { inodes, rename: Mutex::default(), stamped: AtomicUsize::default() }
     }
 }
 
@@ -34,6 +40,7 @@ struct Known {
     lock: Arc<Gate>,
     inode: Arc<OpenInode>,
     opens: AtomicUsize,
+    stamps: Stamps,
 }
 
 /// An inode that others may read too.
@@ -76,9 +83,13 @@ impl Open {
 }
 
 impl Locks {
+    fn shard(&self, number: InodeNo) -> &Shard {
+        &self.inodes[(number.0 % SHARDS as u64) as usize]
+    }
+
     fn place(&self, number: InodeNo, rank: Rank) -> (Place<'_>, Arc<Known>) {
         before(rank);
-        let shard = &self.inodes[(number.0 % SHARDS as u64) as usize];
+        let shard = self.shard(number);
         let known = Arc::clone(shard.lock().entry(number).or_default());
         let _held = Held::new(rank);
         (Place { shard, number, known: Some(Arc::clone(&known)), _held }, known)
@@ -113,7 +124,7 @@ impl Locks {
 
     /// An inode, if someone has it open.
     pub(crate) fn open(&self, number: InodeNo) -> Option<Arc<OpenInode>> {
-        let shard = self.inodes[(number.0 % SHARDS as u64) as usize].lock();
+        let shard = self.shard(number).lock();
         let known = shard.get(&number)?;
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
@@ -144,8 +155,57 @@ impl Locks {
 
     /// Whether someone has an inode open. It stays so as long as its lock is held.
     pub(crate) fn is_open(&self, number: InodeNo) -> bool {
-        let shard = self.inodes[(number.0 % SHARDS as u64) as usize].lock();
+        let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Sets a stamp of an inode that is open.
+    #[inline]
+    pub(crate) fn stamp(&self, open: &Open, access: Access, now: Timestamp) {
+        if open.0.stamps.set(access, now) {
+            self.stamped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether stamps of any inode wait. Right for those that were set before this thread asks; asked with each inode that is read.
+    pub(crate) fn has_stamps(&self) -> bool {
+        self.stamped.load(Ordering::Relaxed) != 0
+    }
+
+    /// The stamps of an inode that wait.
+    pub(crate) fn stamps(&self, number: InodeNo) -> Waiting {
+        if !self.has_stamps() {
+            return Waiting::default();
+        }
+        let shard = self.shard(number).lock();
+        shard.get(&number).map_or_else(Waiting::default, |known| known.stamps.get())
+    }
+
+    /// The same, which wait no longer.
+    pub(crate) fn take_stamps(&self, number: InodeNo) -> Waiting {
+        if !self.has_stamps() {
+            return Waiting::default();
+        }
+        let shard = self.shard(number).lock();
+        let (pending, count) =
+            shard.get(&number).map(|known| known.stamps.take()).unwrap_or_default();
+        // One that was taken before it was counted leaves the count wrong for a moment, but not at zero.
+        self.stamped.fetch_sub(count, Ordering::Relaxed);
+        pending
+    }
+
+    /// The inodes whose stamps wait.
+    pub(crate) fn stamped(&self) -> Vec<InodeNo> {
+        let mut numbers = Vec::new();
+        if self.has_stamps() {
+            for shard in &self.inodes {
+                let shard = shard.lock();
+                let stamped =
+                    shard.iter().filter(|(_, known)| known.stamps.get() != Waiting::default());
+                numbers.extend(stamped.map(|(number, _)| *number));
+            }
+        }
+        numbers
     }
 }
 

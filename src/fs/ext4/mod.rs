@@ -21,6 +21,7 @@ mod indirect;
 mod inline_data;
 mod inode;
 mod jbd2;
+mod listing;
 mod locks;
 mod map;
 mod mkfs;
@@ -35,8 +36,11 @@ mod quota;
 mod raw;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
+mod stamps;
 mod superblock;
 mod symlink;
+#[cfg(test)]
+mod test_image;
 mod tree;
 mod writing;
 mod xattr;
@@ -50,11 +54,13 @@ pub use dir::ReadDir;
 pub use features::{Compat, Incompat, RoCompat};
 pub use inode::{Inode, InodeFlags};
 pub use jbd2::{CommitTimer, Journal, JournalFeatures, JournalState, Recovery};
+pub use listing::{DirCursor, Listing};
 pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
 pub(crate) use ops::Patience;
 pub use ops::{Credentials, Fallocate, Held, NewFile, RenameFlags, SetAttributes};
 pub use path::Follow;
+pub use stamps::Access;
 pub use superblock::{RecordedErrors, Superblock, Times};
 pub use writing::Clock;
 

@@ -1,5 +1,6 @@
 //! Changes of superblock, group descriptors and inodes, each with its checksum made anew.
 
+use bitflags::bitflags;
 use zerocopy::FromBytes;
 
 use super::Ext4;
@@ -24,6 +25,18 @@ pub(crate) struct InodeMut<'a> {
     stage: Stage,
     values: i64,
     values_added: i64,
+    /// Which time stamps were set: those that waited are of before.
+    times_set: TimesSet,
+}
+
+bitflags! {
+    /// The time stamps of an inode that can wait.
+    #[derive(Clone, Copy)]
+    pub(crate) struct TimesSet: u8 {
+        const ACCESSED = 1;
+        const MODIFIED = 2;
+        const CHANGED = 4;
+    }
 }
 
 /// Whether an inode counts for its owners.
@@ -90,7 +103,7 @@ impl Ext4 {
         })
     }
 
-    /// Changes an inode in its table.
+    /// Changes an inode in its table. Time stamps that waited go with it.
     ///
     /// # Errors
     /// As [`Handle::update`]; `Corrupt` for a number that is none.
@@ -102,14 +115,24 @@ impl Ext4 {
     ) -> Result<R> {
         let (_, block, at) = self.inode_place(number)?;
         let size = usize::from(self.superblock.inode_size);
+        let locks = &self.writing()?.locks;
         let quota = self.quota_of(number);
         let usage = |bytes: &[u8]| quota.map(|_| Usage::of(&self.superblock, bytes));
         let (result, before, after) = handle.update(block, INODE.inode(number), |bytes| {
             let bytes = &mut bytes[at..at + size];
             let mut before = usage(bytes);
-            let mut inode =
-                InodeMut { number, bytes, stage: Stage::Goes, values: 0, values_added: 0 };
+            let mut inode = InodeMut {
+                number,
+                bytes,
+                stage: Stage::Goes,
+                values: 0,
+                values_added: 0,
+                times_set: TimesSet::empty(),
+            };
             let result = change(&mut inode)?;
+            if locks.has_stamps() {
+                inode.set_waiting(locks.take_stamps(number))?;
+            }
             let InodeMut { bytes, stage, values, values_added, .. } = inode;
             let mut after = usage(bytes);
             if let (Some(before), Some(after)) = (&mut before, &mut after) {
@@ -150,6 +173,16 @@ impl InodeMut<'_> {
     /// So many more of its attributes have their values in inodes.
     pub(crate) fn add_values(&mut self, change: i64) {
         self.values_added += change;
+    }
+
+    /// Notes that a time stamp was set.
+    pub(crate) fn note_set(&mut self, times: TimesSet) {
+        self.times_set |= times;
+    }
+
+    /// The time stamps that were set.
+    pub(crate) fn times_set(&self) -> TimesSet {
+        self.times_set
     }
 
     /// All of it.

@@ -4,8 +4,6 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use super::alloc::Allocator;
 use super::counters::Counters;
 use super::disk::superblock::RawSuperblock;
@@ -20,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
 use crate::sync::Mutex;
+use crate::sys::coarse_time;
 use crate::units::InodeNo;
 
 /// `s_state`: cleanly unmounted; errors were detected.
@@ -31,7 +30,7 @@ const UNJOURNALED_LIMIT: u32 = 8192;
 /// Whose time stamps files get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// The system's clock.
+    /// The system's clock, as of its last tick.
     #[default]
     System,
     /// Always this time: what is made twice is the same.
@@ -39,13 +38,13 @@ pub enum Clock {
 }
 
 impl Clock {
+    #[inline]
     pub(crate) fn now(self) -> Timestamp {
         match self {
             Self::Fixed(time) => time,
             Self::System => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let nanoseconds = since.subsec_nanos();
-                Timestamp { seconds: since.as_secs() as i64, nanoseconds }
+                let (seconds, nanoseconds) = coarse_time();
+                Timestamp { seconds, nanoseconds }
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::group::Group;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{Ext4, Incompat, Inode, InodeFlags, Superblock};
 use crate::units::{FsBlock, InodeNo};
 
 /// What freed blocks held.
@@ -32,10 +32,13 @@ impl Freed {
     }
 }
 
-/// Whether the blocks that are kept for the superuser may be had.
+/// Which of the blocks that are kept back may be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
+    /// All: those for nodes, too.
     Allowed,
+    /// Those for the superuser.
+    Superuser,
     Denied,
 }
 
@@ -46,7 +49,7 @@ impl Ext4 {
     }
 
     /// At least one block, at most `want`, contiguous, as near behind `goal` as can be. With bigalloc whole clusters, so that there can
-    /// be more than `want`. Changes two blocks. The reserved blocks are not kept back
+    /// be more than `want`. Changes two blocks. The last ones are kept for nodes of maps; the superuser's are not kept back
     /// unless [that was asked for](Self::keep_reserve).
     ///
     /// # Errors
@@ -312,13 +315,27 @@ impl Allocator {
     /// How many clusters may be asked for.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
+        let sb = &fs.superblock;
         let kept = match reserve {
             Reserve::Allowed => 0,
+            Reserve::Superuser => sb.clusters_for_nodes(),
             Reserve::Denied => {
-                fs.superblock.reserved_blocks.div_ceil(u64::from(fs.superblock.cluster_blocks))
+                let superusers = sb.reserved_blocks.div_ceil(u64::from(sb.cluster_blocks));
+                superusers + sb.clusters_for_nodes()
             }
         };
         free.saturating_sub(kept).min(u64::from(u32::MAX)) as u32
+    }
+}
+
+impl Superblock {
+    /// So many of the last free clusters are for what a volume owes to its files: the node that a preallocated extent takes that is
+    /// cut by a write, or any extent by a hole. With extents only: elsewhere no such change needs a block. As many as Linux keeps.
+    pub(super) fn clusters_for_nodes(&self) -> u64 {
+        if !self.incompat.contains(Incompat::EXTENTS) {
+            return 0;
+        }
+        (self.blocks_count / u64::from(self.cluster_blocks) / 50).min(4096)
     }
 }
 

@@ -27,8 +27,7 @@ use super::disk::superblock::RawSuperblock;
 use crate::error::Result;
 use crate::units::FsBlock;
 
-pub(crate) use blocks::Freed;
-use blocks::Reserve;
+pub(crate) use blocks::{Freed, Reserve};
 
 /// What allocation knows in memory.
 pub(crate) struct Allocator {
@@ -64,7 +63,7 @@ impl Counts {
 /// What is left of a volume, as `statfs` gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// Free blocks, the superuser's among them.
+    /// Free blocks, among them the superuser's and those that are kept for nodes of maps.
     pub blocks: u64,
     /// Free blocks that everyone may have.
     pub available: u64,
@@ -101,8 +100,9 @@ impl Allocator {
 }
 
 impl Allocator {
-    fn reserve(&self) -> Reserve {
-        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Allowed }
+    /// What anybody may have.
+    pub(crate) fn reserve(&self) -> Reserve {
+        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 }
 
@@ -132,6 +132,8 @@ impl Ext4 {
             }
             Err(_) => (sb.free_blocks, sb.free_inodes),
         };
-        FreeSpace { blocks, available: blocks.saturating_sub(sb.reserved_blocks), inodes }
+        let for_nodes = sb.clusters_for_nodes() * u64::from(sb.cluster_blocks);
+        let available = blocks.saturating_sub(sb.reserved_blocks + for_nodes);
+        FreeSpace { blocks, available, inodes }
     }
 }

@@ -8,7 +8,8 @@ use zerocopy::little_endian::U32;
 use super::super::disk::inode::RawInodeExtra;
 use super::super::features::RoCompat;
 use super::super::inode::{InodeFlags, sectors};
-use super::super::raw::InodeMut;
+use super::super::raw::{InodeMut, TimesSet};
+use super::super::stamps::Waiting;
 use super::super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
@@ -55,8 +56,26 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
+    /// Time stamps that waited, but those that were set anew since.
+    pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
+        let set = self.times_set();
+        let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
+        self.set_times(&Times {
+            accessed: unless(TimesSet::ACCESSED, stamps.read),
+            modified: unless(TimesSet::MODIFIED, stamps.written),
+            changed: unless(TimesSet::CHANGED, stamps.written),
+            created: None,
+        })
+    }
+
     fn set_time(&mut self, time: Option<Timestamp>, stamp: Stamp) -> Result<()> {
         let Some(time) = time else { return Ok(()) };
+        self.note_set(match stamp {
+            Stamp::Accessed => TimesSet::ACCESSED,
+            Stamp::Modified => TimesSet::MODIFIED,
+            Stamp::Changed => TimesSet::CHANGED,
+            Stamp::Created => TimesSet::empty(),
+        });
         let wide = self.has_extra(stamp.extra_end());
         let (seconds, more) = encode_time(time, wide);
         let old = self.fields()?;

@@ -24,7 +24,8 @@ impl Ext4 {
     /// of the device.
     ///
     /// # Errors
-    /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was made so by an earlier error; `Io`.
+    /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was
+    /// made so by an earlier error; `Io`.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
         self.settle_all(Patience::Some)?;
         self.commit_and_flush()
@@ -34,6 +35,7 @@ impl Ext4 {
     pub(crate) fn commit_and_flush(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
+        self.store_stamps()?;
         let newest = transactions.newest();
         if transactions.is_committed(newest) {
             return self.blocks.flush();

@@ -1,70 +1,9 @@
 //! What the log's writer leaves, recovered by e2fsck and by the reading side: oracles that know nothing of it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-
-use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::Place;
-use crate::fs::Timestamp;
-use crate::fs::ext4::{Clock, Ext4, ROOT};
+use crate::fs::ext4::test_image::{Image, output};
+use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::FsBlock;
-
-struct Image {
-    dir: tempfile::TempDir,
-}
-
-impl Image {
-    fn new(options: &str) -> Self {
-        let image = Self { dir: tempfile::tempdir().unwrap() };
-        let mut mke2fs = Command::new("mke2fs");
-        mke2fs.args(["-Fq"]).args(options.split(' ')).arg(image.path()).arg("64M");
-        assert!(mke2fs.output().unwrap().status.success(), "{options}");
-        image
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("image")
-    }
-
-    /// As it stands on the device now: what a crash would leave.
-    fn crashed(&self) -> PathBuf {
-        let copy = self.dir.path().join("crashed");
-        std::fs::copy(self.path(), &copy).unwrap();
-        copy
-    }
-
-    fn open(&self) -> Arc<Ext4> {
-        open(&self.path())
-    }
-}
-
-fn open(path: &Path) -> Arc<Ext4> {
-    let mode = OpenMode { write: true, ..OpenMode::default() };
-    let device = Psync::new(Arc::new(BlockFile::open(path, &mode).unwrap()));
-    let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 5 });
-    Ext4::open_for_writing(Arc::new(device), &Arc::default(), clock).unwrap()
-}
-
-fn read_only(path: &Path) -> Arc<Ext4> {
-    let device = Psync::new(Arc::new(BlockFile::open(path, &OpenMode::default()).unwrap()));
-    Ext4::open(Arc::new(device), &Arc::default()).unwrap()
-}
-
-/// Recovers with e2fsck, which must find nothing else to do, and then nothing at all.
-fn fsck(path: &Path) {
-    for how in ["-fy", "-fn"] {
-        let out = Command::new("e2fsck").arg(how).arg(path).output().unwrap();
-        let text = String::from_utf8_lossy(&out.stdout);
-        let recovered = out.status.code() == Some(1) && !text.contains("Fix");
-        assert!(out.status.success() || how == "-fy" && recovered, "{how}: {text}");
-    }
-}
-
-fn stat(path: &Path) -> String {
-    let out = Command::new("debugfs").args(["-R", "stat <2>"]).arg(path).output().unwrap();
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
 
 fn set_owner(fs: &Ext4, uid: u16) {
     fs.transact(4, |handle| {
@@ -88,41 +27,42 @@ const KINDS: [&str; 6] = [
 #[test]
 fn what_was_synced_is_recovered_after_a_crash() {
     for kind in KINDS {
-        let image = Image::new(kind);
+        let image = Image::new(kind, "64M");
         let fs = image.open();
         set_owner(&fs, 7);
         fs.sync().unwrap();
         set_owner(&fs, 8);
-        let crashed = image.crashed();
-        let seen = read_only(&crashed);
+        let crashed = image.copy();
+        let seen = crashed.open_to_read();
         assert_eq!(seen.inode(ROOT).unwrap().stat().uid, 7, "{kind}");
         drop(seen);
-        fsck(&crashed);
-        assert!(stat(&crashed).contains("User:     7"), "{kind}: {}", stat(&crashed));
+        crashed.recover();
+        let shown = crashed.debugfs("stat <2>");
+        assert!(shown.contains("User:     7"), "{kind}: {shown}");
         fs.close().unwrap();
         drop(fs);
-        fsck(&image.path());
-        assert!(stat(&image.path()).contains("User:     8"), "{kind}");
+        image.recover();
+        assert!(image.debugfs("stat <2>").contains("User:     8"), "{kind}");
     }
 }
 
 #[test]
 fn the_log_goes_round_and_every_commit_can_be_recovered() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
-        let image = Image::new(kind);
+        let image = Image::new(kind, "64M");
         let fs = image.open();
         for round in 0..2000_u16 {
             set_owner(&fs, round);
             fs.sync().unwrap();
             if round % 97 == 0 {
-                let crashed = image.crashed();
-                assert_eq!(read_only(&crashed).inode(ROOT).unwrap().stat().uid, round.into());
-                fsck(&crashed);
-                let again = open(&crashed);
+                let crashed = image.copy();
+                assert_eq!(crashed.open_to_read().inode(ROOT).unwrap().stat().uid, round.into());
+                crashed.recover();
+                let again = crashed.open();
                 assert_eq!(again.inode(ROOT).unwrap().stat().uid, round.into());
                 set_owner(&again, round + 1);
                 again.close().unwrap();
-                fsck(&crashed);
+                crashed.recover();
             }
         }
     }
@@ -136,17 +76,17 @@ fn spare(fs: &Ext4) -> FsBlock {
 #[test]
 fn a_copy_that_looks_like_a_block_of_the_journal_is_escaped() {
     for kind in KINDS {
-        let image = Image::new(kind);
+        let image = Image::new(kind, "64M");
         let fs = image.open();
         let block = spare(&fs);
         let magic = 0xC03B_3998_u32.to_be_bytes();
         fs.transact(4, |handle| handle.create(block, |bytes| bytes[..4].copy_from_slice(&magic)))
             .unwrap();
         fs.sync().unwrap();
-        let seen = read_only(&image.crashed());
+        let seen = image.copy().open_to_read();
         assert_eq!(seen.blocks.read(block, Place::new("test")).unwrap()[..4], magic, "{kind}");
         drop(seen);
-        let again = open(&image.crashed());
+        let again = image.copy().open();
         assert_eq!(again.blocks.read_device(block).unwrap()[..4], magic, "{kind}");
     }
 }
@@ -154,7 +94,7 @@ fn a_copy_that_looks_like_a_block_of_the_journal_is_escaped() {
 #[test]
 fn a_block_that_was_freed_is_not_replayed() {
     for kind in KINDS {
-        let image = Image::new(kind);
+        let image = Image::new(kind, "64M");
         let fs = image.open();
         let block = spare(&fs);
         fs.transact(4, |handle| handle.create(block, |bytes| bytes.fill(0x11))).unwrap();
@@ -171,7 +111,7 @@ fn a_block_that_was_freed_is_not_replayed() {
         fs.blocks.write_home(&[(block, data)]).unwrap();
         set_owner(&fs, 9);
         fs.sync().unwrap();
-        let again = open(&image.crashed());
+        let again = image.copy().open();
         assert!(again.blocks.read_device(block).unwrap().iter().all(|byte| *byte == 0), "{kind}");
         fs.close().unwrap();
         assert!(fs.blocks.read_device(block).unwrap().iter().all(|byte| *byte == 0), "{kind}");
@@ -180,7 +120,7 @@ fn a_block_that_was_freed_is_not_replayed() {
 
 #[test]
 fn many_threads_share_commits() {
-    let image = Image::new("-t ext4");
+    let image = Image::new("-t ext4", "64M");
     let fs = image.open();
     std::thread::scope(|scope| {
         for thread in 0..8_u64 {
@@ -195,7 +135,7 @@ fn many_threads_share_commits() {
             });
         }
     });
-    let again = open(&image.crashed());
+    let again = image.copy().open();
     for thread in 0..8 {
         let block = FsBlock(spare(&again).0 + thread);
         assert!(again.blocks.read_device(block).unwrap().iter().all(|byte| *byte == 199));
@@ -204,7 +144,7 @@ fn many_threads_share_commits() {
 
 #[test]
 fn an_operation_that_fails_half_way_makes_the_volume_read_only() {
-    let image = Image::new("-t ext4");
+    let image = Image::new("-t ext4", "64M");
     let fs = image.open();
     set_owner(&fs, 7);
     fs.sync().unwrap();
@@ -220,9 +160,8 @@ fn an_operation_that_fails_half_way_makes_the_volume_read_only() {
     assert!(refused.to_string().contains("half way"), "{refused}");
     assert!(fs.sync().is_err());
     drop(fs);
-    let crashed = image.path();
-    assert_eq!(read_only(&crashed).inode(ROOT).unwrap().stat().uid, 7);
-    let out = Command::new("e2fsck").arg("-fy").arg(&crashed).output().unwrap();
+    assert_eq!(image.open_to_read().inode(ROOT).unwrap().stat().uid, 7);
+    let out = output("e2fsck", &["-fy", image.path().to_str().unwrap()]);
     assert!(out.status.code().unwrap() <= 1, "{}", String::from_utf8_lossy(&out.stdout));
-    fsck(&crashed);
+    image.recover();
 }

@@ -161,9 +161,9 @@ impl Ext4 {
     /// Whether a directory has no entries but `.` and `..`.
     ///
     /// # Errors
-    /// As [`Inode::read_dir`].
+    /// As [`Inode::entries`].
     pub(crate) fn is_empty_directory(&self, dir: &Inode) -> Result<bool> {
-        for entry in dir.read_dir()? {
+        for entry in dir.entries()? {
             if !matches!(&entry?.name[..], b"." | b"..") {
                 return Ok(false);
             }

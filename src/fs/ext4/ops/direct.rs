@@ -288,6 +288,9 @@ impl Ext4 {
         data_only: bool,
     ) -> Result<()> {
         self.settle(number, open, Patience::Some)?;
+        if !data_only {
+            self.store_stamps_waiting(number)?;
+        }
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
         let newest = if data_only { Tid(open.newest_map()) } else { transactions.newest() };

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::fs::FileType;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::locks::Open;
+use crate::fs::ext4::stamps::{Access, Waiting};
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::inode::OpenInode;
 use crate::units::{FileBlock, InodeNo};
@@ -27,6 +28,8 @@ pub(super) enum Fate {
 
 /// A root without nodes below has at most four extents, each in two groups: bitmaps and descriptors; attributes, inode, superblock.
 const SMALL_CREDITS: u32 = 32;
+/// An inode alone.
+const STAMP_CREDITS: u32 = 1;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
@@ -65,6 +68,16 @@ impl Held {
     pub(crate) fn fs(&self) -> &Arc<Ext4> {
         &self.fs
     }
+
+    /// Leaves a time stamp without a transaction: seen by all who ask for the inode, and in the journal with its next change, with
+    /// [`sync`](Ext4::sync), with the last of those that hold it, or by the [timer](super::super::CommitTimer). Takes no lock; does
+    /// nothing on a volume that is read-only.
+    #[inline]
+    pub fn stamp(&self, access: Access) {
+        if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
+            writing.locks.stamp(open, access, writing.clock.now());
+        }
+    }
 }
 
 impl Drop for Held {
@@ -89,9 +102,11 @@ impl Drop for Held {
             return;
         }
         drop(open);
-        // What fails here is an orphan still, and goes at the next opening.
+        // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
         if self.inode().is_ok_and(|inode| inode.stat().links == 0) {
             let _ = self.fs.evict(self.number);
+        } else if writing.locks.stamps(self.number) != Waiting::default() {
+            let _ = self.fs.store_stamps_of(self.number);
         }
     }
 }
@@ -113,6 +128,30 @@ impl Ext4 {
             open = Some(opened);
         }
         Ok(Held { fs: Arc::clone(self), number, open })
+    }
+
+    /// Brings the time stamps that wait into the running transaction.
+    ///
+    /// # Errors
+    /// `ReadOnly`; as reading the inodes' blocks.
+    pub(crate) fn store_stamps(&self) -> Result<()> {
+        let stamped = self.writing()?.locks.stamped();
+        stamped.into_iter().try_for_each(|number| self.store_stamps_waiting(number))
+    }
+
+    /// The same for an inode.
+    pub(super) fn store_stamps_waiting(&self, number: InodeNo) -> Result<()> {
+        let locks = &self.writing()?.locks;
+        // It may have been closed meanwhile, and removed: who does that waits now.
+        let _inode = locks.shared(number);
+        let stamped = locks.stamps(number) != Waiting::default();
+        if stamped { self.store_stamps_of(number) } else { Ok(()) }
+    }
+
+    /// The same for an inode, its lock held.
+    fn store_stamps_of(&self, number: InodeNo) -> Result<()> {
+        // Any change takes them with it.
+        self.transact(STAMP_CREDITS, |handle| self.update_inode(handle, number, |_| Ok(())))
     }
 
     /// What becomes of an inode when it loses a name, its lock held.

@@ -38,22 +38,26 @@ impl Tree<'_> {
 
     /// Unmaps a range, from its end to its start, and frees what it took.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
-        let mut end = range.end;
+        let (mut end, mut changed) = (range.end, false);
         while end > range.start {
-            if end < range.end {
-                self.renew(handle)?;
-            }
-            end = self.unmap_last(handle, range.start..end)?;
+            end = self.unmap_last(handle, range.start..end, &mut changed)?;
         }
         self.lower(handle)
     }
 
-    /// Unmaps as much at the end of a range as one leaf maps and one step takes; gives where the rest ends.
-    fn unmap_last(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<FileBlock> {
+    /// Unmaps as much at the end of a range as one leaf maps and one step takes, in another transaction if need be where it is not the
+    /// first step; gives where the rest ends.
+    fn unmap_last(
+        &self,
+        handle: &mut Handle<'_>,
+        range: Range<FileBlock>,
+        changed: &mut bool,
+    ) -> Result<FileBlock> {
         let path = self.find(FileBlock(range.end.0 - 1))?;
         let leaf_start = range.start.max(FileBlock(path.range.start));
         let part = path.ending_behind(leaf_start)..path.beginning_at(range.end);
         let Some(from) = self.last_few(&path, part.clone()) else { return Ok(leaf_start) };
+        self.renew_after(handle, changed)?;
         let to = part.end;
         let start = if from == part.start { leaf_start } else { path.extents[from].first };
 
@@ -98,23 +102,21 @@ impl Tree<'_> {
         range: Range<FileBlock>,
         state: ExtentState,
     ) -> Result<()> {
-        let mut start = range.start;
+        let (mut start, mut changed) = (range.start, false);
         while start < range.end {
-            if start > range.start {
-                self.renew(handle)?;
-            }
             let path = self.find(start)?;
             let end = range.end.min(FileBlock(path.range.end));
             let inner = path.ending_behind(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
+                self.renew_after(handle, &mut changed)?;
                 // Neighbours may be joined.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
-                let changed = |extent: &Extent| {
+                let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
                     Some(Extent { state, ..inside })
                 };
                 let cut =
-                    |extent: &Extent| [extent.before(start), changed(extent), extent.from(end)];
+                    |extent: &Extent| [extent.before(start), converted(extent), extent.from(end)];
                 let pieces = join(path.extents[window.clone()].iter().flat_map(cut).flatten());
                 self.replace(handle, &path, window, &pieces, 0)?;
             }
@@ -147,16 +149,14 @@ impl Tree<'_> {
 
     /// From the first leaf to the last: the hole moves through the file.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
-        let mut next = from;
+        let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
-            if next > from {
-                self.renew(handle)?;
-            }
             let path = self.find(next)?;
             // It lies in no extent: before it there is a hole, or the end of a leaf.
             let first = path.beginning_at(next);
             let window = first.saturating_sub(1)..path.extents.len();
             if first < window.end {
+                self.renew_after(handle, &mut changed)?;
                 let moved = path.extents[first..].iter().map(|extent| shifted(extent, by));
                 let before = path.extents[window.start..first].iter().copied();
                 let pieces = join(before.chain(moved));
@@ -170,14 +170,12 @@ impl Tree<'_> {
     /// From the last leaf to the first.
     fn shift_up(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         self.cut(handle, from)?;
-        let mut end = MAX_BLOCKS;
+        let (mut end, mut changed) = (MAX_BLOCKS, false);
         while end > from.0 {
-            if end < MAX_BLOCKS {
-                self.renew(handle)?;
-            }
             let path = self.find(FileBlock(end - 1))?;
             let window = path.beginning_at(from)..path.extents.len();
             if !window.is_empty() {
+                self.renew_after(handle, &mut changed)?;
                 let moved = path.extents[window.clone()].iter();
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
@@ -200,10 +198,14 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Goes on in another transaction if this one may not have room for the next step.
-    fn renew(&self, handle: &mut Handle<'_>) -> Result<()> {
+    /// Before each step that changes something. Behind the first, which the caller asked credits for, it goes on in another transaction
+    /// if this one may not have room: so what takes one step shares its transaction with what the caller does besides.
+    fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
-        if handle.credits_left() < credits { handle.renew(credits) } else { Ok(()) }
+        if std::mem::replace(changed, true) && handle.credits_left() < credits {
+            return handle.renew(credits);
+        }
+        Ok(())
     }
 
     /// How many blocks one step of a change may change at most.

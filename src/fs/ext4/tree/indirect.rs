@@ -137,7 +137,8 @@ impl Pointers<'_> {
         let new = self.missing(range.clone())?;
         let blocks = new as i64 + i64::from(extent.len);
         tree.check_count(blocks)?;
-        let mut spare = tree.reserve(handle, extent.start, new)?;
+        let reserve = self.inode.fs.writing()?.alloc.reserve();
+        let mut spare = tree.reserve(handle, extent.start, new, reserve)?;
         for part in self.parts(range) {
             let way = self.way(part.start);
             let mut node = None;
@@ -212,20 +213,21 @@ impl Pointers<'_> {
 
     /// Unmaps a range, from its end to its start.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
-        let credits = self.credits_for_step();
-        let last = range.end.0.min(self.limit());
-        let mut end = last;
+        let (mut end, mut changed) = (range.end.0.min(self.limit()), false);
         while end > range.start.0 {
-            if end < last && handle.credits_left() < credits {
-                handle.renew(credits)?;
-            }
-            end = self.unmap_last(handle, range.start.0..end)?;
+            end = self.unmap_last(handle, range.start.0..end, &mut changed)?;
         }
         Ok(())
     }
 
-    /// Unmaps as much at the end of a range as has its pointers together and one step takes; gives where the rest ends.
-    fn unmap_last(&self, handle: &mut Handle<'_>, range: Range<u64>) -> Result<u64> {
+    /// Unmaps as much at the end of a range as has its pointers together and one step takes, in another transaction if need be where it
+    /// is not the first step; gives where the rest ends.
+    fn unmap_last(
+        &self,
+        handle: &mut Handle<'_>,
+        range: Range<u64>,
+        changed: &mut bool,
+    ) -> Result<u64> {
         let last = range.end - 1;
         let Way { slots, distance } = self.way(last);
         let mut nodes: SmallVec<[Option<FsBlock>; 4]> = smallvec![None];
@@ -245,6 +247,10 @@ impl Pointers<'_> {
         let mut freed: i64 = gone.iter().map(|(_, count)| *count as i64).sum();
         if freed == 0 {
             return Ok(start);
+        }
+        let credits = self.credits_for_step();
+        if std::mem::replace(changed, true) && handle.credits_left() < credits {
+            handle.renew(credits)?;
         }
         let fs = &self.inode.fs;
         self.set(handle, node, low, std::iter::repeat_n(0, slot + 1 - low))?;

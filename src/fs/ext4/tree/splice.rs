@@ -10,7 +10,7 @@ use smallvec::smallvec;
 use super::node::{Entries, NodeMut, capacity, index, leaf_entry};
 use super::path::{Path, Step, Tree};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::alloc::{Freed, Reserve};
 use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawEntry};
 use crate::fs::ext4::extent::seal_extent_block;
 use crate::fs::ext4::features::RoCompat;
@@ -36,7 +36,8 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is how many more of data the inode takes.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is how many more of data the inode takes; where that is none, new
+    /// nodes may be of the blocks that are kept for them.
     ///
     /// # Errors
     /// `NoSpace`, `FileTooLarge`: nothing has been changed.
@@ -53,7 +54,9 @@ impl Tree<'_> {
         let last = path.steps.last().and_then(|step| step.block);
         let data = with.first().map(|extent| extent.start);
         let goal = last.or(data).unwrap_or(FsBlock(0));
-        let spare = self.reserve(handle, goal, nodes)?;
+        let alloc = &self.inode.fs.writing()?.alloc;
+        let reserve = if clusters > 0 { alloc.reserve() } else { Reserve::Allowed };
+        let spare = self.reserve(handle, goal, nodes, reserve)?;
         let clusters = clusters + nodes as i64;
         let mut change = Change { tree: *self, handle, spare, clusters, root: None };
         let with = with.iter().map(leaf_entry).collect();
@@ -109,13 +112,14 @@ impl Tree<'_> {
         handle: &mut Handle<'_>,
         goal: FsBlock,
         count: usize,
+        reserve: Reserve,
     ) -> Result<Vec<FsBlock>> {
         let fs = &self.inode.fs;
         let cluster = fs.superblock.cluster_blocks;
         let mut spare = Vec::with_capacity(count);
         while spare.len() < count {
             let want = (count - spare.len()) as u32 * cluster;
-            match fs.allocate_blocks(handle, goal, want) {
+            match fs.allocate_blocks_for(handle, goal, want, reserve) {
                 Ok((start, got)) => {
                     let nodes = u64::from(got / cluster);
                     spare.extend((0..nodes).map(|i| FsBlock(start.0 + i * u64::from(cluster))));

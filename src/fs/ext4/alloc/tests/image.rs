@@ -1,21 +1,10 @@
-//! A volume made by mke2fs, and what e2fsck finds in it.
+//! What e2fsck finds in a volume that blocks and inodes are allocated on.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::Arc;
 
-use tempfile::TempDir;
-
-use crate::device::{BlockFile, OpenMode, Psync};
-use crate::fs::ext4::{Clock, Ext4};
-
-pub(super) struct Image {
-    _dir: TempDir,
-    path: PathBuf,
-}
+use crate::fs::ext4::test_image::Image;
 
 /// What is marked in use and belongs to no file.
 pub(super) struct Marked {
@@ -27,35 +16,6 @@ pub(super) struct Marked {
 }
 
 impl Image {
-    pub(super) fn new(options: &str, size: &str) -> Self {
-        let prefix = format!("ironmap-test-{}-", std::process::id());
-        let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
-        let path = dir.path().join("image");
-        // What mke2fs leaves unwritten is not zero by chance.
-        if options.contains("nodiscard") {
-            std::fs::write(&path, vec![0xA5; 32 << 20]).unwrap();
-        }
-        let mut mke2fs = Command::new("mke2fs");
-        mke2fs.arg("-Fq").args(options.split(' ')).arg(&path).arg(size);
-        let out = mke2fs.output().unwrap();
-        assert!(out.status.success(), "{options}: {}", String::from_utf8_lossy(&out.stderr));
-        Self { _dir: dir, path }
-    }
-
-    pub(super) fn device(&self, write: bool) -> Arc<Psync> {
-        let mode = OpenMode { write, direct: false, ..OpenMode::default() };
-        let file = BlockFile::open(&self.path, &mode).unwrap();
-        Arc::new(Psync::new(Arc::new(file)))
-    }
-
-    pub(super) fn open(&self) -> Arc<Ext4> {
-        Ext4::open_for_writing(self.device(true), &Arc::default(), Clock::System).unwrap()
-    }
-
-    fn open_to_read(&self) -> Arc<Ext4> {
-        Ext4::open(self.device(false), &Arc::default()).unwrap()
-    }
-
     /// Writes something into all blocks that are free.
     pub(super) fn dirty_all_free_blocks(&self) {
         let fs = self.open();
@@ -72,13 +32,7 @@ impl Image {
 
     /// How many bytes the image takes.
     pub(super) fn allocated(&self) -> u64 {
-        std::fs::metadata(&self.path).unwrap().blocks() * 512
-    }
-
-    fn e2fsck(&self) -> (bool, String) {
-        let out =
-            Command::new("e2fsck").env("LC_ALL", "C").arg("-fn").arg(&self.path).output().unwrap();
-        (out.status.success(), String::from_utf8(out.stdout).unwrap())
+        std::fs::metadata(self.path()).unwrap().blocks() * 512
     }
 
     /// e2fsck finds nothing, and the superblock counts what the groups do, which e2fsck puts right without a word.
@@ -107,7 +61,8 @@ impl Image {
                 let consequence =
                     ["Free blocks count", "Free inodes count", "Directories count", "Fix? no"];
                 let frame = ["Pass ", "WARNING: Filesystem still has errors"];
-                let path = self.path.to_str().unwrap();
+                let path = self.path();
+                let path = path.to_str().unwrap();
                 let known = |line: &str| {
                     let starts = |start: &&str| line.starts_with(start);
                     line.is_empty()

@@ -12,9 +12,9 @@ use super::Freed;
 use super::blocks::Reserve;
 use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
+use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Clock, Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
-use image::Image;
 use model::Model;
 
 /// What mke2fs is asked for, and the size of the volume.
@@ -226,7 +226,10 @@ fn the_reserve_is_the_owners() {
     let fs = image.open();
     fill(&fs, Reserve::Denied);
     let left = fs.free_space();
-    assert_eq!((left.available, left.blocks), (0, fs.superblock().reserved_blocks));
+    let for_nodes = fs.superblock().blocks_count / 50;
+    assert_eq!((left.available, left.blocks), (0, fs.superblock().reserved_blocks + for_nodes));
+    fill(&fs, Reserve::Superuser);
+    assert_eq!(fs.free_space().blocks, for_nodes);
     fill(&fs, Reserve::Allowed);
     assert_eq!(fs.free_space().blocks, 0);
 }

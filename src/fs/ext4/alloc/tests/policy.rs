@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::image::Image;
 use super::model::Rng;
+use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
@@ -99,6 +99,8 @@ fn a_hole_in_a_full_volume_is_found_wherever_it_is() {
         super::free(&fs, &[(hole, 1)]);
         fs.sync().unwrap();
         let goal = FsBlock(rng.below(fs.superblock().blocks_count));
-        assert_eq!(fs.transact(2, |h| fs.allocate_blocks(h, goal, 1000)).unwrap(), (hole, 1));
+        let found =
+            fs.transact(2, |h| fs.allocate_blocks_for(h, goal, 1000, super::Reserve::Allowed));
+        assert_eq!(found.unwrap(), (hole, 1));
     }
 }

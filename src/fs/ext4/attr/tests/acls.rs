@@ -4,9 +4,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use super::image::{Image, Mount};
 use super::xattrs::{find, remove, set};
 use crate::fs::ext4::attr::SetXattr;
+use crate::fs::ext4::test_image::{Image, Mount};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";

@@ -1,9 +1,9 @@
 //! Fields that we set, as debugfs shows them and as we read them.
 
-use super::image::Image;
 use crate::fs::Timestamp;
 use crate::fs::ext4::InodeFlags;
 use crate::fs::ext4::attr::{Body, NewInode, Times};
+use crate::fs::ext4::test_image::Image;
 use crate::units::InodeNo;
 
 fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {
@@ -27,7 +27,7 @@ fn a_new_inode_is_what_it_was_made_with() {
     for (options, wide) in
         [("-t ext4 -I 128", false), ("-t ext4 -I 256", true), ("-t ext4 -b 1024 -I 1024", true)]
     {
-        let image = Image::new(options);
+        let image = Image::with_files(options, &[]);
         let fs = image.open();
         let bodies = [
             (0o100_640, Body::Mapped),
@@ -74,7 +74,7 @@ fn a_new_inode_is_what_it_was_made_with() {
 /// Every field that is set reads back, beside the others, and `i_blocks` goes up and down.
 #[test]
 fn fields_are_set_one_by_one() {
-    let image = Image::new("-t ext4 -I 256 -b 4096");
+    let image = Image::with_files("-t ext4 -I 256 -b 4096", &[]);
     let fs = image.open();
     let number = InodeNo(13);
     let new = new_inode(0o100_600, Body::Mapped);

@@ -1,10 +1,11 @@
 //! Content in the inode, and attributes beside it.
 
-use super::image::{Image, Rng};
+use super::image::Rng;
 use super::xattrs::{find, remove, set};
 use crate::ErrorKind;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::SetXattr;
+use crate::fs::ext4::test_image::Image;
 use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";

@@ -1,11 +1,12 @@
 //! The forms of a directory: how each begins, where it ends, and what each refuses.
 
 use super::super::{ADD_CREDITS, CHANGE_CREDITS};
-use super::volume::{Image, Volume};
+use super::volume::Volume;
 use crate::ErrorKind;
 use crate::fs::FileType;
 use crate::fs::ext4::ROOT;
 use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::test_image::Image;
 use crate::units::{FsBlock, InodeNo};
 
 /// A new directory is one for e2fsck too: inline where the volume has such, else with one block, with every size of the inode.
@@ -64,8 +65,9 @@ fn an_inline_directory_outgrows_the_inode() {
         (256, "ea_set dir user.a 12345\n"),
         (1024, "ea_set dir user.colour blue\nea_set dir user.b xyz\n"),
     ] {
-        let image = Image::new("16M", &format!("-t ext4 -b 1024 -O inline_data -I {inode_size}"));
-        image.debugfs(attributes);
+        let image =
+            Image::with_dir("16M", &format!("-t ext4 -b 1024 -O inline_data -I {inode_size}"));
+        image.script(attributes);
         let expected = ask_attributes(&image);
         let mut volume = Volume::of(image, Default::default());
         assert!(volume.dir().has_inline_data());
@@ -87,7 +89,7 @@ fn an_inline_directory_outgrows_the_inode() {
 }
 
 fn ask_attributes(image: &Image) -> Vec<String> {
-    let answer = image.debugfs("ea_list dir\n");
+    let answer = image.script("ea_list dir\n");
     let mut lines: Vec<_> =
         answer.lines().filter(|line| line.contains("user.")).map(str::to_owned).collect();
     lines.sort_unstable();
@@ -160,8 +162,8 @@ fn names_without_regard_to_case() {
         ("-t ext4 -b 1024 -O casefold -E encoding=utf8", false),
         ("-t ext4 -b 1024 -O casefold -E encoding=utf8,encoding_flags=strict", true),
     ] {
-        let image = Image::new("16M", options);
-        image.debugfs("set_inode_field dir flags 0x40080000\n");
+        let image = Image::with_dir("16M", options);
+        image.script("set_inode_field dir flags 0x40080000\n");
         let mut volume = Volume::of(image, Default::default());
         for number in 0..300 {
             let name = format!("Größer-{number}-ΣΊΣΥΦΟΣ");

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::super::ADD_CREDITS;
-use super::volume::{Image, Rng, Volume};
+use super::volume::{Rng, Volume};
 use crate::ErrorKind;
 use crate::device::Ram;
 use crate::error::Place;
 use crate::fs::FileType;
+use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Clock, Ext4, Follow, ROOT};
 use crate::units::FileBlock;
 
@@ -97,7 +98,7 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
 /// A node of the tree where a leaf should be is not taken for free space.
 #[test]
 fn a_node_in_the_place_of_a_leaf_is_found() {
-    let mut volume = Volume::of(Image::new("16M", "-t ext4 -b 1024"), Default::default());
+    let mut volume = Volume::of(Image::with_dir("16M", "-t ext4 -b 1024"), Default::default());
     for number in 0..100 {
         volume.add(name(number).as_bytes(), 0);
     }

@@ -8,7 +8,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
 
-use super::volume::{Image, Volume};
+use super::volume::Volume;
+use crate::fs::ext4::test_image::Image;
 
 /// Whether the kernel may be asked; else notes where `./x test` looks that a test is skipped.
 fn may_mount(test: &str) -> bool {
@@ -37,35 +38,34 @@ fn name(number: usize) -> Vec<u8> {
 
 /// The kernel sees our names and finds each; then it removes some of them and adds others. A directory `new` it fills and removes.
 fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
-    image.mounted(|root| {
-        let dir = root.join("dir");
-        let inode = |path: &Path| rustix::fs::stat(path).unwrap().st_ino;
-        let files = ["first", "second"].map(|file| root.join(file));
-        let numbers = [inode(&files[0]), inode(&files[1])];
-        let entries = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap());
-        let listed: BTreeMap<_, _> =
-            entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
-        let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
-        assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
-        // A directory that we have made.
-        let new = root.join("new");
-        fs::write(new.join("file"), "content").unwrap();
-        fs::remove_dir_all(&new).unwrap();
-        let path = |name: &[u8]| dir.join(OsStr::from_bytes(name));
-        for (name, file) in names.iter() {
-            assert_eq!(inode(&path(name)), numbers[*file], "{}", name.escape_ascii());
-        }
-        let ours: Vec<_> = names.keys().step_by(3).cloned().collect();
-        for name in ours {
-            fs::remove_file(path(&name)).unwrap();
-            names.remove(&name);
-        }
-        for number in 0..300 {
-            let name = name(round * 10_000 + number);
-            fs::hard_link(&files[number % 2], path(&name)).unwrap();
-            names.insert(name, number % 2);
-        }
-    });
+    let mount = image.mount().unwrap();
+    let dir = mount.path("dir");
+    let inode = |path: &Path| rustix::fs::stat(path).unwrap().st_ino;
+    let files = ["first", "second"].map(|file| mount.path(file));
+    let numbers = [inode(&files[0]), inode(&files[1])];
+    let entries = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap());
+    let listed: BTreeMap<_, _> =
+        entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
+    let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
+    assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
+    // A directory that we have made.
+    let new = mount.path("new");
+    fs::write(new.join("file"), "content").unwrap();
+    fs::remove_dir_all(&new).unwrap();
+    let path = |name: &[u8]| dir.join(OsStr::from_bytes(name));
+    for (name, file) in names.iter() {
+        assert_eq!(inode(&path(name)), numbers[*file], "{}", name.escape_ascii());
+    }
+    let ours: Vec<_> = names.keys().step_by(3).cloned().collect();
+    for name in ours {
+        fs::remove_file(path(&name)).unwrap();
+        names.remove(&name);
+    }
+    for number in 0..300 {
+        let name = name(round * 10_000 + number);
+        fs::hard_link(&files[number % 2], path(&name)).unwrap();
+        names.insert(name, number % 2);
+    }
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn the_kernel_and_we_change_the_same_directory() {
         "-t ext2 -b 4096 -O ^dir_index",
     ] {
         println!("{options}");
-        let mut image = Image::new("64M", options);
+        let mut image = Image::with_dir("64M", options);
         let mut names = BTreeMap::new();
         for round in 0..3 {
             let mut volume = Volume::of(image, names);

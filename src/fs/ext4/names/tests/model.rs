@@ -1,6 +1,7 @@
 //! Random changes against a model, in every form that a directory can have.
 
 use super::volume::{Rng, Volume};
+use crate::fs::ext4::test_image::Image;
 
 /// Eight names of one legacy hash, behind 240 times `x`: found by trying all of nine digits.
 const COLLIDING: [u32; 8] = [
@@ -79,7 +80,7 @@ fn random_changes_on_every_kind_of_volume() {
         let changes = if options.contains("65536") { 5_000 } else { 1_500 };
         churn(&mut volume, seed as u64, changes, 255);
         let image = volume.finish();
-        let hashed = image.debugfs("stat dir\n").contains("Flags: 0x81000");
+        let hashed = image.script("stat dir\n").contains("Flags: 0x81000");
         assert_eq!(
             hashed,
             !options.contains("^dir_index") && options.contains("ext4"),
@@ -95,8 +96,8 @@ fn every_hash_function() {
         [("legacy", 1), ("half_md4", 1), ("tea", 1), ("legacy", 2), ("half_md4", 2), ("tea", 2)]
     {
         println!("{algorithm}, sign {sign}");
-        let image = super::volume::Image::new("16M", "-t ext4 -b 1024");
-        image.debugfs(&format!(
+        let image = Image::with_dir("16M", "-t ext4 -b 1024");
+        image.script(&format!(
             "set_super_value def_hash_version {algorithm}\nset_super_value flags {sign}\n"
         ));
         let mut volume = Volume::of(image, Default::default());
@@ -111,8 +112,8 @@ fn every_hash_function() {
 #[test]
 fn names_of_one_hash_fill_several_leaves() {
     for seed in 0..4 {
-        let image = super::volume::Image::new("16M", "-t ext4 -b 1024");
-        image.debugfs("set_super_value def_hash_version legacy\n");
+        let image = Image::with_dir("16M", "-t ext4 -b 1024");
+        image.script("set_super_value def_hash_version legacy\n");
         let mut volume = Volume::of(image, Default::default());
         let mut rng = Rng(seed);
         println!("seed {seed}");
@@ -134,7 +135,7 @@ fn names_of_one_hash_fill_several_leaves() {
             }
         }
         let image = volume.finish();
-        let dump = image.debugfs("htree_dump dir\n");
+        let dump = image.script("htree_dump dir\n");
         assert!(
             dump.contains("0xc045064d"),
             "seed {seed}: the hash continues in another leaf: {dump}"
@@ -167,7 +168,7 @@ fn trees_grow_until_they_are_full() {
             volume.remove(&name);
         }
         let image = volume.finish();
-        let dump = image.debugfs("htree_dump dir\n");
+        let dump = image.script("htree_dump dir\n");
         assert!(dump.contains(&format!("Indirect levels: {levels}")), "{}", &dump[..1000]);
     }
 }

@@ -1,96 +1,36 @@
 //! A volume made by mke2fs with a directory that is changed, a model of its names, and programs that know nothing of us as judges.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
-use tempfile::TempDir;
-
 use super::super::{ADD_CREDITS, CHANGE_CREDITS};
-use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::attr::{Body, NewInode};
-use crate::fs::ext4::{Clock, Ext4, Follow, Inode, InodeFlags, ROOT};
+use crate::fs::ext4::test_image::{Image, run};
+use crate::fs::ext4::{Ext4, Follow, Inode, InodeFlags, ROOT};
 use crate::fs::{FileType, Timestamp};
 use crate::units::InodeNo;
 
 /// The files that names point to. None may have more than 65,000.
 const FILES: [&str; 2] = ["first", "second"];
 
-/// Runs a program that must succeed.
-pub(super) fn run(program: &str, args: &[&str]) -> String {
-    let out = Command::new(program).args(args).env("LC_ALL", "C").output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{program} {}: {text}{errors}", args.join(" "));
-    text
-}
-
-/// An image file, gone when dropped.
-pub(super) struct Image(TempDir);
-
 impl Image {
     /// A volume made with these options of mke2fs, as one writes them in a shell, with the directory `dir` and two empty files.
-    pub(super) fn new(size: &str, options: &str) -> Self {
-        let prefix = format!("ironmap-test-{}-", std::process::id());
-        let image = Self(tempfile::Builder::new().prefix(&prefix).tempdir().unwrap());
-        let path = image.path().display().to_string();
-        let mut args = vec!["-Fq"];
-        args.extend(options.split_whitespace());
-        args.extend([&path[..], size]);
-        run("mke2fs", &args);
+    pub(super) fn with_dir(size: &str, options: &str) -> Self {
+        let image = Self::new(options, size);
         let mut commands = String::from("mkdir dir\n");
         for file in FILES {
             commands.push_str(&format!("write /dev/null {file}\n"));
         }
-        image.debugfs(&commands);
+        image.script(&commands);
         image
     }
 
-    pub(super) fn path(&self) -> PathBuf {
-        self.0.path().join("image")
-    }
-
     /// What debugfs answers to commands, one a line.
-    pub(super) fn debugfs(&self, commands: &str) -> String {
-        let script = self.0.path().join("commands");
+    pub(super) fn script(&self, commands: &str) -> String {
+        let script = self.beside("commands");
         std::fs::write(&script, commands).unwrap();
         run("debugfs", &["-w", "-f", script.to_str().unwrap(), self.path().to_str().unwrap()])
-    }
-
-    /// e2fsck finds nothing to repair.
-    pub(super) fn fsck(&self) {
-        run("e2fsck", &["-fn", self.path().to_str().unwrap()]);
-    }
-
-    /// The kernel's mount of it, for as long as `look` runs.
-    pub(super) fn mounted<R>(&self, look: impl FnOnce(&std::path::Path) -> R) -> R {
-        struct Mount(PathBuf, PathBuf);
-        impl Drop for Mount {
-            fn drop(&mut self) {
-                let Self(at, image) = self;
-                let _ = Command::new("umount").arg(at).status();
-                // The loop device goes when nobody looks at it any more: each question takes a process and a millisecond.
-                for _ in 0..500 {
-                    let devices = Command::new("losetup").arg("-j").arg(&*image).output();
-                    if devices.is_ok_and(|devices| devices.stdout.is_empty()) {
-                        break;
-                    }
-                }
-            }
-        }
-        let at = self.0.path().join("mnt");
-        std::fs::create_dir_all(&at).unwrap();
-        run("mount", &["-o", "loop", self.path().to_str().unwrap(), at.to_str().unwrap()]);
-        let mount = Mount(at, self.path());
-        look(&mount.0)
-    }
-
-    pub(super) fn open(&self) -> Arc<Ext4> {
-        let mode = OpenMode { write: true, ..OpenMode::default() };
-        let device = Psync::new(Arc::new(BlockFile::open(&self.path(), &mode).unwrap()));
-        Ext4::open_for_writing(Arc::new(device), &Arc::default(), Clock::default()).unwrap()
     }
 }
 
@@ -105,7 +45,7 @@ pub(super) struct Volume {
 
 impl Volume {
     pub(super) fn new(size: &str, options: &str) -> Self {
-        Self::of(Image::new(size, options), BTreeMap::new())
+        Self::of(Image::with_dir(size, options), BTreeMap::new())
     }
 
     /// An image whose directory has these names.
@@ -220,7 +160,7 @@ impl Volume {
         let Self { image, fs, names, .. } = self;
         drop(fs);
         image.fsck();
-        let answer = image.debugfs("ls -p dir\n");
+        let answer = image.script("ls -p dir\n");
         // "/12/100644/0/0/name/0/", also of unused entries, whose inode is 0.
         let used = |line: &&str| !line.starts_with("/0/");
         let listed = answer.lines().filter(used).filter_map(|line| line.split('/').nth(5));

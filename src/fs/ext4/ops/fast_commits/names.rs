@@ -103,7 +103,7 @@ impl<'a> Plan<'a> {
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();
         for inode in self.inodes.values().filter(|inode| inode.is_new() && inode.was_directory()) {
-            for entry in inode.before.iter().map(Inode::read_dir) {
+            for entry in inode.before.iter().map(Inode::entries) {
                 for entry in entry? {
                     let entry = entry?;
                     if !matches!(&entry.name[..], b"." | b"..") {
@@ -189,7 +189,7 @@ impl<'a> Plan<'a> {
 /// Those entries of a directory whose names change, letter by letter: the directory may ignore case.
 fn entries_among<'a>(dir: &Inode, edit: &'a DirEdit) -> Result<HashMap<&'a [u8], InodeNo>> {
     let mut there = HashMap::new();
-    for entry in dir.read_dir()? {
+    for entry in dir.entries()? {
         let entry = entry?;
         if let Some((name, _)) = edit.names.get_key_value(&entry.name) {
             there.insert(&name[..], entry.inode);

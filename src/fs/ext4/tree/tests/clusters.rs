@@ -1,7 +1,8 @@
 //! Volumes with bigalloc: a cluster is given back with its last mapped block.
 
-use super::image::{Image, extent};
+use super::image::extent;
 use super::model::Run;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 
 const BIGALLOC: &str = "-t ext4 -b 1024 -O bigalloc -C 8192";
@@ -12,8 +13,8 @@ fn sectors(clusters: u64) -> u64 {
 
 #[test]
 fn a_cluster_belongs_to_the_file_as_long_as_one_block_is_mapped() {
-    let image = Image::new(BIGALLOC, "64M");
-    let file = image.open();
+    let image = Image::with_file(BIGALLOC, "64M");
+    let file = image.open_file();
     file.set_size(100);
     let (start, len) = file.allocate(3000, 16);
     assert_eq!(len, 16);
@@ -30,7 +31,7 @@ fn a_cluster_belongs_to_the_file_as_long_as_one_block_is_mapped() {
     file.set_state(16, 17, Written).unwrap();
     file.close();
     image.fsck();
-    let file = image.open();
+    let file = image.open_file();
     file.unmap(0, 100).unwrap();
     assert_eq!(file.inode().stat().blocks, 0);
     file.close();

@@ -1,10 +1,11 @@
 //! A volume without space: what needs a node fails before anything is changed, however many blocks are missing.
 
-use super::image::{File, Image};
+use super::image::File;
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::Inode;
-use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::alloc::{Freed, Reserve};
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FsBlock;
 
@@ -14,19 +15,23 @@ const NODE: u64 = 84;
 /// A volume whose free blocks someone holds.
 struct Full {
     file: File,
+    /// What of the volume counts as its space.
+    reserve: Reserve,
     held: Vec<(FsBlock, u32)>,
 }
 
 impl Full {
-    fn new(file: File) -> Self {
-        Self { file, held: Vec::new() }
+    fn new(file: File, reserve: Reserve) -> Self {
+        Self { file, reserve, held: Vec::new() }
     }
 
     /// Leaves so many blocks free.
     fn leave(&mut self, blocks: u32) {
         let fs = &self.file.fs;
         fs.sync().unwrap();
-        let all = |h: &mut Handle<'_>, _: &Inode| fs.allocate_blocks(h, FsBlock(0), 1 << 20);
+        let all = |h: &mut Handle<'_>, _: &Inode| {
+            fs.allocate_blocks_for(h, FsBlock(0), 1 << 20, self.reserve)
+        };
         while let Ok(run) = self.file.change(all) {
             self.held.push(run);
         }
@@ -87,13 +92,13 @@ fn append(file: &File, first: u64, count: u64) {
 /// A split of a leaf, of nodes above it, and a root that moves down.
 #[test]
 fn nodes_that_cannot_be_had() {
-    let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
+    let file = image.open_file();
     file.set_size(200_000);
     let full_trees = [4, 4 * NODE, 4 * NODE * NODE];
     let (spare, len) = file.allocate(0, full_trees.len() as u32);
     assert_eq!(len as usize, full_trees.len());
-    let mut full = Full::new(file);
+    let mut full = Full::new(file, Reserve::Superuser);
     let mut appended = 0;
     for (depth, extents) in (0..).zip(full_trees) {
         full.release();
@@ -106,7 +111,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// Four extents of ten blocks, and a root without room: one that is cut needs a node.
+/// Four extents of ten blocks, and a root without room: one that is cut needs a node. There is one even on a full volume, as long as
+/// those are left that are kept for this.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;
@@ -116,28 +122,39 @@ fn cuts_that_need_a_node() {
         ("insert", |file| file.shift(25, 7)),
     ];
     for (what, cut) in cuts {
-        let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
-        let file = image.open();
+        let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
+        let file = image.open_file();
         file.set_size(2000);
         let (start, len) = file.allocate(0, 40);
         assert_eq!(len, 40);
         for i in 0..4 {
             file.map(i * 20, start + i * 10, 10, Written).unwrap();
         }
-        let mut full = Full::new(file);
+        let mut full = Full::new(file, Reserve::Allowed);
         full.needs(1, what, cut);
+        full.release();
+        full.file.unmap(0, 100).unwrap();
+        full.file.fs.sync().unwrap();
+        for i in 0..4 {
+            let (start, len) = full.file.allocate(0, 10);
+            assert_eq!(len, 10);
+            full.file.map(i * 20, start, 10, Written).unwrap();
+        }
+        full.reserve = Reserve::Superuser;
+        full.leave(0);
+        cut(&full.file).expect(what);
         full.close(&image);
     }
 }
 
 #[test]
 fn pointer_blocks_that_cannot_be_had() {
-    let image = Image::new("-t ext3 -b 1024 -N 64", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext3 -b 1024 -N 64", "64M");
+    let file = image.open_file();
     file.set_size(200_000);
     let (start, len) = file.allocate(0, 3);
     assert_eq!(len, 3);
-    let mut full = Full::new(file);
+    let mut full = Full::new(file, Reserve::Superuser);
     full.needs(1, "one level", |file| file.map(20, start, 1, Written));
     full.needs(2, "two levels", |file| file.map(300, start + 1, 1, Written));
     full.needs(3, "three levels", |file| file.map(70_000, start + 2, 1, Written));

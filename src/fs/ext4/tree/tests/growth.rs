@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::image::{File, Image};
+use super::image::File;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
@@ -45,8 +46,8 @@ fn computed(work: impl FnOnce()) -> Duration {
 /// What is appended leaves full leaves behind: the tree is as small as it can be.
 #[test]
 fn appending_fills_the_leaves() {
-    let image = Image::new("-t ext4 -b 1024 -N 64", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
+    let file = image.open_file();
     file.set_size(40_000);
     append(&file, 20_000, 1);
     let leaves = 20_000_u64.div_ceil(84);
@@ -61,14 +62,14 @@ fn appending_fills_the_leaves() {
 #[test]
 fn a_million_extents() {
     const COUNT: u64 = 1 << 20;
-    let image = Image::new("-t ext4 -b 1024 -N 64 -E lazy_itable_init", "1400M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024 -N 64 -E lazy_itable_init", "1400M");
+    let file = image.open_file();
     file.set_size(2 * COUNT);
     let appended = computed(|| append(&file, COUNT, 64));
     assert_eq!(file.extents().len() as u64, COUNT);
     file.close();
     image.fsck();
-    let file = image.open();
+    let file = image.open_file();
     let all = 2 * COUNT;
     let converted = computed(|| file.set_state(0, all, ExtentState::Written).unwrap());
     let shifted = computed(|| {

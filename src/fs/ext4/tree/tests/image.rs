@@ -1,64 +1,24 @@
-//! A volume made by mke2fs with one empty file in it, asked by programs that know nothing of us.
+//! A volume with one empty file in it, whose map is changed.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
-use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::Result;
-use crate::fs::Timestamp;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Clock, Ext4, Follow, Inode};
+use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::{Ext4, Follow, Inode};
 use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 
-/// An image file, gone when dropped.
-pub(super) struct Image {
-    dir: tempfile::TempDir,
-}
-
 impl Image {
-    /// A volume of this size, made with these options of mke2fs, as one writes them in a shell. It holds the file `f`.
-    pub(super) fn new(options: &str, size: &str) -> Self {
-        let prefix = format!("ironmap-test-{}-", std::process::id());
-        let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("content")).unwrap();
-        std::fs::write(dir.path().join("content/f"), b"").unwrap();
-        let image = Self { dir };
-        let mut mke2fs = Command::new("mke2fs");
-        mke2fs.args(["-Fq", "-d"]).arg(image.dir.path().join("content"));
-        mke2fs.args(options.split_whitespace()).arg(image.path()).arg(size);
-        let out = mke2fs.output().unwrap();
-        assert!(out.status.success(), "{options}: {}", String::from_utf8_lossy(&out.stderr));
-        image
+    /// A volume that holds the file `f`.
+    pub(super) fn with_file(options: &str, size: &str) -> Self {
+        Self::with_tree(options, size, |root| std::fs::write(root.join("f"), b"").unwrap())
     }
 
-    pub(super) fn path(&self) -> PathBuf {
-        self.dir.path().join("image")
-    }
-
-    pub(super) fn open(&self) -> File {
-        let mode = OpenMode { write: true, ..OpenMode::default() };
-        let device = Psync::new(Arc::new(BlockFile::open(&self.path(), &mode).unwrap()));
-        let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 5 });
-        let fs = Ext4::open_for_writing(Arc::new(device), &Arc::default(), clock).unwrap();
+    pub(super) fn open_file(&self) -> File {
+        let fs = self.open();
         let number = fs.resolve(b"/f", Follow::All).unwrap().number();
         File { fs, number }
-    }
-
-    /// What debugfs answers.
-    pub(super) fn debugfs(&self, command: &str) -> String {
-        let out = Command::new("debugfs").args(["-R", command]).arg(self.path()).output().unwrap();
-        String::from_utf8_lossy(&out.stdout).into_owned()
-    }
-
-    /// e2fsck finds nothing to repair. It may offer to write a tree anew that has room in its nodes.
-    pub(super) fn fsck(&self) {
-        let out = Command::new("e2fsck").arg("-fn").arg(self.path()).output().unwrap();
-        let text = String::from_utf8_lossy(&out.stdout);
-        let mut questions = text.lines().filter(|line| line.contains("? "));
-        let offers = questions.all(|line| line.contains("Optimize? no"));
-        assert!(out.status.success() && offers, "{text}");
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::image::{File, Image};
+use super::image::File;
 use crate::error::ErrorKind;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
@@ -73,9 +74,9 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     pub(super) fn go(&self) {
-        let image = Image::new(self.options, "192M");
+        let image = Image::with_file(self.options, "192M");
         let (mut random, mut model, mut deepest) = (Rng(self.seed), Model::default(), 0);
-        let mut file = image.open();
+        let mut file = image.open_file();
         file.set_size(self.blocks * 2);
         let cluster = u64::from(file.fs.superblock.cluster_blocks);
         self.scatter(&file, &mut model, &mut random);
@@ -125,14 +126,14 @@ impl Run<'_> {
             if step % (self.steps / 3) == 0 {
                 file.close();
                 image.fsck();
-                file = image.open();
+                file = image.open_file();
             }
         }
         assert_eq!(file.extents(), model.extents(), "seed {}", self.seed);
         assert!(deepest >= self.depth, "{deepest} levels");
         file.close();
         image.fsck();
-        let file = image.open();
+        let file = image.open_file();
         file.unmap(0, u64::MAX).unwrap();
         assert_eq!((file.inode().stat().blocks, file.extents()), (0, vec![]));
         file.close();

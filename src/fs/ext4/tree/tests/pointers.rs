@@ -1,8 +1,9 @@
 //! Files without extents: pointers at each level.
 
-use super::image::{Image, extent};
+use super::image::extent;
 use super::model::Run;
 use crate::error::ErrorKind;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 
 const KINDS: [(&str, u64); 4] = [
@@ -16,8 +17,8 @@ const KINDS: [(&str, u64); 4] = [
 #[test]
 fn pointers_at_every_level() {
     for (kind, fan_out) in KINDS {
-        let image = Image::new(kind, "64M");
-        let file = image.open();
+        let image = Image::with_file(kind, "64M");
+        let file = image.open_file();
         let borders = [
             12,
             12 + fan_out,
@@ -52,7 +53,7 @@ fn pointers_at_every_level() {
         image.fsck();
         let shown = image.debugfs("stat /f");
         assert!(shown.contains("(TIND)") && shown.contains("(DIND)"), "{shown}");
-        let file = image.open();
+        let file = image.open_file();
         file.unmap(9, borders[5] + 2).unwrap();
         assert_eq!(file.extents().len(), 2);
         file.unmap(0, u64::MAX).unwrap();

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::process::Command;
 
-use super::image::Image;
+use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Credentials, NewFile, ROOT};
 use crate::units::FileBlock;
 
@@ -11,8 +11,8 @@ use crate::units::FileBlock;
 #[test]
 fn what_was_freed_does_not_come_back() {
     for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {
-        let image = Image::new(kind, "32M");
-        let fs = image.open().fs;
+        let image = Image::with_file(kind, "32M");
+        let fs = image.open_file().fs;
         let (who, target) = (Credentials::default(), [b't'; 200]);
         let blocks = [(&b"dir"[..], NewFile::Directory), (b"link", NewFile::Symlink(&target))].map(
             |(name, file)| {

@@ -1,8 +1,10 @@
 //! Single steps, and what debugfs shows of them.
 
-use super::image::{Image, extent};
+use super::image::extent;
 use crate::error::ErrorKind;
+use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
+use crate::units::FileBlock;
 
 const KINDS: [&str; 4] = [
     "-t ext4",
@@ -15,8 +17,8 @@ const KINDS: [&str; 4] = [
 #[test]
 fn neighbours_are_joined() {
     for kind in KINDS {
-        let image = Image::new(kind, "64M");
-        let file = image.open();
+        let image = Image::with_file(kind, "64M");
+        let file = image.open_file();
         file.set_size(100);
         let (start, len) = file.allocate(3000, 12);
         assert_eq!(len, 12);
@@ -36,8 +38,8 @@ fn neighbours_are_joined() {
 /// Extents are as long as the format allows and no longer: 32768 blocks, and 32767 of unwritten ones.
 #[test]
 fn the_longest_extents() {
-    let image = Image::new("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
+    let file = image.open_file();
     file.set_size(200_000);
     let (start, len) = file.allocate(40_000, 90_000);
     let long = u64::from(len);
@@ -65,8 +67,8 @@ fn the_longest_extents() {
 #[test]
 fn states_change_and_join_again() {
     for kind in KINDS {
-        let image = Image::new(kind, "64M");
-        let file = image.open();
+        let image = Image::with_file(kind, "64M");
+        let file = image.open_file();
         file.set_size(100);
         let (start, _) = file.allocate(3000, 20);
         file.map(10, start, 20, Unwritten).unwrap();
@@ -95,10 +97,10 @@ fn states_change_and_join_again() {
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
-        let image = Image::new(kind, "64M");
+        let image = Image::with_file(kind, "64M");
         let before =
             image.debugfs("stats").lines().find(|l| l.contains("Free blocks")).unwrap().to_owned();
-        let file = image.open();
+        let file = image.open_file();
         file.set_size(100);
         let (start, _) = file.allocate(3000, 30);
         file.map(0, start, 30, Written).unwrap();
@@ -135,8 +137,8 @@ fn punch_collapse_insert() {
 /// What cannot be is refused before anything is changed.
 #[test]
 fn refusals() {
-    let image = Image::new("-t ext4 -b 1024", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024", "64M");
+    let file = image.open_file();
     file.set_size(100);
     let (start, _) = file.allocate(3000, 10);
     let last = u64::from(u32::MAX) - 1;
@@ -159,8 +161,8 @@ fn refusals() {
 /// A range is inserted before everything that the only leaf maps.
 #[test]
 fn insert_before_the_first_leaf() {
-    let image = Image::new("-t ext4 -b 1024", "64M");
-    let file = image.open();
+    let image = Image::with_file("-t ext4 -b 1024", "64M");
+    let file = image.open_file();
     file.set_size(200);
     let (start, _) = file.allocate(3000, 5);
     for i in 0..5 {
@@ -171,4 +173,36 @@ fn insert_before_the_first_leaf() {
     assert_eq!(file.extents()[0], extent(120, start, 1, Written));
     file.close();
     image.fsck();
+}
+
+/// What takes one step stays in the transaction of the caller: the hole before it, which is another leaf's, is no step.
+#[test]
+fn a_step_that_finds_nothing_takes_no_transaction() {
+    for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
+        let image = Image::with_file(options, "64M");
+        let file = image.open_file();
+        file.set_size(5000);
+        // A leaf that is full, or the pointers in the inode; and one with some more behind a gap.
+        let (start, len) = file.allocate(0, 200);
+        assert_eq!(len, 200);
+        for i in 0..84 {
+            let first = if gap == 12 { i / 8 } else { i * 2 };
+            if gap != 12 || i % 8 == 0 {
+                file.map(first, start + i, 1, Written).unwrap();
+            }
+        }
+        for i in 0..10 {
+            file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
+        }
+        // Each block that is changed counts in a new transaction.
+        file.fs.sync().unwrap();
+        let inode = file.inode();
+        let credits = file.fs.credits_for_unmap(&inode);
+        let left = file.fs.transact(credits, |handle| {
+            file.fs.unmap_range(handle, &inode, FileBlock(gap - 1)..FileBlock(5000))?;
+            Ok(handle.credits_left())
+        });
+        assert!(left.unwrap() < credits - 2, "{options}: the change is not the handle's any more");
+        file.unmap(0, 5000).unwrap();
+    }
 }

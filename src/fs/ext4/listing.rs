@@ -1,0 +1,335 @@
+//! Listing a directory that changes meanwhile: what is there all the time comes exactly once.
+//!
+//! A split moves entries between blocks, so that no place in a block tells what was listed. A name's hash stays what it is: where there
+//! is a hash tree, or will be one as soon as the directory grows, entries come in the order of their hashes, as Linux lists them. In a
+//! row of blocks entries stay where they are, and come in the order of their places. Each part, a leaf or a block, is read under the
+//! directory's lock.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::checksum::crc32c_raw;
+use super::dir_block::Area;
+use super::disk::dir::RawDxEntry;
+use super::features::Compat;
+use super::hash::{HashVersion, LAST_HASH, NameHash};
+use super::htree::dx_position;
+use super::inode::Inode;
+use super::ops::Held;
+use super::{Ext4, InodeFlags};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::DirEntry;
+use crate::units::{FileBlock, InodeNo};
+
+/// Where a listing of a directory goes on. It can be kept as a number, and stays right whatever happens to the directory, as long as
+/// that has a hash tree or at most one block, on a volume with `dir_index`, or more blocks and no tree. Two names of a directory whose hashes
+/// are equal in 63 bits can be told apart only by a listing that is not interrupted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirCursor(u64);
+
+impl DirCursor {
+    /// Before all entries.
+    pub const START: Self = Self(0);
+    /// Behind all entries.
+    const END: Self = Self(i64::MAX as u64);
+
+    /// The cursor of a number that came from [`to_raw`](Self::to_raw). Any other number stands for some place, too.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// A number that fits an offset of `telldir`: below 2^63, and not 0 behind an entry.
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        self.0
+    }
+
+    /// Before the first name of a hash. `.` and `..` come before all.
+    fn at_hash(hash: u32) -> Self {
+        Self((u64::from(hash.min(LAST_HASH) >> 1) << 32) + 2)
+    }
+
+    fn hash(self) -> u32 {
+        (self.0.saturating_sub(2) >> 31) as u32 & !1
+    }
+
+    fn behind(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// The entries of a directory that may change, `.` and `..` first: what is there all the time comes exactly once, in an order that
+/// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. After an error it ends.
+pub struct Listing {
+    fs: Arc<Ext4>,
+    number: InodeNo,
+    /// Keeps the directory there, where it can be removed.
+    held: Option<Held>,
+    next: DirCursor,
+    /// In reverse order.
+    part: Vec<(DirCursor, DirEntry)>,
+    /// Where the next part begins.
+    behind_part: DirCursor,
+}
+
+/// Entries with their places in the order, and where the next ones begin.
+type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
+
+impl Listing {
+    fn new(dir: &Inode, from: DirCursor) -> Result<Self> {
+        let (fs, number) = (Arc::clone(&dir.fs), dir.number);
+        let held = fs.is_writable().then(|| fs.hold(number)).transpose()?;
+        if fs.inode(number)?.generation != dir.generation {
+            return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
+        }
+        Ok(Self { fs, number, held, next: from, part: Vec::new(), behind_part: from })
+    }
+
+    /// Behind the last entry that was given.
+    #[must_use]
+    pub fn cursor(&self) -> DirCursor {
+        self.next
+    }
+
+    fn step(&mut self) -> Result<Option<DirEntry>> {
+        while self.part.is_empty() && self.behind_part < DirCursor::END {
+            (self.part, self.behind_part) = self.read(self.behind_part)?;
+            self.part.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
+        }
+        let Some((at, entry)) = self.part.pop() else { return Ok(None) };
+        self.next = at.behind();
+        Ok(Some(entry))
+    }
+
+    fn read(&self, from: DirCursor) -> Result<Part> {
+        let writing = self.held.as_ref().and(self.fs.writing.as_ref());
+        let _lock = writing.map(|writing| writing.locks.shared(self.number));
+        let dir = self.fs.inode_or_orphan(self.number)?;
+        if dir.stat().links == 0 {
+            return Ok((Vec::new(), DirCursor::END));
+        }
+        dir.part(from)
+    }
+}
+
+impl Iterator for Listing {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.step();
+        if step.is_err() {
+            self.behind_part = DirCursor::END;
+        }
+        step.transpose()
+    }
+}
+
+impl Inode {
+    /// The entries of this directory from a cursor on. Those that are added or removed meanwhile come or do not; all others come exactly
+    /// once. A directory that has been removed has none.
+    ///
+    /// # Errors
+    /// As [`read_dir`](Self::read_dir); `NotFound` where it has been removed already.
+    pub fn list(&self, from: DirCursor) -> Result<Listing> {
+        self.check_directory()?;
+        self.check_readable_names()?;
+        Listing::new(self, from)
+    }
+
+    /// The entries from a cursor on, as many as are read together.
+    fn part(&self, from: DirCursor) -> Result<Part> {
+        let grows_a_tree = self.fs.superblock.compat.contains(Compat::DIR_INDEX)
+            && !self.flags.contains(InodeFlags::INDEX)
+            && self.dir_blocks().is_ok_and(|blocks| blocks == 1);
+        if self.has_inline_data() || grows_a_tree || self.fast_commit_edit().is_some() {
+            self.whole(from)
+        } else if self.is_hashed() {
+            self.leaves(from)
+        } else {
+            self.row(from)
+        }
+    }
+
+    /// All entries, in the order of their hashes.
+    fn whole(&self, from: DirCursor) -> Result<Part> {
+        let hash = if self.is_hashed() { self.dx_root()?.hash } else { self.later_hash() };
+        let mut entries = Vec::new();
+        for entry in self.entries()? {
+            let entry = entry?;
+            let at = match &entry.name[..] {
+                b"." => DirCursor::START,
+                b".." => DirCursor::START.behind(),
+                name => place(name, self.hash_of(&hash, name)?),
+            };
+            entries.push((at, entry));
+        }
+        entries.retain(|(at, _)| *at >= from);
+        Ok((entries, DirCursor::END))
+    }
+
+    /// The function of the tree that this directory gets when it grows.
+    fn later_hash(&self) -> NameHash {
+        let sb = &self.fs.superblock;
+        let version = HashVersion::from_raw(sb.hash_version).unwrap_or(HashVersion::HalfMd4);
+        NameHash { version, unsigned: sb.hash_unsigned, seed: sb.hash_seed }
+    }
+
+    fn hash_of(&self, hash: &NameHash, name: &[u8]) -> Result<u32> {
+        Ok(hash.of(self.wanted(name)?.hashed_bytes()))
+    }
+
+    /// The entries of the first leaf that has any, and of those that may continue its last hash.
+    fn leaves(&self, from: DirCursor) -> Result<Part> {
+        let mut walk = Walk::new(self, from.hash())?;
+        let hash = walk.hash;
+        let mut entries = Vec::new();
+        if from <= DirCursor::START.behind() {
+            // To a linear reader the root holds `.` and `..` only.
+            for (dot, (_, entry)) in self.used(&walk.nodes[0].area)?.into_iter().enumerate().take(2)
+            {
+                entries.push((DirCursor(dot as u64), entry));
+            }
+        }
+        loop {
+            let (leaf, least, next) = walk.leaf()?;
+            let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1).max(least);
+            for (_, entry) in self.used(&leaf)? {
+                // One that stands in a wrong leaf comes with that leaf.
+                let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most);
+                entries.push((place(&entry.name, hash), entry));
+            }
+            entries.retain(|(at, _)| *at >= from);
+            match next {
+                None => return Ok((entries, DirCursor::END)),
+                Some(next) => {
+                    // An odd one continues the hash before.
+                    let behind = DirCursor::at_hash(next);
+                    let ends = next & 1 == 0 && next <= LAST_HASH && behind > from;
+                    if ends && !entries.is_empty() {
+                        return Ok((entries, behind));
+                    }
+                    walk.advance()?;
+                }
+            }
+        }
+    }
+
+    /// The entries of the first block that has any.
+    fn row(&self, from: DirCursor) -> Result<Part> {
+        let size = self.fs.superblock.block_size;
+        let mut block = FileBlock(from.0 >> size.shift());
+        while let Some((at, area)) = self.area_from(block)? {
+            block = FileBlock(at.0 + 1);
+            let start = at.0 << size.shift();
+            let entries = self.used(&area)?.into_iter();
+            let mut entries: Vec<_> =
+                entries.map(|(at, entry)| (DirCursor(start + at as u64), entry)).collect();
+            entries.retain(|(at, _)| *at >= from);
+            if !entries.is_empty() {
+                return Ok((entries, DirCursor(block.0 << size.shift())));
+            }
+        }
+        Ok((Vec::new(), DirCursor::END))
+    }
+
+    /// The entries of an area, with their places in it.
+    fn used(&self, area: &Area) -> Result<Vec<(usize, DirEntry)>> {
+        let (mut at, mut entries) = (0, Vec::new());
+        while at < area.end {
+            let entry = area.entry(at, &self.fs)?;
+            if let Some(inode) = entry.inode {
+                let (name, file_type) = (entry.name.to_vec(), entry.file_type);
+                entries.push((at, DirEntry { name, inode, file_type }));
+            }
+            at = entry.next;
+        }
+        Ok(entries)
+    }
+}
+
+/// A name's place in the order of hashes.
+fn place(name: &[u8], hash: u32) -> DirCursor {
+    // Names of one hash need an order that depends on nothing but themselves; nothing on the device has this one.
+    DirCursor(DirCursor::at_hash(hash).0 + u64::from(crc32c_raw(!0, name)))
+}
+
+/// A way down a hash tree, which goes on from leaf to leaf.
+struct Walk<'a> {
+    dir: &'a Inode,
+    hash: NameHash,
+    levels: usize,
+    /// From the root down.
+    nodes: SmallVec<[Step; 3]>,
+    /// How many more blocks may be visited: a sound tree leads to each block of the directory at most once.
+    budget: u64,
+}
+
+struct Step {
+    area: Area,
+    /// Which of its entries leads on.
+    entry: usize,
+    /// The least hash of all below it.
+    least: u32,
+}
+
+impl<'a> Walk<'a> {
+    fn new(dir: &'a Inode, hash: u32) -> Result<Self> {
+        let root = dir.dx_root()?;
+        let entry = dx_position(dir.dx_entries(&root.area)?, hash);
+        let mut nodes = SmallVec::new();
+        nodes.push(Step { area: root.area, entry, least: 0 });
+        let (levels, budget) = (usize::from(root.levels), dir.dir_blocks()?);
+        let mut walk = Self { dir, hash: root.hash, levels, nodes, budget };
+        walk.descend(|entries| dx_position(entries, hash))?;
+        Ok(walk)
+    }
+
+    /// Goes down to the lowest nodes.
+    fn descend(&mut self, choose: impl Fn(&[RawDxEntry]) -> usize) -> Result<()> {
+        while self.nodes.len() <= self.levels {
+            let (area, least) = self.child()?;
+            let entry = choose(self.dir.dx_entries(&area)?);
+            self.nodes.push(Step { area, entry, least });
+        }
+        Ok(())
+    }
+
+    /// What the lowest node leads to, and the least hash in it.
+    fn child(&mut self) -> Result<(Area, u32)> {
+        let node = &self.nodes[self.nodes.len() - 1];
+        let Some(budget) = self.budget.checked_sub(1) else {
+            let place = node.area.place.field("block");
+            return Err(place.corrupt("the tree leads to more blocks than the directory has"));
+        };
+        self.budget = budget;
+        let entry = &self.dir.dx_entries(&node.area)?[node.entry];
+        // The first entry has no hash.
+        let least = if node.entry == 0 { node.least } else { entry.hash.get() & !1 };
+        Ok((self.dir.dx_child(entry, &node.area)?, least))
+    }
+
+    /// The leaf that it stands at, the least hash in it, and the hash from which on the next leaf has names.
+    fn leaf(&mut self) -> Result<(Area, u32, Option<u32>)> {
+        let (leaf, least) = self.child()?;
+        for node in self.nodes.iter().rev() {
+            if let Some(next) = self.dir.dx_entries(&node.area)?.get(node.entry + 1) {
+                return Ok((leaf, least, Some(next.hash.get())));
+            }
+        }
+        Ok((leaf, least, None))
+    }
+
+    /// Goes on to the next leaf, which there is.
+    fn advance(&mut self) -> Result<()> {
+        while let Some(node) = self.nodes.last_mut() {
+            node.entry += 1;
+            if node.entry < self.dir.dx_entries(&node.area)?.len() {
+                break;
+            }
+            self.nodes.pop();
+        }
+        self.descend(|_| 0)
+    }
+}

@@ -1,0 +1,118 @@
+//! Time stamps that are kept lazily: what reads and overwrites leave of themselves on an open inode, without a transaction.
+//!
+//! They wait beside the inode's lock, in two words that are set without one, and whoever asks for the inode sees them. They go into the
+//! inode's bytes with the next change of it; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Held); and
+//! otherwise by the [timer](super::CommitTimer). A crash takes those that have not: the file is as old then as its last transaction.
+
+use crate::fs::Timestamp;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// The first second that an inode can express, and how many there are.
+const FIRST: i64 = i32::MIN as i64;
+const SECONDS: i64 = 1 << 34;
+const SECOND: u64 = 1_000_000_000;
+/// No stamp.
+const NONE: u64 = 0;
+
+/// The stamps of an inode that no transaction has yet.
+#[derive(Default)]
+pub(crate) struct Stamps {
+    read: Slot,
+    written: Slot,
+}
+
+/// What they are at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// When the content was read last.
+    pub(crate) read: Option<Timestamp>,
+    /// When the content was changed last, and with it the inode.
+    pub(crate) written: Option<Timestamp>,
+}
+
+/// What leaves a stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The content was read.
+    Read,
+    /// The content was changed.
+    Write,
+}
+
+/// Nanoseconds behind the one before [`FIRST`], which fit all times of an inode; or [`NONE`].
+#[derive(Default)]
+struct Slot(AtomicU64);
+
+impl Stamps {
+    /// Sets a stamp; says whether there was none.
+    #[inline]
+    pub(crate) fn set(&self, access: Access, now: Timestamp) -> bool {
+        match access {
+            Access::Read => self.read.set(now),
+            Access::Write => self.written.set(now),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Waiting {
+        Waiting { read: self.read.get(), written: self.written.get() }
+    }
+
+    /// Takes them out; gives how many there were, too.
+    pub(crate) fn take(&self) -> (Waiting, usize) {
+        let pending = Waiting { read: self.read.take(), written: self.written.take() };
+        (pending, usize::from(pending.read.is_some()) + usize::from(pending.written.is_some()))
+    }
+}
+
+impl Slot {
+    #[inline]
+    fn set(&self, now: Timestamp) -> bool {
+        let now = encode(now);
+        // Between two ticks of the clock nothing changes, and the line stays with all processors that read it.
+        self.0.load(Ordering::Relaxed) != now && self.0.swap(now, Ordering::Relaxed) == NONE
+    }
+
+    fn get(&self) -> Option<Timestamp> {
+        decode(self.0.load(Ordering::Relaxed))
+    }
+
+    fn take(&self) -> Option<Timestamp> {
+        decode(self.0.swap(NONE, Ordering::Relaxed))
+    }
+}
+
+#[inline]
+fn encode(time: Timestamp) -> u64 {
+    let seconds = (time.seconds.clamp(FIRST, FIRST + SECONDS - 1) - FIRST) as u64;
+    seconds * SECOND + u64::from(time.nanoseconds) + 1
+}
+
+fn decode(slot: u64) -> Option<Timestamp> {
+    let since = slot.checked_sub(1)?;
+    let seconds = FIRST + (since / SECOND) as i64;
+    Some(Timestamp { seconds, nanoseconds: (since % SECOND) as u32 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fixed clock may stand at any time that an inode can express, the epoch among them.
+    #[test]
+    fn all_times_of_an_inode_can_wait() {
+        let stamps = Stamps::default();
+        for seconds in [FIRST, -1, 0, 1, i64::from(u32::MAX), FIRST + SECONDS - 1] {
+            for nanoseconds in [0, 999_999_999] {
+                let now = Timestamp { seconds, nanoseconds };
+                assert!(stamps.set(Access::Write, now), "{now:?}");
+                assert!(!stamps.set(Access::Write, now), "{now:?}");
+                let written = Waiting { read: None, written: Some(now) };
+                assert_eq!((stamps.get(), stamps.take()), (written, (written, 1)));
+                assert_eq!(stamps.get(), Waiting::default());
+            }
+        }
+        let never = Timestamp { seconds: i64::MAX, nanoseconds: 0 };
+        stamps.set(Access::Read, never);
+        assert_eq!(stamps.get().read.unwrap().seconds, FIRST + SECONDS - 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! Volumes for unit tests: made by mke2fs in a file, and asked by programs that know nothing of us. What only one room's tests need of
+//! them, that room adds.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use super::{Clock, Ext4};
+use crate::device::{BlockFile, OpenMode, Psync};
+use crate::fs::Timestamp;
+
+/// An image file, gone when dropped.
+pub(super) struct Image {
+    dir: TempDir,
+}
+
+/// What a program says, whatever becomes of it.
+pub(super) fn output(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).envs([("LC_ALL", "C"), ("TZ", "UTC")]).output().unwrap()
+}
+
+/// Runs a program that must succeed.
+pub(super) fn run(program: &str, args: &[&str]) -> String {
+    let out = output(program, args);
+    let (text, errors) =
+        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{program} {}: {text}{errors}", args.join(" "));
+    text.into_owned()
+}
+
+impl Image {
+    fn empty() -> Self {
+        // The name tells the clean-up whose it is.
+        let prefix = format!("ironmap-test-{}-", std::process::id());
+        Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
+    }
+
+    /// A volume of this size, made with these options of mke2fs, as one writes them in a shell.
+    pub(super) fn new(options: &str, size: &str) -> Self {
+        let image = Self::empty();
+        // What mke2fs leaves unwritten is not zero by chance.
+        if options.contains("nodiscard") {
+            std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
+        }
+        image.mke2fs(options, size, &[]);
+        image
+    }
+
+    /// The same with a tree that `fill` makes in a directory.
+    pub(super) fn with_tree(options: &str, size: &str, fill: impl FnOnce(&Path)) -> Self {
+        let image = Self::empty();
+        let tree = image.beside("tree");
+        std::fs::create_dir(&tree).unwrap();
+        fill(&tree);
+        image.mke2fs(options, size, &["-d", tree.to_str().unwrap()]);
+        image
+    }
+
+    fn mke2fs(&self, options: &str, size: &str, more: &[&str]) {
+        let mut args = vec!["-Fq"];
+        args.extend(more);
+        args.extend(options.split_whitespace());
+        let path = self.path();
+        args.extend([path.to_str().unwrap(), size]);
+        run("mke2fs", &args);
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.beside("image")
+    }
+
+    /// Where a file beside the image may lie.
+    pub(super) fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(super) fn device(&self, write: bool) -> Arc<Psync> {
+        let mode = OpenMode { write, direct: false, ..OpenMode::default() };
+        Arc::new(Psync::new(Arc::new(BlockFile::open(&self.path(), &mode).unwrap())))
+    }
+
+    /// Opens it for writing, with a clock that stands.
+    pub(super) fn open(&self) -> Arc<Ext4> {
+        let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 5 });
+        Ext4::open_for_writing(self.device(true), &Arc::default(), clock).unwrap()
+    }
+
+    pub(super) fn open_to_read(&self) -> Arc<Ext4> {
+        Ext4::open(self.device(false), &Arc::default()).unwrap()
+    }
+
+    /// As it stands on the device now: what a crash would leave.
+    pub(super) fn copy(&self) -> Self {
+        let copy = Self::empty();
+        std::fs::copy(self.path(), copy.path()).unwrap();
+        copy
+    }
+
+    /// What debugfs answers to a command.
+    pub(super) fn debugfs(&self, command: &str) -> String {
+        let out = output("debugfs", &["-w", "-R", command, self.path().to_str().unwrap()]);
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// What e2fsck says of it, changing nothing, and whether it found nothing to repair.
+    pub(super) fn e2fsck(&self) -> (bool, String) {
+        let out = output("e2fsck", &["-fn", self.path().to_str().unwrap()]);
+        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// e2fsck finds nothing to repair. It may offer to write a tree anew that has room in its nodes.
+    pub(super) fn fsck(&self) {
+        let (clean, text) = self.e2fsck();
+        let mut questions = text.lines().filter(|line| line.contains("? "));
+        assert!(clean && questions.all(|line| line.contains("Optimize? no")), "{text}");
+    }
+
+    /// Lets e2fsck recover the journal; it must find nothing else to do.
+    pub(super) fn recover(&self) {
+        let out = output("e2fsck", &["-fy", self.path().to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&out.stdout);
+        let recovered = out.status.code() == Some(1) && !text.contains("Fix");
+        assert!(out.status.success() || recovered, "{text}");
+        self.fsck();
+    }
+
+    /// The kernel mounts it; `None` for who may not.
+    pub(super) fn mount(&self) -> Option<Mount> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let at = self.beside("mount");
+        std::fs::create_dir_all(&at).unwrap();
+        let image = self.path();
+        run("mount", &["-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]);
+        Some(Mount { at, image })
+    }
+}
+
+/// A mounted image.
+pub(super) struct Mount {
+    at: PathBuf,
+    image: PathBuf,
+}
+
+impl Mount {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Others look at a new mount for a moment, and the loop device goes when nobody looks at it any more: each try takes a process's
+        // time.
+        let gone = |program: &str, args: &[&str]| {
+            (0..500).any(|_| {
+                let out = output(program, args);
+                out.status.success() && out.stdout.is_empty()
+            })
+        };
+        if let (Some(at), Some(image)) = (self.at.to_str(), self.image.to_str()) {
+            gone("umount", &[at]);
+            gone("losetup", &["-j", image]);
+        }
+    }
+}
