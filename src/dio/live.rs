@@ -122,6 +122,11 @@ impl Lives {
         self.leave(holding.slot, holding.hold);
     }
 
+    /// A request ends with its queue.
+    pub(super) fn abandon(&mut self, owed: Owed) {
+        self.leave(owed.slot, owed.hold);
+    }
+
     /// The inode of a slot, for an error's event.
     pub(super) fn number(&self, slot: u32) -> InodeNo {
         self.slots

@@ -279,6 +279,13 @@ impl State {
     }
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        // The device has ended them; nobody is told, but others wait for their ranges.
+        self.requests.owed().for_each(|owed| self.lives.abandon(owed));
+    }
+}
+
 /// Reads into lent memory and waits. Gives the bytes read: fewer than asked only at the end of the file.
 ///
 /// It is inlined into its caller down to the system call, and everything rare is not: the first `ret` behind a system call can

@@ -43,6 +43,11 @@ impl Requests {
         self.slots.len() == self.free.len()
     }
 
+    /// What requests that are not complete owe.
+    pub(super) fn owed(&self) -> impl Iterator<Item = Owed> {
+        self.slots.iter().flatten().filter_map(|request| request.owed)
+    }
+
     fn insert(&mut self, request: Request) -> u32 {
         if let Some(index) = self.free.pop() {
             self.slots[index as usize] = Some(request);

@@ -6,7 +6,8 @@
 
 use super::stats::NotSimple;
 use super::{DioFlags, State, Target};
-use crate::iomap::{IomapFlags, IomapType, MapFile};
+use crate::bio::Left;
+use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
 /// What the simple path does not do.
@@ -25,6 +26,48 @@ pub(super) fn gate<M: MapFile>(
     address: usize,
     flags: DioFlags,
 ) -> Result<DevOffset, NotSimple> {
+    // A length of 0 is beyond every limit here.
+    let most = target.geometry.block;
+    let iomap = gate_mapping(state, target, pos, len, address, flags, most, M::map_resident)?;
+    if iomap.kind != IomapType::Mapped {
+        return Err(NotSimple::NotMapped);
+    }
+    at(&iomap, pos, len)
+}
+
+/// The same of a write, which may be as long as one bio, and may go to an unwritten extent: then that is left to be converted.
+#[inline(always)]
+pub(super) fn gate_write<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    address: usize,
+    flags: DioFlags,
+) -> Result<(DevOffset, Left), NotSimple> {
+    let most = u64::from(target.geometry.limits.max_transfer);
+    let map = M::map_resident_for_write;
+    let iomap = gate_mapping(state, target, pos, len, address, flags, most, map)?;
+    let left = match iomap.kind {
+        IomapType::Mapped => Left::WRITE,
+        IomapType::Unwritten => Left::WRITE.union(Left::CONVERT),
+        IomapType::Hole | IomapType::Inline => return Err(NotSimple::NotMapped),
+    };
+    Ok((at(&iomap, pos, len)?, left))
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "what stands in a request, and where to look it up")]
+fn gate_mapping<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    address: usize,
+    flags: DioFlags,
+    most: u64,
+    map: impl FnOnce(&M, FilePos) -> Option<Iomap>,
+) -> Result<Iomap, NotSimple> {
     if !state.simple {
         return Err(NotSimple::Disabled);
     }
@@ -32,11 +75,10 @@ pub(super) fn gate<M: MapFile>(
         return Err(NotSimple::Flags);
     }
     let length = len as u64;
-    // A length of 0 is beyond every block here.
-    if length.wrapping_sub(1) >= target.geometry.block {
+    if length.wrapping_sub(1) >= most {
         return Err(NotSimple::Length);
     }
-    // The size is below 2^63 and the length at most a block, so neither side overflows.
+    // The size is below 2^63 and the length at most a bio's, so neither side overflows.
     if pos.0 >= target.size || length > target.size - pos.0 {
         return Err(NotSimple::PastSize);
     }
@@ -45,14 +87,13 @@ pub(super) fn gate<M: MapFile>(
     {
         return Err(NotSimple::Misaligned);
     }
-    let Some(iomap) = target.map.map_resident(pos) else {
-        return Err(NotSimple::NotResident);
-    };
-    if iomap.kind != IomapType::Mapped {
-        return Err(NotSimple::NotMapped);
-    }
-    // The mapping holds the position.
-    if iomap.len - (pos.0 - iomap.pos.0) < length {
+    map(target.map, pos).ok_or(NotSimple::NotResident)
+}
+
+/// The device offset of a range, if all of it is in the mapping and nothing is to be verified.
+#[inline(always)]
+fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
+    if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {
         return Err(NotSimple::SeveralExtents);
     }
     if iomap.flags.contains(IomapFlags::INTEGRITY) {

@@ -17,8 +17,8 @@ use crate::units::{DevOffset, FilePos};
 /// What the simple path for writes does not do.
 const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
-/// Writes lent memory over one written extent with one bio, and waits: the simple path. `None` where it is another write, or the device
-/// did not do it at once: nothing has happened then that must not happen again.
+/// Writes lent memory over one extent with one bio, and waits: the simple path; gives what is left to be done. `None` where it is another
+/// write, or the device did not do it at once: nothing has happened then that must not happen again.
 #[inline(always)]
 pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -27,18 +27,18 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     buf: &[u8],
     pos: FilePos,
     flags: DioFlags,
-) -> Option<usize> {
+) -> Option<Left> {
     if flags.intersects(REFUSED) {
         return None;
     }
-    match simple::gate(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
-        Ok(at) => {
+    match simple::gate_write(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
+        Ok((at, left)) => {
             let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, flags.for_bio());
             if written != Ok(buf.len()) {
                 return None;
             }
             state.stats.overwrites += 1;
-            Some(buf.len())
+            Some(left)
         }
         Err(reason) => {
             state.stats.miss(reason);
@@ -64,9 +64,9 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     if flags.intersects(REFUSED) {
         return Err(memory);
     }
-    match simple::gate(state, target, pos, buffer.len(), buffer.address(), flags) {
-        Ok(at) => {
-            let end = BioEnd::Live { token, pos, slot: holding.slot, left: Left::WRITE };
+    match simple::gate_write(state, target, pos, buffer.len(), buffer.address(), flags) {
+        Ok((at, left)) => {
+            let end = BioEnd::Live { token, pos, slot: holding.slot, left };
             let (flags, dev) = (flags.for_bio(), target.dev);
             match queue.submit(Bio { op: BioOp::Write, flags, dev, at, memory, end }) {
                 Ok(()) => {}

@@ -157,6 +157,14 @@ impl Pending {
 
 impl Within {
     fn insert(&mut self, mut range: Range<u64>) {
+        // Most writes follow the one before.
+        if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
+            && *start <= range.start
+            && *end >= range.start
+        {
+            *end = range.end.max(*end);
+            return;
+        }
         while let Some((start, end)) = self.touching(&range) {
             if start == range.start && end >= range.end {
                 return;

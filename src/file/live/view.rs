@@ -191,6 +191,11 @@ impl MapFile for View {
         Some(iomap)
     }
 
+    #[inline(always)]
+    fn map_resident_for_write(&self, pos: FilePos) -> Option<Iomap> {
+        self.inode.map_resident(pos)
+    }
+
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         self.inode.read_inline(buf, pos)
     }

@@ -48,6 +48,7 @@ impl LiveFile {
     ) -> Result<usize> {
         let live = &*self.0;
         queue.check(live.volume)?;
+        let mut full = false;
         if let Some(view) = queue.views.get(live)
             && let Some(_inside) = view.enter()
             && view.is_current()
@@ -57,10 +58,17 @@ impl LiveFile {
             let written = with_queue!(&mut queue.device, device => {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, flags)
             });
-            if let Some(count) = written {
+            if let Some(left) = written {
                 live.held.stamp(Access::Write);
-                return Ok(count);
+                if left == Left::WRITE || !live.open.wrote(pos, buf.len(), left) {
+                    return Ok(buf.len());
+                }
+                full = true;
             }
+        }
+        if full {
+            self.settle(queue)?;
+            return Ok(buf.len());
         }
         self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
     }
@@ -181,7 +189,7 @@ impl LiveFile {
         if view.inode.has_inline_data() {
             return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
         }
-        if Ext4::has_privileges(&view.inode)? {
+        if !view.plain && Ext4::has_privileges(&view.inode)? {
             if nowait {
                 return Err(would_change());
             }
@@ -245,12 +253,16 @@ impl LiveFile {
     /// What a write leaves to be done once its content is no longer held.
     fn write_done(&self, queue: &mut Queue, full: bool, left: Left) -> Result<()> {
         if full {
-            self.alone(queue, |live| live.fs().settle(live.number(), &live.open, Patience::Some))?;
+            self.settle(queue)?;
         }
         if left.intersects(Left::SYNC | Left::DATASYNC) {
             self.sync(queue, !left.contains(Left::SYNC))?;
         }
         Ok(())
+    }
+
+    fn settle(&self, queue: &mut Queue) -> Result<()> {
+        self.alone(queue, |live| live.fs().settle(live.number(), &live.open, Patience::Some))
     }
 
     /// Makes durable what was written, and the metadata that are needed to read it, or all.
@@ -604,9 +616,8 @@ fn copy(bufs: &[IoSlice<'_>], into: &mut [u8]) {
 pub(crate) fn finish_writes(queue: &mut Queue) {
     for keep in queue.state.lives.take_full() {
         if let Ok(live) = keep.downcast::<Live>() {
-            let file = LiveFile(live);
-            // What cannot be settled now is when the file is synced or closed.
-            let _ = file.0.fs().settle(file.number(), &file.0.open, Patience::None);
+            // What cannot be settled now is when the file is synced or closed, and the error is met again.
+            let _ = LiveFile(live).settle(queue);
         }
     }
     let mut unsynced = queue.state.lives.take_unsynced();
