@@ -1,7 +1,7 @@
 //! The volumes that workloads run on: options of `mke2fs`, and what [`crate::volume`] adds to them.
 
 /// For the kernel, with mount options. Without delayed allocation more reaches the device between two promises.
-pub(crate) const KERNEL: [(&str, &str); 11] = [
+pub(crate) const KERNEL: [(&str, &str); 10] = [
     ("-t ext4 -b 1024 -J size=1", "nodelalloc"),
     ("-t ext4 -b 1024 -J size=1", "defaults"),
     ("-t ext4 -b 4096 -J size=4", "nodelalloc"),
@@ -12,7 +12,6 @@ pub(crate) const KERNEL: [(&str, &str); 11] = [
     ("-t ext4 -b 2048 -J size=2 -O bigalloc -C 8192", "nodelalloc"),
     ("-t ext4 -b 1024 -J size=1 -O ^metadata_csum,^64bit", "nodelalloc,journal_checksum"),
     ("-t ext4 -b 4096 -J size=4 -O fast_commit", "nodelalloc"),
-    ("-t ext4 -b 1024 -J size=1 -O inline_data", "nodelalloc"),
 ];
 
 /// For ironmap.
