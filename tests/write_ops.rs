@@ -256,6 +256,30 @@ fn names_move_replace_and_change_places() {
     }
 }
 
+/// Entries of one directory that lie in its inode are exchanged one behind the other: the second does not undo the first.
+#[test]
+fn names_in_one_directory_change_places() {
+    for options in ["-O inline_data", "-O ^inline_data"] {
+        let numbers = std::cell::Cell::new((InodeNo(0), InodeNo(0)));
+        Image::new(options).run(
+            |volume| {
+                let fs = volume.fs();
+                fs.create(ROOT, b"d", NewFile::Directory, 0o755, &WHO).unwrap();
+                let dir = number(fs, "d");
+                for name in [b"one", b"two"] {
+                    fs.create(dir, name, NewFile::Regular, 0o644, &WHO).unwrap();
+                }
+                numbers.set((number(fs, "d/one"), number(fs, "d/two")));
+                fs.rename(dir, b"one", dir, b"two", RenameFlags::EXCHANGE).unwrap();
+            },
+            |fs| {
+                let (one, two) = numbers.get();
+                assert_eq!((number(fs, "d/one"), number(fs, "d/two")), (two, one), "{options}");
+            },
+        );
+    }
+}
+
 #[test]
 fn an_open_file_outlives_its_name() {
     for kind in KINDS {

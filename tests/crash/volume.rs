@@ -8,9 +8,19 @@ use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::history::STALE;
 
+/// Words among the options of `mke2fs` for checksums in the journal of older versions, and what debugfs has to do for them.
+const CHECKSUMS: [(&str, &str); 2] =
+    [("checksum_v1", "jo -c\njc"), ("checksum_v2", "jo -c -v 2\njc")];
+
 /// An empty volume whose free blocks hold [`STALE`].
 pub(crate) fn stale(size: &str, options: &str) -> Ram {
-    let image = Image::mke2fs(size, &words(options));
+    let checksums = |word: &str| CHECKSUMS.iter().find(|(name, _)| *name == word);
+    let (ours, options): (Vec<_>, Vec<_>) =
+        words(options).into_iter().partition(|word| checksums(word).is_some());
+    let image = Image::mke2fs(size, &options);
+    for (_, commands) in ours.into_iter().filter_map(checksums) {
+        image.debugfs(commands);
+    }
     let described = run("dumpe2fs", &[image.path()]);
     let described = String::from_utf8_lossy(&described);
     let field = |name: &str| {

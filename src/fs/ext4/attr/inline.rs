@@ -59,8 +59,7 @@ impl Ext4 {
     /// # Errors
     /// `Corrupt`.
     pub(crate) fn evict_inline(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<Vec<u8>> {
-        let held = FRONT + inode.inline_rest()?.len();
-        let mut content = vec![0; held.min(usize::try_from(inode.size).unwrap_or(usize::MAX))];
+        let mut content = vec![0; inode.inline_len()?];
         inode.read_inline_data(&mut content, FilePos(0))?;
         let mut lists = Lists::new(inode, None)?;
         lists.take(&Name::INLINE_DATA);

@@ -22,6 +22,7 @@ mod quota;
 mod space;
 mod superblock;
 
+use std::mem::offset_of;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use zerocopy::IntoBytes;
@@ -239,7 +240,12 @@ fn write_superblocks(
         block.fill(0);
         block[at..at + len].copy_from_slice(raw.as_bytes());
         if group == 0 {
+            // First all of it but its magic number: without a checksum, a part of it alone would be taken for a superblock.
+            let magic = at + offset_of!(RawSuperblock, s_magic);
+            block[magic..magic + 2].fill(0);
+            output.write(layout.superblock_at(group), &block)?;
             output.flush()?;
+            block[magic..magic + 2].copy_from_slice(raw.s_magic.as_bytes());
         }
         output.write(layout.superblock_at(group), &block)?;
     }

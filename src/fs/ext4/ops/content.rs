@@ -274,11 +274,12 @@ impl Ext4 {
     /// Writes into a file whose content lies in its inode. False where that is too small: the content is in blocks then.
     fn write_inline(self: &Arc<Self>, inode: &Inode, pos: FilePos, bytes: &[u8]) -> Result<bool> {
         let end = pos.0 + bytes.len() as u64;
-        if end > INLINE_LIMIT {
+        let size = end.max(inode.size());
+        if size > INLINE_LIMIT {
             self.move_out(inode)?;
             return Ok(false);
         }
-        let mut content = vec![0; end.max(inode.size()) as usize];
+        let mut content = vec![0; size as usize];
         inode.read_inline_data(&mut content[..inode.size() as usize], FilePos(0))?;
         content[pos.0 as usize..end as usize].copy_from_slice(bytes);
         self.replace_inline(inode, &content)
@@ -286,9 +287,9 @@ impl Ext4 {
 
     pub(super) fn resize_inline(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
         if size <= INLINE_LIMIT {
-            let mut content = vec![0; inode.size().max(size) as usize];
-            inode.read_inline_data(&mut content[..inode.size() as usize], FilePos(0))?;
-            content.truncate(size as usize);
+            let mut content = vec![0; size as usize];
+            let kept = inode.size().min(size) as usize;
+            inode.read_inline_data(&mut content[..kept], FilePos(0))?;
             if self.replace_inline(inode, &content)? {
                 return Ok(());
             }
@@ -318,7 +319,7 @@ impl Ext4 {
     /// Moves content from the inode to a block: an inode is not larger than one.
     pub(super) fn move_out(self: &Arc<Self>, inode: &Inode) -> Result<()> {
         let size = self.superblock.block_size;
-        let count = size.blocks_for(inode.size());
+        let count = size.blocks_for(inode.inline_len()? as u64);
         let credits = CREDITS + self.xattr_credits(inode) + self.credits_for_map(inode);
         self.transact_for_space(credits, |handle| {
             let old = self.evict_inline(handle, inode)?;

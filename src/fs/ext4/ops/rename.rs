@@ -246,6 +246,8 @@ impl Ext4 {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             self.set_entry(handle, to, new_name, moved.number(), moved.file_type())?;
+            // It may be the same directory, and its entries lie in the inode.
+            let from = &self.inode(from.number())?;
             self.set_entry(handle, from, old_name, there.number(), there.file_type())?;
             if crosses && out {
                 self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;

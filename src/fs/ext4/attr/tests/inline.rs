@@ -101,3 +101,45 @@ fn content_without_a_block_to_go_to_stays() {
     drop(fs);
     image.fsck();
 }
+
+/// Linux leaves a file so when power fails while it grows out of its inode: what the size has beyond the content is zeros, and every
+/// change goes on from there.
+#[test]
+fn a_size_beyond_the_content_in_the_inode_is_zeros() {
+    let image = Image::with_files(KIND, &["a", "b"]);
+    let fs = image.open();
+    for (case, change) in ["write", "grow", "shrink", "rewrite"].into_iter().enumerate() {
+        let inode = find(&fs, "a");
+        let number = inode.number();
+        fs.truncate(number, 0).unwrap();
+        let inode = find(&fs, "a");
+        assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &[7; 70])).unwrap());
+        fs.transact(1, |h| fs.update_inode(h, number, |raw| raw.set_size(200_000))).unwrap();
+        let mut expected = vec![0; 200_000];
+        expected[..70].fill(7);
+        let read = |len: usize| {
+            let mut content = vec![1; len];
+            find(&fs, "a").read_inline_data(&mut content, FilePos(0)).unwrap();
+            content
+        };
+        assert!(read(200_000) == expected, "{case}");
+        match change {
+            "write" => assert_eq!(fs.write(number, FilePos(5000), &[9; 10]).unwrap(), 10),
+            "grow" => fs.truncate(number, 300_000).unwrap(),
+            "shrink" => {
+                fs.truncate(number, 90).unwrap();
+                assert!(read(90) == expected[..90]);
+            }
+            _ => assert_eq!(fs.write(number, FilePos(0), &[9; 10]).unwrap(), 10),
+        }
+        let size = match change {
+            "grow" => 300_000,
+            "shrink" => 90,
+            _ => 200_000,
+        };
+        assert_eq!(find(&fs, "a").size(), size, "{change}");
+    }
+    fs.close().unwrap();
+    drop(fs);
+    image.fsck();
+}

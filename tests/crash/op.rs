@@ -1,0 +1,142 @@
+//! The operations of workloads.
+
+/// An operation. Paths are without a leading slash.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Create(String),
+    Mkdir(String),
+    Mknod {
+        path: String,
+        what: Special,
+    },
+    Symlink {
+        path: String,
+        target: String,
+    },
+    Link {
+        path: String,
+        to: String,
+    },
+    /// A file that is removed while it is open stays so until it is let go.
+    Unlink {
+        path: String,
+        open: bool,
+    },
+    /// The file that was removed first, of those that are open, is closed.
+    LetGo,
+    Rmdir(String),
+    Rename {
+        from: String,
+        to: String,
+        how: Renaming,
+    },
+    Write {
+        path: String,
+        pos: usize,
+        len: usize,
+    },
+    Truncate {
+        path: String,
+        size: usize,
+    },
+    Space {
+        path: String,
+        how: Space,
+        pos: usize,
+        len: usize,
+    },
+    /// Of a file or a directory.
+    Set {
+        path: String,
+        what: Set,
+    },
+    /// Of a file or a directory.
+    Fsync(String),
+    Sync,
+}
+
+/// A file without content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Special {
+    Fifo,
+    /// A character device: major and minor number.
+    Device(u32, u32),
+}
+
+/// What a whiteout is.
+pub(crate) const WHITEOUT: Special = Special::Device(0, 0);
+
+/// What `renameat2` does with the two names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renaming {
+    /// What is at the new name is replaced.
+    Plain,
+    NoReplace,
+    Exchange,
+    /// Leaves a [`WHITEOUT`] at the old name.
+    Whiteout,
+}
+
+/// What fallocate(2) does with a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Space {
+    Allocate { keep_size: bool },
+    Zero { keep_size: bool },
+    Punch,
+    Collapse,
+    Insert,
+}
+
+impl Space {
+    pub(crate) fn apply(self, content: &mut Vec<u8>, pos: usize, len: usize) {
+        let (size, end) = (content.len(), pos + len);
+        match self {
+            Self::Allocate { keep_size: false } => content.resize(size.max(end), 0),
+            Self::Allocate { keep_size: true } => {}
+            Self::Zero { keep_size } => {
+                content.resize(if keep_size { size } else { size.max(end) }, 0);
+                Self::Punch.apply(content, pos, len);
+            }
+            Self::Punch => content[pos.min(size)..end.min(size)].fill(0),
+            Self::Collapse => drop(content.drain(pos..end)),
+            Self::Insert => drop(content.splice(pos..pos, std::iter::repeat_n(0, len))),
+        }
+    }
+}
+
+/// What an inode says of its file.
+#[derive(Clone, Debug)]
+pub(crate) enum Set {
+    Permissions(u32),
+    Owner(u32),
+    /// Seconds since 1970.
+    Accessed(i64),
+    /// The flag of chattr +d, which changes nothing else.
+    NoDump(bool),
+    Xattr {
+        name: &'static str,
+        len: usize,
+    },
+    RemoveXattr(&'static str),
+    /// The list of [`acl`] with these permissions, which become the file's.
+    Acl(u32),
+}
+
+pub(crate) const ACL: &str = "system.posix_acl_access";
+
+/// An access control list, as a system call takes it, of a file with these permissions: those of the group are the mask.
+pub(crate) fn acl(permissions: u32) -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let entries = [
+        (0x01, permissions >> 6 & 7, NOBODY),
+        (0x02, 4, 1000),
+        (0x04, 5, NOBODY),
+        (0x10, permissions >> 3 & 7, NOBODY),
+        (0x20, permissions & 7, NOBODY),
+    ];
+    let entry = |(tag, permissions, id): (u16, u32, u32)| {
+        [&tag.to_le_bytes()[..], &(permissions as u16).to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let version = 2_u32.to_le_bytes().to_vec();
+    [version].into_iter().chain(entries.map(entry)).collect::<Vec<_>>().concat()
+}
