@@ -1,7 +1,8 @@
 //! The locks of inodes, and of renames. They come [before](super::order) all others.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::order::{Held, Ordered, Rank, before};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,7 +66,6 @@ impl Open {
 
 impl Locks {
     fn place(&self, number: InodeNo) -> (Place<'_>, Arc<Gate>) {
-        before(Rank::Inode(number));
         let shard = &self.inodes[(number.0 % SHARDS as u64) as usize];
         let known = Arc::clone(shard.lock().entry(number).or_default());
         let lock = Arc::clone(&known.lock);
@@ -74,11 +74,25 @@ impl Locks {
     }
 
     pub(crate) fn shared(&self, number: InodeNo) -> Shared<'_> {
+        before(Rank::Inode(number));
         let (place, lock) = self.place(number);
         Shared { guard: Some(lock.read_arc()), place }
     }
 
+    /// The same if that can be had at once, and so in any order.
+    pub(crate) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
+        let (mut place, lock) = self.place(number);
+        let guard = lock.try_read_arc();
+        drop(lock);
+        if guard.is_none() {
+            place.leave();
+            return None;
+        }
+        Some(Shared { guard, place })
+    }
+
     pub(crate) fn exclusive(&self, number: InodeNo) -> Exclusive<'_> {
+        before(Rank::Inode(number));
         let (place, lock) = self.place(number);
         Exclusive { guard: Some(lock.write_arc()), place }
     }
