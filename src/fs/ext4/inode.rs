@@ -22,7 +22,7 @@ use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
 /// Attributes of inodes of 256 bytes need no memory of their own.
-const XATTR_ROOM: usize = 128;
+const XATTR_ROOM: usize = 96;
 
 bitflags! {
     /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.

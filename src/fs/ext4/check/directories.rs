@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use zerocopy::FromBytes;
 
 use super::bits::Bits;
-use super::finding::{Findings, Kind};
+use super::finding::{Findings, Kind, Severity};
 use super::htree::Tree;
 use super::inodes::Found;
 use super::map::{Data, Piece, Walk};
@@ -279,7 +279,10 @@ impl Checker<'_> {
             && let Some(actual) = types.into_iter().find(|known| entry_code(*known) == actual)
         {
             let (name, stored) = (entry.name.to_vec(), entry.file_type);
-            self.findings.add(place.field("file_type"), Kind::EntryType { name, stored, actual });
+            let what = Kind::EntryType { name, stored, actual };
+            // 0 is "unknown": who wants to know the type asks the inode.
+            let severity = if stored == 0 { Severity::Note } else { what.severity() };
+            self.findings.add_as(severity, place.field("file_type"), what);
         }
     }
 

@@ -74,7 +74,7 @@ impl Checker<'_> {
             Err(_) => return,
         };
         let (stored, expected) = (inode.size(), front + rest);
-        if file_type == FileType::Directory {
+        if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
             // mke2fs leaves files so that hold nothing but a hole; Linux reads zeros.
@@ -125,7 +125,7 @@ impl Checker<'_> {
     }
 
     /// The first block of a file's content.
-    fn first_block(&mut self, inode: &Found) -> Option<Bytes> {
+    pub(super) fn first_block(&mut self, inode: &Found) -> Option<Bytes> {
         let mut start = None;
         let (fs, mut quiet) = (self.fs, Findings::default());
         let (reader, findings) = (&mut self.reader, &mut quiet);
