@@ -78,7 +78,7 @@ impl Verified {
         let identity = &self.identity;
         let before =
             identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
-        if matches!(before, Ok(_)) || before == Err(part.identity) {
+        if before.is_ok() || before == Err(part.identity) {
             self.parts.fetch_or(part.bit(), Ordering::Relaxed);
         }
     }
