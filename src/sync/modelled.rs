@@ -122,6 +122,15 @@ pub(crate) mod gate {
             Shared(Arc::clone(self))
         }
 
+        pub(crate) fn try_read_arc(self: &Arc<Self>) -> Option<Shared> {
+            let mut within = self.within.lock();
+            if within.exclusive {
+                return None;
+            }
+            within.shared += 1;
+            Some(Shared(Arc::clone(self)))
+        }
+
         pub(crate) fn write_arc(self: &Arc<Self>) -> Exclusive {
             let mut within = self.within.lock();
             while within.exclusive || within.shared > 0 {

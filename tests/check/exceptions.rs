@@ -20,6 +20,14 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "without needs_recovery e2fsck does not look where the log would start; the kernel refuses such a journal",
     },
     Exception {
+        text: "its block 0 is a hole",
+        reason: "e2fsck takes blocks of the journal that were never written for written ones; the kernel refuses to mount",
+    },
+    Exception {
+        text: "i_file_acl: block",
+        reason: "e2fsck tells of a wrong attribute block where a name leads to the inode; the kernel refuses that of the journal",
+    },
+    Exception {
         text: "inline data without the attribute system.data",
         reason: "e2fsck compares the attribute's name up to a NUL only, the kernel all of it",
     },

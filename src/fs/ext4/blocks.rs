@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::dirty::{Dirty, Tid};
+use super::block::{Block, Part};
+use super::dirty::{Dirty, Tid, Version};
 use super::disk::journal;
 use super::order::{Held, Rank, before};
 use crate::device::Device;
-use crate::error::{Context, Error, ErrorKind, Place, Result};
+use crate::error::{Context, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::sync::Cache;
 use crate::sys::Buffer;
@@ -21,78 +21,6 @@ const CACHE_BYTES: usize = 64 << 20;
 
 /// How often a change is tried of a block that leaves the memory in between.
 const ATTEMPTS: u32 = 64;
-
-/// A block of metadata, shared and immutable.
-#[derive(Clone)]
-pub(crate) struct Block(Arc<Content>);
-
-struct Content {
-    buffer: Buffer,
-    /// As what, and with which seed, its checksum was found right: a version is verified once. 0 is not at all.
-    verified: AtomicU64,
-}
-
-/// As what a block's checksum was verified.
-#[derive(Clone, Copy)]
-pub(crate) enum VerifiedAs {
-    /// A block of directory entries.
-    Entries = 1,
-    /// The root, and another node, of a hash tree.
-    DxRoot = 2,
-    DxNode = 3,
-    /// A node of an extent tree.
-    Extents = 4,
-}
-
-impl Block {
-    pub(crate) fn new(buffer: Buffer) -> Self {
-        Self(Arc::new(Content { buffer, verified: AtomicU64::new(0) }))
-    }
-
-    /// Verifies this version, unless that was done before.
-    pub(super) fn verify_once(
-        &self,
-        kind: VerifiedAs,
-        seed: u32,
-        verify: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let key = (kind as u64) << 32 | u64::from(seed);
-        if self.0.verified.load(Ordering::Relaxed) != key {
-            verify()?;
-            self.0.verified.store(key, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Whether both are the same version.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Its bytes, for a change: a version of its own where someone else has this one.
-    pub(super) fn for_change(&mut self) -> Result<&mut [u8]> {
-        if Arc::get_mut(&mut self.0).is_none() {
-            let mut copy = Buffer::aligned(self.0.buffer.len())?;
-            copy.copy_from_slice(&self.0.buffer);
-            *self = Self::new(copy);
-        }
-        match Arc::get_mut(&mut self.0) {
-            Some(content) => {
-                *content.verified.get_mut() = 0;
-                Ok(&mut content.buffer)
-            }
-            None => Err(Error::invalid("a block has two owners")),
-        }
-    }
-}
-
-impl Deref for Block {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0.buffer
-    }
-}
 
 /// Where the current content of a block stands when it is not at its own place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,12 +140,32 @@ impl Blocks {
         place: Place,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<(R, bool)> {
+        self.newest(block, place, |version| version.change(tid, change))
+    }
+
+    /// The same for one part of a block, whose checksum `change` stores.
+    pub(super) fn update_sealed<R>(
+        &self,
+        (block, part): (FsBlock, Part),
+        tid: Tid,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<(R, bool)> {
+        self.newest(block, place, |version| version.change_sealed(tid, part, change))
+    }
+
+    fn newest<R>(
+        &self,
+        block: FsBlock,
+        place: Place,
+        work: impl FnOnce(&mut Version) -> Result<R>,
+    ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
             let slot = self.dirty.slot(block, || self.cache.get(&block));
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
                 let _held = Held::new(Rank::Block);
-                return version.change(tid, change);
+                return work(&mut version);
             }
         }
         Err(place.corrupt(format!("block {block} does not stay in memory")))

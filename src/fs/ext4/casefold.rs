@@ -92,6 +92,7 @@ impl<'a> Wanted<'a> {
     }
 
     /// Whether an entry has the name.
+    #[inline]
     pub(super) fn matches(&self, entry: &[u8]) -> bool {
         match &self.folded {
             None => entry == self.name,

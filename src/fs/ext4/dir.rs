@@ -11,7 +11,7 @@ use super::jbd2::fast_commit::DirEdit;
 use super::listing::{DirCursor, Listing};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirEntry, FileType};
-use crate::iomap::{IomapType, MapFile};
+use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
 
 /// The longest name that an entry can hold.
@@ -37,17 +37,18 @@ impl Areas<'_> {
         let (dir, size) = (self.dir, self.dir.fs.superblock.block_size);
         let end = FileBlock(dir.dir_blocks()?);
         while self.next < end {
-            let pos = size.pos_of(self.next);
-            let iomap = dir.map(pos, size.bytes() as u64)?;
-            if matches!(iomap.kind, IomapType::Hole | IomapType::Unwritten) {
-                // To the first block behind the hole, however large it is.
-                let behind = FileBlock(size.blocks_for(iomap.end().0));
-                self.next = behind.max(FileBlock(self.next.0 + 1));
-                continue;
-            }
             let block = self.next;
+            if block > FileBlock(0) {
+                // Whoever reads on wants all of it.
+                dir.keep_map()?;
+            }
             self.next.0 += 1;
-            return dir.dir_block(block);
+            if let Some(area) = dir.dir_block(block)? {
+                return Ok(Some(area));
+            }
+            // To the first block behind the hole, however large it is.
+            let hole = dir.map(size.pos_of(block), size.bytes() as u64)?;
+            self.next = self.next.max(FileBlock(size.blocks_for(hole.end().0)));
         }
         Ok(None)
     }
@@ -172,16 +173,20 @@ impl Inode {
     /// # Errors
     /// `NotFound`; `NotADirectory`; `NameTooLong`; `Encrypted` where the names are; `Corrupt` where directory or inode is.
     pub fn lookup(&self, name: &[u8]) -> Result<Self> {
+        let number = self.entry_number(name)?;
+        self.entry_inode(number, name)
+    }
+
+    /// The number of the inode that a name of this directory stands for.
+    pub(super) fn entry_number(&self, name: &[u8]) -> Result<InodeNo> {
         self.check_directory()?;
         if name.len() > MAX_NAME {
             let len = name.len();
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
         }
-        let shown = String::from_utf8_lossy(name);
-        let Some(number) = self.number_of(name).context(|| format!("{shown}"))? else {
-            return Err(Error::new(ErrorKind::NotFound, format!("{shown}: no such entry")));
-        };
-        self.entry_inode(number, &shown)
+        let found = self.number_of(name).context(|| shown(name))?;
+        let none = || Error::new(ErrorKind::NotFound, format!("{}: no such entry", shown(name)));
+        found.ok_or_else(none)
     }
 
     /// The number that a name stands for: the one place that every lookup of a name goes through.
@@ -243,17 +248,21 @@ impl Inode {
     }
 
     /// The inode that an entry points to. One that no entry may point to is the directory's fault.
-    fn entry_inode(&self, number: InodeNo, name: &str) -> Result<Self> {
-        let place = PLACE.inode(self.number).field("inode");
+    pub(super) fn entry_inode(&self, number: InodeNo, name: &[u8]) -> Result<Self> {
+        let corrupt = |what: &str| {
+            let place = PLACE.inode(self.number).field("inode");
+            place.corrupt(format!("{} points to {what}", shown(name)))
+        };
         if number != ROOT && number.0 < u64::from(self.fs.superblock.first_inode) {
-            return Err(place.corrupt(format!("{name} points to the reserved inode {number}")));
+            return Err(corrupt(&format!("the reserved inode {number}")));
         }
-        let unused = || place.corrupt(format!("{name} points to inode {number}, not in use"));
         match self.fs.inode(number) {
             Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {
-                Err(place.corrupt(format!("{name} points to inode {number}, an attribute's value")))
+                Err(corrupt(&format!("inode {number}, an attribute's value")))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(unused().source(error)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(corrupt(&format!("inode {number}, not in use")).source(error))
+            }
             inode => inode,
         }
     }
@@ -280,6 +289,10 @@ impl Inode {
         }
         Ok(())
     }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// What fast commits made of a name, if they changed it. Names that are equal without regard to case stand for one entry, so

@@ -3,14 +3,14 @@
 use zerocopy::FromBytes;
 
 use super::Ext4;
-use super::blocks::{Block, VerifiedAs};
+use super::block::{Block, Kind, Part};
 use super::casefold::Wanted;
 use super::checksum::crc32c_raw;
 use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
 use super::superblock::Superblock;
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::fs::FileType;
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
@@ -97,22 +97,33 @@ impl Area {
         Self { end: bytes.len(), bytes: AreaBytes::Inline(bytes), home, place }
     }
 
+    /// Why there is no [record] at a byte.
+    #[cold]
+    fn bad_record(&self, at: usize, size: BlockSize) -> Error {
+        let bytes = &self.bytes[at..self.end];
+        let left = bytes.len();
+        let what = match RawDirEntry::ref_from_prefix(bytes) {
+            Ok((raw, _)) => {
+                let (len, name_len) = (record_length(raw.rec_len.get(), size), raw.name_len);
+                format!("{len} for a name of {name_len}, {left} left")
+            }
+            Err(_) => format!("{left} bytes are left for an entry"),
+        };
+        self.corrupt("rec_len", &what, at)
+    }
+
+    #[cold]
+    fn corrupt(&self, field: &'static str, what: &str, at: usize) -> Error {
+        self.place.field(field).corrupt(format!("{what}, at byte {at}"))
+    }
+
     /// The entry that begins at a byte.
     pub(super) fn entry(&self, at: usize, fs: &Ext4) -> Result<Entry<'_>> {
-        let corrupt = |field, what: String| {
-            Err(self.place.field(field).corrupt(format!("{what}, at byte {at}")))
+        let corrupt = |field, what: String| Err(self.corrupt(field, &what, at));
+        let size = fs.superblock.block_size;
+        let Some((raw, name, next)) = record(&self.bytes[..self.end], at, size) else {
+            return Err(self.bad_record(at, size));
         };
-        let bytes = &self.bytes[at..self.end];
-        let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(bytes) else {
-            return corrupt("rec_len", format!("{} bytes are left for an entry", bytes.len()));
-        };
-        let len = record_length(raw.rec_len.get(), fs.superblock.block_size);
-        let name_len = usize::from(raw.name_len);
-        if !len.is_multiple_of(4) || len < HEADER + name_len || len > bytes.len() {
-            let left = bytes.len();
-            return corrupt("rec_len", format!("{len} for a name of {name_len}, {left} left"));
-        }
-        let next = at + len;
         let number = raw.inode.get();
         if number == 0 {
             return Ok(Entry { name: &[], inode: None, file_type: None, next });
@@ -121,7 +132,6 @@ impl Area {
         if number > count {
             return corrupt("inode", format!("{number} of {count}"));
         }
-        let name = &behind[..name_len];
         if name.is_empty() {
             return corrupt("name_len", "a name without length".to_owned());
         }
@@ -133,18 +143,22 @@ impl Area {
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
     }
 
-    /// Where a name stands in this area.
+    /// Where a name stands in this area. Of the entries before it only the lengths are checked.
     pub(super) fn find(&self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Spot>> {
+        let (size, bytes) = (fs.superblock.block_size, &self.bytes[..self.end]);
         let (mut at, mut before) = (0, None);
-        while at < self.end {
-            let entry = self.entry(at, fs)?;
-            if let Some(inode) = entry.inode
-                && wanted.matches(entry.name)
+        while at < bytes.len() {
+            let Some((raw, name, next)) = record(bytes, at, size) else {
+                return Err(self.bad_record(at, size));
+            };
+            if raw.inode.get() != 0
+                && wanted.matches(name)
+                && let Some(inode) = self.entry(at, fs)?.inode
             {
-                return Ok(Some(Spot { at, before, next: entry.next, inode }));
+                return Ok(Some(Spot { at, before, next, inode }));
             }
             before = Some(at);
-            at = entry.next;
+            at = next;
         }
         Ok(None)
     }
@@ -153,6 +167,17 @@ impl Area {
     pub(super) fn into_found(self, wanted: &Wanted<'_>, fs: &Ext4) -> Result<Option<Found>> {
         Ok(self.find(wanted, fs)?.map(|spot| Found { area: self, spot }))
     }
+}
+
+/// The entry that begins at a byte, its name, and where the next one begins; only the lengths are checked.
+#[inline]
+fn record(bytes: &[u8], at: usize, size: BlockSize) -> Option<(&RawDirEntry, &[u8], usize)> {
+    let bytes = &bytes[at..];
+    let (raw, behind) = RawDirEntry::ref_from_prefix(bytes).ok()?;
+    let len = record_length(raw.rec_len.get(), size);
+    let name = behind.get(..usize::from(raw.name_len))?;
+    let sound = len.is_multiple_of(4) && len >= HEADER + name.len() && len <= bytes.len();
+    sound.then_some((raw, name, at + len))
 }
 
 /// In blocks of 64 KiB a record may take the whole block, which 16 bits cannot say: 0 and 65535 stand for it.
@@ -203,15 +228,17 @@ impl Inode {
         let content = self.fs.blocks.read(at, place)?;
         let mut end = content.len();
         if let Some(seed) = self.fs.superblock.seed {
-            let (place, seed) = (place.block(at), seed.of_inode(self.number, self.generation));
+            let place = place.block(at);
             if self.is_dx_block(block, &content) {
-                let kind = if block.0 == 0 { VerifiedAs::DxRoot } else { VerifiedAs::DxNode };
+                let kind = if block.0 == 0 { Kind::DxRoot } else { Kind::DxNode };
                 let verify = || self.verify_dx_block(block, &content, place);
-                content.verify_once(kind, seed, verify)?;
+                content.verify_once(Part::whole(kind, self.number), verify)?;
             } else {
                 end = self.fs.superblock.entries_end();
-                let verify = || verify_tail(seed, &content[..end], &content[end..], place);
-                content.verify_once(VerifiedAs::Entries, seed, verify)?;
+                content.verify_once(Part::whole(Kind::Entries, self.number), || {
+                    let seed = seed.of_inode(self.number, self.generation);
+                    verify_tail(seed, &content[..end], &content[end..], place)
+                })?;
             }
         }
         let (home, place) = (Home::Block(block, at), PLACE.inode(self.number).block(at));

@@ -4,10 +4,11 @@
 //! A block that a transaction changes gets a slot. Its content is replaced by a new version when someone holds the old one: a
 //! reader, or the commit of the transaction before. The slot goes when its newest version has been written to its place.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::blocks::Block;
+use foldhash::HashMap;
+
+use super::block::{Block, Part};
 use crate::error::Result;
 use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::units::FsBlock;
@@ -55,6 +56,17 @@ impl Version {
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<(R, bool)> {
         let result = change(self.content.for_change()?)?;
+        Ok((result, self.joins(tid)))
+    }
+
+    /// The same for one part, whose checksum `change` stores.
+    pub(super) fn change_sealed<R>(
+        &mut self,
+        tid: Tid,
+        part: Part,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<(R, bool)> {
+        let result = self.content.change_sealed(part, change)?;
         Ok((result, self.joins(tid)))
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use zerocopy::FromBytes;
 
-use super::blocks::{Block, VerifiedAs};
+use super::block::{Block, Kind, Part};
 use super::checksum::crc32c_raw;
 use super::disk::extent::{
     INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
@@ -180,10 +180,11 @@ impl Inode {
     }
 
     pub(super) fn verify_extent_block(&self, block: &Block, place: Place) -> Result<()> {
-        let Some(seed) = self.fs.superblock.inode_seed(self.number, self.generation) else {
-            return Ok(());
-        };
-        block.verify_once(VerifiedAs::Extents, seed, || verify_node(seed, block, place))
+        let sb = &self.fs.superblock;
+        block.verify_once(Part::whole(Kind::Extents, self.number), || {
+            let seed = sb.inode_seed(self.number, self.generation);
+            seed.map_or(Ok(()), |seed| verify_node(seed, block, place))
+        })
     }
 }
 

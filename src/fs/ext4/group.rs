@@ -6,6 +6,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::Ext4;
+use super::block::{Kind, Part};
 use super::checksum::{crc16, crc32c_raw};
 use super::disk::group::{
     BLOCK_UNINIT, CHECKSUM_OFFSET, INODE_UNINIT, RawGroupHigh, RawGroupLow, SMALL,
@@ -70,6 +71,13 @@ impl Ext4 {
         at..at + size
     }
 
+    /// The same as what has a checksum.
+    pub(super) fn descriptor_part(&self, group: u32) -> Part {
+        let sb = &self.superblock;
+        let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
+        Part::numbered(Kind::Descriptors, group, per_block)
+    }
+
     /// The descriptor of a group, its checksum verified. `group` is below the number of groups.
     pub(crate) fn group(&self, group: u32) -> Result<Group> {
         let sb = &self.superblock;
@@ -80,7 +88,8 @@ impl Ext4 {
         let Some(group_found) = sb.decode_group(bytes) else {
             return Err(place.corrupt("it is cut short"));
         };
-        self.verify_group(group, bytes, place)?;
+        let verify = || self.verify_group(group, bytes, place);
+        content.verify_once(self.descriptor_part(group), verify)?;
         let inode_table = group_found.inode_table;
         if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {
             return Err(place

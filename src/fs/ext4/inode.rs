@@ -3,17 +3,17 @@
 use std::sync::{Arc, OnceLock};
 
 use bitflags::bitflags;
+use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
 use super::Ext4;
-use super::blocks::Block;
-use super::checksum::{MetadataSeed, crc32c_raw};
+use super::block::{Kind, Part};
+use super::checksum::crc32c_raw;
 use super::disk::inode::{
     CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, GOOD_OLD_SIZE, RawInode, RawInodeExtra,
 };
 
 use super::features::{Incompat, RoCompat};
-use super::group::Group;
 use super::stamps::Waiting;
 use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -22,6 +22,8 @@ use crate::iomap::ExtentMap;
 use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
+/// Attributes of inodes of 256 bytes need no memory of their own.
+const XATTR_ROOM: usize = 96;
 
 bitflags! {
     /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
@@ -122,7 +124,7 @@ pub struct Inode {
     /// The block of extended attributes, if there is one.
     pub(crate) xattr_block: Option<FsBlock>,
     /// What follows the fixed fields within the inode: extended attributes, from `i_extra_isize` on.
-    pub(crate) xattr_area: Box<[u8]>,
+    pub(crate) xattr_area: SmallVec<[u8; XATTR_ROOM]>,
     /// `i_version`, `i_atime` as raw words: an EA inode keeps a reference count and a hash there.
     pub(crate) raw_atime: u32,
     /// `i_dtime`: when it was deleted, or the next inode in the list of orphans.
@@ -155,32 +157,48 @@ impl Ext4 {
         let sb = &self.superblock;
         let place = PLACE.inode(number);
         let size = usize::from(sb.inode_size);
-        let (group, block, at) = self.inode_place(number)?;
+        let InodePlace { block, at, part, uninit } = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
-        if group.inodes_uninit {
+        if uninit {
             // The table may hold anything; a fast commit can have made the group's first inode.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
-            return Inode::decode(self, number, &edit.inode(&vec![0; size]), None, place);
+            return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
         // Before the bytes: stamps that go into them meanwhile are seen in one place or both.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
-        let content: Block = self.blocks.read(block, place)?;
+        let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
-        match edit {
+        if let Some(edit) = edit {
             // Composed of two parts, each of which had a checksum of its own.
-            Some(edit) => Inode::decode(self, number, &edit.inode(bytes), None, place),
-            None => {
-                let mut inode = Inode::decode(self, number, bytes, sb.seed, place)?;
-                inode.stamp(stamps.unwrap_or_default());
-                Ok(inode)
-            }
+            return Inode::decode(self, number, &edit.inode(bytes), place, |_| Ok(()));
         }
+        let mut inode = Inode::decode(self, number, bytes, place, |generation| match sb.seed {
+            Some(seed) => content.verify_once(part, || {
+                verify_inode(seed.of_inode(number, generation), bytes, place)
+            }),
+            None => Ok(()),
+        })?;
+        if let Some(stamps) = stamps {
+            inode.stamp(stamps);
+        }
+        Ok(inode)
     }
 }
 
+/// Where an inode stands.
+pub(super) struct InodePlace {
+    /// The block of the table, and the byte in it.
+    pub(super) block: FsBlock,
+    pub(super) at: usize,
+    /// The same, as what has a checksum.
+    pub(super) part: Part,
+    /// No inode of its group is in use.
+    uninit: bool,
+}
+
 impl Ext4 {
-    /// Where an inode stands: its group, the block of the table, and the byte in it.
-    pub(super) fn inode_place(&self, number: InodeNo) -> Result<(Group, FsBlock, usize)> {
+    /// Where an inode stands.
+    pub(super) fn inode_place(&self, number: InodeNo) -> Result<InodePlace> {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
@@ -192,18 +210,21 @@ impl Ext4 {
         let group = self.group(index / sb.inodes_per_group)?;
         let byte = u64::from(index % sb.inodes_per_group) * u64::from(sb.inode_size);
         let block = FsBlock(group.inode_table.0 + (byte >> sb.block_size.shift()));
-        Ok((group, block, byte as usize & (sb.block_size.bytes() - 1)))
+        let at = byte as usize & (sb.block_size.bytes() - 1);
+        let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);
+        let part = Part::numbered(Kind::Inodes, index, per_block);
+        Ok(InodePlace { block, at, part, uninit: group.inodes_uninit })
     }
 }
 
 impl Inode {
-    /// Decodes an inode; its checksum is verified where a seed is given.
+    /// Decodes an inode; `verify` gets its generation.
     fn decode(
         fs: &Arc<Ext4>,
         number: InodeNo,
         bytes: &[u8],
-        seed: Option<MetadataSeed>,
         place: Place,
+        verify: impl FnOnce(u32) -> Result<()>,
     ) -> Result<Self> {
         let sb = &fs.superblock;
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
@@ -227,9 +248,7 @@ impl Inode {
             extra_bytes[..present].copy_from_slice(&rest[..present]);
         }
         let extra: &RawInodeExtra = zerocopy::transmute_ref!(&extra_bytes);
-        if let Some(seed) = seed {
-            verify_inode(seed.of_inode(number, generation), bytes, place)?;
-        }
+        verify(generation)?;
 
         let mode = u32::from(raw.i_mode.get());
         let Some(file_type) = FileType::from_mode(mode) else {
@@ -298,7 +317,7 @@ impl Inode {
             file_type,
             i_block: raw.i_block,
             xattr_block: (xattr_block != 0).then_some(FsBlock(xattr_block)),
-            xattr_area: xattr_area.into(),
+            xattr_area: SmallVec::from_slice(xattr_area),
             raw_atime: raw.i_atime.get(),
             raw_dtime: raw.i_dtime.get(),
             stat,

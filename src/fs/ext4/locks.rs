@@ -1,9 +1,10 @@
 //! The locks of inodes, and of renames. They come [before](super::order) all others. Beside its lock waits what an open inode has that
 //! no transaction has yet: its [stamps](super::stamps).
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::order::{Held, Ordered, Rank, before};
 use super::stamps::{Access, Stamps, Waiting};
@@ -23,6 +24,8 @@ type Shard = Mutex<HashMap<InodeNo, Arc<Known>>>;
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
+    /// How many times inodes are open.
+    opened: AtomicUsize,
     /// How many stamps wait.
     stamped: AtomicUsize,
 }
@@ -30,7 +33,8 @@ pub(crate) struct Locks {
 impl Default for Locks {
     fn default() -> Self {
         let inodes = std::array::from_fn(|_| Shard::default());
-        Self { inodes, rename: Mutex::default(), stamped: AtomicUsize::default() }
+        let (opened, stamped) = Default::default();
+        Self { inodes, rename: Mutex::default(), opened, stamped }
     }
 }
 
@@ -62,7 +66,7 @@ pub(crate) struct Content<'a> {
 }
 
 struct Place<'a> {
-    shard: &'a Shard,
+    locks: &'a Locks,
     number: InodeNo,
     known: Option<Arc<Known>>,
     _held: Held,
@@ -88,19 +92,31 @@ impl Locks {
     }
 
     fn place(&self, number: InodeNo, rank: Rank) -> (Place<'_>, Arc<Known>) {
-        before(rank);
-        let shard = self.shard(number);
-        let known = Arc::clone(shard.lock().entry(number).or_default());
+        let known = Arc::clone(self.shard(number).lock().entry(number).or_default());
         let _held = Held::new(rank);
-        (Place { shard, number, known: Some(Arc::clone(&known)), _held }, known)
+        (Place { locks: self, number, known: Some(Arc::clone(&known)), _held }, known)
     }
 
     pub(crate) fn shared(&self, number: InodeNo) -> Shared<'_> {
+        before(Rank::Inode(number));
         let (place, known) = self.place(number, Rank::Inode(number));
         Shared { guard: Some(known.lock.read_arc()), place }
     }
 
+    /// The same if that can be had at once, and so in any order.
+    pub(crate) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
+        let (mut place, known) = self.place(number, Rank::Inode(number));
+        let guard = known.lock.try_read_arc();
+        drop(known);
+        if guard.is_none() {
+            place.leave();
+            return None;
+        }
+        Some(Shared { guard, place })
+    }
+
     pub(crate) fn exclusive(&self, number: InodeNo) -> Exclusive<'_> {
+        before(Rank::Inode(number));
         let (place, known) = self.place(number, Rank::Inode(number));
         Exclusive { guard: Some(known.lock.write_arc()), place }
     }
@@ -110,6 +126,7 @@ impl Locks {
     /// # Errors
     /// `Busy` where it would have to be waited for by a thread that has requests in flight.
     pub(crate) fn content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'_>> {
+        before(Rank::Content);
         let (mut place, known) = self.place(number, Rank::Content);
         let alone = Alone::wait(&known.inode, range);
         drop(known);
@@ -124,6 +141,9 @@ impl Locks {
 
     /// An inode, if someone has it open.
     pub(crate) fn open(&self, number: InodeNo) -> Option<Arc<OpenInode>> {
+        if self.opened.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let shard = self.shard(number).lock();
         let known = shard.get(&number)?;
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
@@ -222,6 +242,7 @@ impl Shared<'_> {
     pub(crate) fn open(&self) -> Open {
         let known = self.place.known.clone().unwrap_or_default();
         known.opens.fetch_add(1, Ordering::Relaxed);
+        self.place.locks.opened.fetch_add(1, Ordering::Release);
         Open(known)
     }
 }
@@ -229,6 +250,7 @@ impl Shared<'_> {
 impl Exclusive<'_> {
     /// Closes the inode; says whether nobody has it open now.
     pub(crate) fn close(&self, open: &Open) -> bool {
+        self.place.locks.opened.fetch_sub(1, Ordering::Release);
         open.0.opens.fetch_sub(1, Ordering::Relaxed) == 1
     }
 }
@@ -236,7 +258,7 @@ impl Exclusive<'_> {
 impl Place<'_> {
     /// What is known of the inode goes with the last who works on it or has it open.
     fn leave(&mut self) {
-        let mut shard = self.shard.lock();
+        let mut shard = self.locks.shard(self.number).lock();
         // The table has it, and this.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {

@@ -124,6 +124,11 @@ impl Inode {
         Ok(self.map.get_or_init(|| map).as_ref())
     }
 
+    /// Reads the whole map into memory, unless it is too large for that.
+    pub(super) fn keep_map(&self) -> Result<()> {
+        if self.has_inline_data() { Ok(()) } else { self.resident().map(|_| ()) }
+    }
+
     fn load(&self) -> Result<Option<ExtentMap>> {
         let size = self.fs.superblock.block_size;
         let limit = FileBlock(1 << 32);
@@ -169,7 +174,7 @@ impl Inode {
         map.map_or(usize::MAX / 2, |map| map.extents().len())
     }
 
-    /// The mapping of a position from the one leaf that holds it: for a map that is about to change, and is not kept.
+    /// The mapping of a position from the one leaf that holds it: for a map that is about to change, or of which little is asked.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -192,11 +197,15 @@ impl Inode {
         }
     }
 
-    /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files.
+    /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files. Who is
+    /// about to ask for many [keeps the map](Self::keep_map) before.
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let size = self.fs.superblock.block_size;
         let pos = size.pos_of(block);
-        let iomap = self.map(pos, size.bytes() as u64)?;
+        let iomap = match self.map_resident(pos) {
+            Some(iomap) => iomap,
+            None => self.map_by_leaf(pos)?,
+        };
         match iomap.kind {
             IomapType::Mapped | IomapType::Inline => {
                 Ok(Some(FsBlock(iomap.addr_of(pos).0 >> size.shift())))

@@ -3,6 +3,7 @@
 mod acl;
 mod alloc;
 mod attr;
+mod block;
 mod blocks;
 mod casefold;
 pub mod check;

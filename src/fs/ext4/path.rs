@@ -1,8 +1,10 @@
 //! Paths: one component after the other from the root, symbolic links put in their place.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::inode::Inode;
+use super::locks::Shared;
 use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::FileType;
@@ -35,31 +37,27 @@ impl Ext4 {
     /// # Errors
     /// Those of [`Inode::lookup`].
     pub fn lookup(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<Inode> {
-        let _shared = self.writing().ok().map(|writing| writing.locks.shared(dir));
-        self.inode(dir)?.lookup(name)
-    }
-
-    fn step(self: &Arc<Self>, dir: &Inode, name: &[u8]) -> Result<Inode> {
-        if self.is_writable() { self.lookup(dir.number, name) } else { dir.lookup(name) }
+        self.enter(dir)?.inode.lookup(name)
     }
 
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
-        let mut current = self.inode(ROOT)?;
+        let mut current = self.enter(ROOT)?;
         let mut links = 0;
         // What is left of the path, the targets of links inserted: bounded by MAX_LINKS targets of a block each. It is walked
         // by position, since taking each component off would be quadratic in what a volume can make long.
-        let (mut text, mut at) = (path.to_vec(), 0);
+        let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
-            let found = match name {
-                b"." => None,
-                b".." if current.number == ROOT => None,
-                name => Some(self.step(&current, name)?),
-            };
-            let last = behind.is_empty();
-            let Some(found) = found else {
+            let dir = &current.inode;
+            if name == b"." || (name == b".." && dir.number == ROOT) {
                 at = text.len() - behind.len();
                 continue;
-            };
+            }
+            let last = behind.is_empty();
+            let number = dir.entry_number(name)?;
+            // Before the entry can change: what is decoded now need not be again.
+            let locks = self.writing().ok().filter(|_| !last).map(|writing| &writing.locks);
+            let lock = locks.map(|locks| locks.try_shared(number));
+            let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
                 links += 1;
                 if links > MAX_LINKS {
@@ -68,22 +66,45 @@ impl Ext4 {
                 }
                 let mut target = found.read_link()?;
                 if target.first() == Some(&b'/') {
-                    current = self.inode(ROOT)?;
+                    drop((current, lock));
+                    current = self.enter(ROOT)?;
                 }
                 target.extend_from_slice(behind);
-                (text, at) = (target, 0);
+                (text, at) = (Cow::Owned(target), 0);
                 continue;
             }
-            if !last && found.file_type != FileType::Directory {
+            if last {
+                return Ok(found);
+            }
+            if found.file_type != FileType::Directory {
                 let name = String::from_utf8_lossy(name);
                 let what = format!("{name} is not a directory");
                 return Err(Error::new(ErrorKind::NotADirectory, what));
             }
             at = text.len() - behind.len();
-            current = found;
+            current = match lock {
+                // Someone changes it. That is not waited for with another directory's lock: a corrupt one may be below itself.
+                Some(None) => {
+                    drop(current);
+                    self.enter(number)?
+                }
+                lock => Entered { inode: found, _lock: lock.flatten() },
+            };
         }
-        Ok(current)
+        Ok(current.inode)
     }
+
+    /// Waits for changes of a directory that are under way.
+    fn enter(self: &Arc<Self>, number: InodeNo) -> Result<Entered<'_>> {
+        let _lock = self.writing().ok().map(|writing| writing.locks.shared(number));
+        Ok(Entered { inode: self.inode(number)?, _lock })
+    }
+}
+
+/// A directory on the way, which does not change meanwhile.
+struct Entered<'a> {
+    inode: Inode,
+    _lock: Option<Shared<'a>>,
 }
 
 /// The first component of a path and what is behind it, with its slashes.

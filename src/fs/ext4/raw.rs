@@ -7,7 +7,7 @@ use super::Ext4;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
 use super::disk::superblock::RawSuperblock;
 use super::group::GroupMut;
-use super::inode::seal_inode;
+use super::inode::{InodePlace, seal_inode};
 use super::jbd2::Handle;
 use super::quota::Usage;
 use super::superblock::{Superblock, seal_superblock};
@@ -95,7 +95,8 @@ impl Ext4 {
         change: impl FnOnce(&mut GroupMut<'_>) -> Result<R>,
     ) -> Result<R> {
         let range = self.descriptor_range(group);
-        handle.update(self.descriptor_block(group), GROUP, |bytes| {
+        let (block, part) = (self.descriptor_block(group), self.descriptor_part(group));
+        handle.update_sealed(block, part, GROUP, |bytes| {
             let descriptor = &mut bytes[range];
             let result = change(&mut GroupMut::new(descriptor))?;
             self.superblock.seal_descriptor(group, descriptor);
@@ -113,12 +114,13 @@ impl Ext4 {
         number: InodeNo,
         change: impl FnOnce(&mut InodeMut<'_>) -> Result<R>,
     ) -> Result<R> {
-        let (_, block, at) = self.inode_place(number)?;
+        let InodePlace { block, at, part, .. } = self.inode_place(number)?;
         let size = usize::from(self.superblock.inode_size);
         let locks = &self.writing()?.locks;
         let quota = self.quota_of(number);
         let usage = |bytes: &[u8]| quota.map(|_| Usage::of(&self.superblock, bytes));
-        let (result, before, after) = handle.update(block, INODE.inode(number), |bytes| {
+        let place = INODE.inode(number);
+        let (result, before, after) = handle.update_sealed(block, part, place, |bytes| {
             let bytes = &mut bytes[at..at + size];
             let mut before = usage(bytes);
             let mut inode = InodeMut {

@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::acl;
-use super::blocks::Block;
+use super::block::Block;
 use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
 use super::features::Incompat;

@@ -8,7 +8,7 @@ use super::bitmap::{self, Bits};
 use super::summary::{GroupState, Locked, chunks};
 use crate::error::{Place, Result};
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::block::Block;
 use crate::fs::ext4::group::Group;
 use crate::sys::Buffer;
 

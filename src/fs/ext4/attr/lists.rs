@@ -4,7 +4,7 @@ use std::ops::Sub;
 
 use zerocopy::IntoBytes;
 
-use super::super::blocks::Block;
+use super::super::block::Block;
 use super::super::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
 use super::super::inode::Inode;
 use super::super::superblock::Superblock;

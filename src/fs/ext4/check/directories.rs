@@ -18,7 +18,7 @@ use crate::fs::FileType;
 use crate::fs::ext4::casefold::fold;
 use crate::fs::ext4::dir_block::{record_length, verify_tail};
 use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
-use crate::fs::ext4::{Incompat, Inode, InodeFlags, ROOT};
+use crate::fs::ext4::{Incompat, InodeFlags, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("directory entry");
@@ -279,7 +279,10 @@ impl Checker<'_> {
             && let Some(actual) = types.into_iter().find(|known| entry_code(*known) == actual)
         {
             let (name, stored) = (entry.name.to_vec(), entry.file_type);
-            self.findings.add(place.field("file_type"), Kind::EntryType { name, stored, actual });
+            let what = Kind::EntryType { name, stored, actual };
+            // 0 is "unknown": who wants to know the type asks the inode.
+            let severity = if stored == 0 { Severity::Note } else { what.severity() };
+            self.findings.add_as(severity, place.field("file_type"), what);
         }
     }
 
@@ -301,30 +304,6 @@ impl Checker<'_> {
         let rest = self.fs.inode(number).and_then(|inode| Ok(inode.inline_rest()?.to_vec()));
         if let Ok(rest) = rest {
             self.check_entries(reading, 1, &rest, place);
-        }
-    }
-
-    /// Inline content needs the attribute that holds what `i_block` cannot.
-    pub(super) fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
-        let place = inode.place("i_size");
-        let front = inode.raw().i_block.len() as u64;
-        let attribute = |inode: Inode| Ok(inode.inline_attribute()?.map(<[u8]>::len));
-        let rest = match self.fs.inode(inode.number).and_then(attribute) {
-            Ok(Some(rest)) => rest as u64,
-            Ok(None) => {
-                let what = "inline data without the attribute system.data".to_owned();
-                return self.findings.add(place, Kind::Damaged { what });
-            }
-            // The attributes, or the inode, have findings of their own.
-            Err(_) => return,
-        };
-        let (stored, expected) = (inode.size(), front + rest);
-        if file_type == FileType::Directory {
-            self.findings.expect(place, stored, expected);
-        } else if stored > expected {
-            // mke2fs leaves files so that hold nothing but a hole; Linux reads zeros.
-            let what = Kind::Invalid { stored, rule: "more than the inode holds" };
-            self.findings.add_as(Severity::Note, place, what);
         }
     }
 }

@@ -1,10 +1,9 @@
-//! Inodes: every field that follows from others, the map, the size, and the space.
+//! Inodes: every field that follows from others, and the blocks of the map.
 
 use zerocopy::FromBytes;
 
 use super::finding::{Findings, Kind};
-use super::groups::RESERVED_DESCRIPTORS;
-use super::map::{DIRECT, Data, Piece, Walk};
+use super::map::{Data, Piece, Walk};
 use super::reader::Bytes;
 use super::table::{Directory, Record, entry_code};
 use super::usage::Usage;
@@ -89,13 +88,13 @@ impl Found {
 
 /// What the map of an inode adds up to.
 #[derive(Default)]
-struct Extent {
+pub(super) struct Extent {
     /// Blocks of content and of the map, in whole clusters.
-    blocks: u64,
+    pub(super) blocks: u64,
     /// The block behind the last one, and behind the last one that was written.
-    end: u64,
-    written_end: u64,
-    sound: bool,
+    pub(super) end: u64,
+    pub(super) written_end: u64,
+    pub(super) sound: bool,
 }
 
 impl Checker<'_> {
@@ -333,213 +332,6 @@ impl Checker<'_> {
             self.findings.add(place, Kind::Invalid { stored, rule });
         }
         extent
-    }
-
-    fn has_resize_inode(&self) -> bool {
-        self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
-    }
-
-    /// The resize inode maps the blocks that are reserved for descriptors: one tree of two levels, whose second level is the
-    /// reserved blocks behind the first superblock; each names its copies in the groups with backups.
-    fn check_resize_inode(&mut self, inode: &Found) -> Extent {
-        let fs = self.fs;
-        let Self { reader, findings, usage, .. } = self;
-        let mut extent = Extent::default();
-        let place = inode.place("i_block");
-        let mut walk = Walk { fs, reader, findings, inode, sound: true };
-        let sb = &fs.superblock;
-        // Where the boot block counts as one of group 0, what the inode names in other groups is off by that block.
-        let boot = (1024_u64 >> sb.block_size.shift()).saturating_sub(sb.first_data_block.into());
-        let is_reserved = |usage: &Usage, start: u64, count| {
-            [start, start.saturating_sub(boot)].into_iter().any(|start| {
-                let fixed = usage.fixed_in(start, count);
-                fixed.is_some_and(|fixed| {
-                    fixed.structure == RESERVED_DESCRIPTORS
-                        && fixed.start <= start
-                        && start + count <= fixed.start + fixed.count
-                })
-            })
-        };
-        let mut root = None;
-        walk.run(&mut |findings, piece| {
-            let (start, count) = match piece {
-                Piece::Node(block) => (block, 1),
-                Piece::Data(Data { start, count, .. }) => (start, count),
-            };
-            extent.blocks += count * u64::from(fs.superblock.cluster_blocks);
-            match piece {
-                Piece::Node(block) if root.is_none() => {
-                    root = Some(block);
-                    usage.claim(findings, place, block, 1)
-                }
-                _ if is_reserved(usage, start, count) => true,
-                _ => {
-                    let rule = "not a block that is reserved for descriptors";
-                    findings.add(place, Kind::Invalid { stored: start, rule });
-                    false
-                }
-            }
-        });
-        extent.sound = walk.sound;
-        self.check_reserved_descriptors(inode, root);
-        extent
-    }
-
-    /// Every reserved block is where it must be.
-    fn check_reserved_descriptors(&mut self, inode: &Found, root: Option<u64>) {
-        let sb = &self.fs.superblock;
-        let place = inode.place("i_block");
-        let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get());
-        let pointers = sb.block_size.bytes() as u64 / 4;
-        let per_block = (sb.block_size.bytes() / usize::from(sb.descriptor_size)) as u32;
-        let used = u64::from(sb.groups.div_ceil(per_block));
-        let first = (1024 >> sb.block_size.shift()) + 1 + used;
-        let Some(root) = root else {
-            if reserved > 0 {
-                let (stored, rule) = (0, "does not keep the blocks reserved for descriptors");
-                self.findings.add(place, Kind::Invalid { stored, rule });
-            }
-            return;
-        };
-        let backups: Vec<u32> = (1..sb.groups).filter(|g| sb.group_has_backup(*g)).collect();
-        let Ok(content) = self.reader.block(FsBlock(root), place) else { return };
-        let pointer = |bytes: &[u8], index: u64| {
-            let at = index as usize * 4;
-            bytes.get(at..at + 4).map_or(0, |word| {
-                u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-            })
-        };
-        for number in 0..reserved {
-            let block = first + number;
-            let index = (used + number) % pointers;
-            let mut wrong = pointer(&content, index) != block;
-            if !wrong && let Ok(copies) = self.reader.block(FsBlock(block), place) {
-                wrong = backups.iter().zip(0..).any(|(group, index)| {
-                    let start = u64::from(*group) * u64::from(sb.blocks_per_group);
-                    pointer(&copies, index) != block + start
-                });
-            }
-            if wrong {
-                let rule = "does not keep this block, which is reserved for descriptors";
-                self.findings.add(place, Kind::Invalid { stored: block, rule });
-            }
-        }
-    }
-
-    fn check_size(&mut self, inode: &Found, file_type: FileType, has_map: bool, extent: &Extent) {
-        let (size, unit) = (inode.size(), self.fs.superblock.block_size.bytes() as u64);
-        let place = inode.place("i_size");
-        if inode.flags().contains(InodeFlags::INLINE_DATA) {
-            return self.check_inline_size(inode, file_type);
-        }
-        match file_type {
-            FileType::Directory => {
-                if size != extent.end * unit && extent.sound {
-                    let (stored, expected) = (size, extent.end * unit);
-                    self.findings.add(place, Kind::Value { stored, expected });
-                }
-            }
-            FileType::Regular => {
-                // What verity adds stands behind the size.
-                let verity = inode.flags().contains(InodeFlags::VERITY);
-                if size < extent.written_end.saturating_sub(1) * unit && !verity {
-                    let (stored, expected) = (size, extent.written_end * unit);
-                    self.findings.add(place, Kind::Value { stored, expected });
-                } else if self.fs.superblock.journal_inode == Some(inode.number) {
-                    // All of a journal is there.
-                    self.findings.expect(place, size, extent.end * unit);
-                } else if size > self.largest(inode) {
-                    let rule = "more than a file can have";
-                    self.findings.add(place, Kind::Invalid { stored: size, rule });
-                }
-                let large = self.fs.superblock.ro_compat.contains(RoCompat::LARGE_FILE);
-                if size > i32::MAX as u64 && !large {
-                    let rule = "a large file, on a volume without the feature";
-                    self.findings.add(place, Kind::Invalid { stored: size, rule });
-                }
-            }
-            FileType::Symlink => self.check_link(inode, has_map, extent),
-            _ => {
-                self.findings.expect(place, size, 0_u64);
-            }
-        }
-    }
-
-    /// The largest file that a map of this kind can hold.
-    fn largest(&self, inode: &Found) -> u64 {
-        let size = self.fs.superblock.block_size;
-        let fan_out = size.bytes() as u64 / 4;
-        let blocks = if inode.flags().contains(InodeFlags::EXTENTS) {
-            1 << 32
-        } else {
-            DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)
-        };
-        (blocks << size.shift()).min(i64::MAX as u64)
-    }
-
-    /// The target ends where the size says, with a NUL behind it.
-    fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
-        let (size, place) = (inode.size(), inode.place("i_size"));
-        let unit = self.fs.superblock.block_size.bytes() as u64;
-        let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
-        if size == 0 || size >= unit || (has_map && extent.end != 1) {
-            let rule = "not the length of a link's target";
-            return self.findings.add(place, Kind::Invalid { stored: size, rule });
-        }
-        let size = size as usize;
-        if encrypted || !extent.sound && has_map {
-            return;
-        }
-        let length = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0);
-        let length = if has_map {
-            match self.first_block(inode) {
-                Some(content) => length(&content),
-                None => return,
-            }
-        } else {
-            length(&inode.raw().i_block)
-        };
-        if length != Some(size) {
-            let stored = size as u64;
-            let expected = length.map_or(unit, |length| length as u64);
-            self.findings.add(place, Kind::Value { stored, expected });
-        }
-    }
-
-    /// The first block of a file's content.
-    fn first_block(&mut self, inode: &Found) -> Option<Bytes> {
-        let mut start = None;
-        let (fs, mut quiet) = (self.fs, Findings::default());
-        let (reader, findings) = (&mut self.reader, &mut quiet);
-        Walk { fs, reader, findings, inode, sound: true }.run(&mut |_, piece| {
-            if let Piece::Data(data) = piece
-                && data.first == 0
-            {
-                start = Some(data.start);
-            }
-            true
-        });
-        self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
-    }
-
-    /// `i_blocks`: content, map, attribute block, and what large values are charged with.
-    fn check_space(&mut self, inode: &Found, has_map: bool, extent: &Extent, attributes: Charged) {
-        let (raw, sb) = (inode.raw(), &self.fs.superblock);
-        let mut stored = u64::from(raw.i_blocks_lo.get());
-        if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
-            stored |= u64::from(raw.i_blocks_high.get()) << 32;
-        }
-        let huge = inode.flags().contains(InodeFlags::HUGE_FILE)
-            && sb.ro_compat.contains(RoCompat::HUGE_FILE);
-        let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
-        let blocks = extent.blocks + attributes.blocks;
-        // What a link with inline data has there nobody looks at.
-        let link = inode.file_type() == Some(FileType::Symlink)
-            && inode.flags().contains(InodeFlags::INLINE_DATA);
-        if (extent.sound || !has_map) && !link {
-            self.findings.expect(inode.place("i_blocks"), stored, blocks * unit);
-        }
-        self.account(inode, blocks, 1 + attributes.inodes);
     }
 }
 

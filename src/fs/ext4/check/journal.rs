@@ -8,6 +8,7 @@ use super::inodes::Found;
 use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::journal::{self, RawJournalSuperblock};
 use crate::fs::ext4::disk::orphan::{MAGIC, RawOrphanTail};
 use crate::fs::ext4::{JournalState, Recovery, RoCompat};
 use crate::units::{FsBlock, InodeNo};
@@ -18,6 +19,7 @@ const MAX_ORPHAN_BLOCKS: u64 = 16 << 10;
 
 impl Checker<'_> {
     pub(super) fn check_journal(&mut self) {
+        self.check_users();
         match &self.fs.journal.state {
             JournalState::None | JournalState::Clean => {}
             JournalState::Recovered(Recovery { transactions, fast_commits, .. }) => {
@@ -36,6 +38,22 @@ impl Checker<'_> {
                 let what = Kind::Damaged { what: error.clone() };
                 self.findings.add_as(Severity::Repairable, PLACE, what);
             }
+        }
+    }
+
+    /// A journal within the volume has no other volume's transactions.
+    fn check_users(&mut self) {
+        let Some(number) = self.fs.superblock.journal_inode else { return };
+        let number32 = u32::try_from(number.0).ok();
+        let number32 = number32.filter(|n| (1..=self.fs.superblock.inodes_count).contains(n));
+        let Some(inode) = number32.and_then(|number| self.inode(number)) else { return };
+        let Some(content) = self.first_block(&inode) else { return };
+        let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(&content) else { return };
+        let users = raw.s_nr_users.get();
+        if raw.s_header.h_magic.get() == journal::MAGIC && users > 1 {
+            let place = Place::new("journal superblock").inode(number).field("s_nr_users");
+            let (stored, rule) = (u64::from(users), "more than one file system uses the journal");
+            self.findings.add(place, Kind::Invalid { stored, rule });
         }
     }
 

@@ -24,6 +24,8 @@ mod map;
 mod names;
 mod quota;
 mod reader;
+mod resize;
+mod size;
 mod superblock;
 mod table;
 mod usage;

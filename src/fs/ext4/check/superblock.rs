@@ -60,6 +60,11 @@ impl Checker<'_> {
             let what = Kind::Value { stored, expected: 0 };
             findings.add_as(Severity::Note, PLACE.field("s_journal_inum"), what);
         }
+        if !sb.compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_uuid != [0; 16] {
+            let what = "names a journal on another device, but has_journal is not set".to_owned();
+            let place = PLACE.field("s_journal_uuid");
+            findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
+        }
         self.check_backups();
     }
 

@@ -150,11 +150,14 @@ impl Checker<'_> {
             let offset = usize::from(raw.e_value_offs.get());
             // The place of an empty value means nothing but to e2fsck, which misses inline data behind a wrong one.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+            // A value takes whole words.
             let value = match size {
                 0 if !inline => Some(&[][..]),
-                _ => offset.checked_add(size).and_then(|end| list.values.get(offset..end)),
+                _ => offset
+                    .checked_add(size.next_multiple_of(4))
+                    .and_then(|end| list.values.get(offset..end)),
             };
-            let Some(value) = value else {
+            let Some(value) = value.map(|words| &words[..size]) else {
                 return self.bad_list(place.field("e_value_offs"), "the value lies outside");
             };
             if size > 0 {

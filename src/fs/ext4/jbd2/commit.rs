@@ -6,7 +6,7 @@ use super::LogWriter;
 use super::transactions::Work;
 use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::block::Block;
 use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::ops::Patience;
 use crate::fs::ext4::order::{Rank, before};

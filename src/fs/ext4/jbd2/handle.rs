@@ -4,6 +4,7 @@ use super::transactions::{Joined, Work};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
+use crate::fs::ext4::block::Part;
 use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
@@ -105,6 +106,20 @@ impl Handle<'_> {
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
         let (result, joins) = self.fs.blocks.update(block, self.tid, place, change)?;
+        self.note(block, joins);
+        Ok(result)
+    }
+
+    /// The same for one part of a block, whose checksum `change` stores: it is not verified again.
+    pub(crate) fn update_sealed<R>(
+        &mut self,
+        block: FsBlock,
+        part: Part,
+        place: Place,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let (result, joins) =
+            self.fs.blocks.update_sealed((block, part), self.tid, place, change)?;
         self.note(block, joins);
         Ok(result)
     }

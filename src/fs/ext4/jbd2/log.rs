@@ -8,7 +8,7 @@ use zerocopy::big_endian::{U32, U64};
 use super::superblock::{JournalFeatures, JournalSuperblock};
 use crate::error::{Place, Result};
 use crate::fs::FileType;
-use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::block::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
     COMMIT_CHECKSUM, COMMIT_FIELDS, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3,
@@ -43,6 +43,7 @@ impl Log {
             return Err(place.corrupt("the journal is not a plain file"));
         }
         let size = fs.superblock.block_size;
+        inode.keep_map()?;
         let first = Self::locate(&inode, 0)?;
         let content = fs.blocks.read_device(first)?;
         // No block is twice in a sound journal: a larger one would make the walk of the log as long as it likes.

@@ -11,7 +11,8 @@ use super::log::Log;
 use super::superblock::{JournalFeatures, JournalSuperblock, seal_journal_superblock};
 use crate::error::{Errno, Place, Result};
 use crate::fs::Timestamp;
-use crate::fs::ext4::blocks::{Block, Blocks};
+use crate::fs::ext4::block::Block;
+use crate::fs::ext4::blocks::Blocks;
 use crate::fs::ext4::checksum::{crc32_be, crc32c_raw};
 use crate::fs::ext4::disk::journal::{
     CHECKSUM_CRC32, COMMIT, COMMIT_CHECKSUM, DESCRIPTOR, MAGIC, REVOKE, RawCommit, RawHeader,

@@ -36,8 +36,11 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// Told of every change of the state that someone may wait for.
-    changed: Condvar,
+    /// Told when the running transaction takes operations again, when the last one has left it, and when a commit has ended: each wakes
+    /// up only who waits for that.
+    opened: Condvar,
+    left: Condvar,
+    ended: Condvar,
     /// How many blocks a transaction may change.
     limit: u32,
 }
@@ -78,7 +81,8 @@ impl Transactions {
             committed: Tid(0),
             aborted: None,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new(), limit }
+        let [opened, left, ended] = std::array::from_fn(|_| Condvar::new());
+        Self { state: Mutex::new(state), opened, left, ended, limit }
     }
 
     /// How many blocks a transaction may change.
@@ -95,7 +99,7 @@ impl Transactions {
         loop {
             state.check()?;
             if state.closed {
-                self.changed.wait(&mut state);
+                self.opened.wait(&mut state);
             } else if state.credits + credits > self.limit && state.credits > 0 {
                 return Ok(Joined::Full(state.running));
             } else {
@@ -114,7 +118,7 @@ impl Transactions {
         state.work.append(work);
         state.handles -= 1;
         if state.handles == 0 {
-            self.changed.notify_all();
+            self.left.notify_all();
         }
     }
 
@@ -148,7 +152,7 @@ impl Transactions {
         let mut state = self.state.lock();
         while state.committing && state.committed < tid {
             state.check()?;
-            self.changed.wait(&mut state);
+            self.ended.wait(&mut state);
         }
         if state.committed >= tid {
             return Ok(());
@@ -157,14 +161,14 @@ impl Transactions {
         state.committing = true;
         state.closed = true;
         while state.handles > 0 {
-            self.changed.wait(&mut state);
+            self.left.wait(&mut state);
         }
         let (done, work) = (state.running, std::mem::take(&mut state.work));
         let frozen = MutexGuard::unlocked(&mut state, || freeze(done, &work));
         state.running = Tid(done.0 + 1);
         state.credits = 0;
         state.closed = false;
-        self.changed.notify_all();
+        self.opened.notify_all();
         // An operation may have aborted while it was waited for.
         let aborted = state.check();
         drop(state);
@@ -178,14 +182,16 @@ impl Transactions {
                 state.aborted.get_or_insert_with(|| error.to_string());
             }
         }
-        self.changed.notify_all();
+        self.opened.notify_all();
+        self.ended.notify_all();
         result
     }
 
     /// From now on nothing is changed or committed any more.
     pub(crate) fn abort(&self, why: &Error) {
         self.state.lock().aborted.get_or_insert_with(|| why.to_string());
-        self.changed.notify_all();
+        self.opened.notify_all();
+        self.ended.notify_all();
     }
 
     /// `ReadOnly` after an abort, with its reason.

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::Left;
 use crate::error::{Place, Result};
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::blocks::Block;
+use crate::fs::ext4::block::Block;
 use crate::fs::ext4::disk::quota::{
     BLOCK, LEVELS, LIMIT_UNIT, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };
@@ -69,6 +69,7 @@ impl QuotaFile {
         if count > fs.superblock.blocks_count {
             return Err(place.field("i_size").corrupt(format!("{count} blocks")));
         }
+        inode.keep_map()?;
         let map = (0..count).map(|block| {
             let at = inode.fs_block(FileBlock(block))?;
             at.ok_or_else(|| place.corrupt(format!("its block {block} is a hole")))

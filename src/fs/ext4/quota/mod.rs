@@ -15,7 +15,7 @@ pub(super) use self::file::find_entry;
 
 use self::file::QuotaFile;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
-use super::inode::sectors;
+use super::inode::{InodePlace, sectors};
 use super::jbd2::Handle;
 use super::superblock::Superblock;
 use super::writing::Writing;
@@ -216,7 +216,7 @@ impl Ext4 {
         if new == [None; 3] {
             return Ok(());
         }
-        let (_, block, at) = self.inode_place(inode.number())?;
+        let InodePlace { block, at, .. } = self.inode_place(inode.number())?;
         let content = self.blocks.read(block, Place::new("inode").inode(inode.number()))?;
         let usage = Usage::of(&self.superblock, &content[at..]);
         let inodes = 1 + self.value_inodes(inode)? as u64;

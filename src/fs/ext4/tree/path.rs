@@ -9,7 +9,7 @@ use crate::error::{Place, Result};
 use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawExtentIndex};
 use crate::fs::ext4::disk::inode::RawInode;
 use crate::fs::ext4::extent::{self, MAX_BLOCKS, Node};
-use crate::fs::ext4::inode::Inode;
+use crate::fs::ext4::inode::{Inode, InodePlace};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
@@ -51,7 +51,7 @@ impl Tree<'_> {
     pub(super) fn raw_inode(&self) -> Result<RawInode> {
         let fs = &self.inode.fs;
         let place = Place::new("inode").inode(self.inode.number);
-        let (_, block, at) = fs.inode_place(self.inode.number)?;
+        let InodePlace { block, at, .. } = fs.inode_place(self.inode.number)?;
         let content = fs.blocks.read(block, place)?;
         let raw = RawInode::read_from_prefix(&content[at..]);
         raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("it is cut short"))

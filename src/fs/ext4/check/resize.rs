@@ -1,0 +1,103 @@
+//! The resize inode: it keeps the blocks into which the descriptors may grow.
+
+use super::Checker;
+use super::finding::Kind;
+use super::groups::RESERVED_DESCRIPTORS;
+use super::inodes::{Extent, Found};
+use super::map::{Data, Piece, Walk};
+use super::usage::Usage;
+use crate::fs::ext4::Compat;
+use crate::units::FsBlock;
+
+impl Checker<'_> {
+    pub(super) fn has_resize_inode(&self) -> bool {
+        self.fs.superblock.compat.contains(Compat::RESIZE_INODE)
+    }
+
+    /// The resize inode maps the blocks that are reserved for descriptors: one tree of two levels, whose second level is the
+    /// reserved blocks behind the first superblock; each names its copies in the groups with backups.
+    pub(super) fn check_resize_inode(&mut self, inode: &Found) -> Extent {
+        let fs = self.fs;
+        let Self { reader, findings, usage, .. } = self;
+        let mut extent = Extent::default();
+        let place = inode.place("i_block");
+        let mut walk = Walk { fs, reader, findings, inode, sound: true };
+        let sb = &fs.superblock;
+        // Where the boot block counts as one of group 0, what the inode names in other groups is off by that block.
+        let boot = (1024_u64 >> sb.block_size.shift()).saturating_sub(sb.first_data_block.into());
+        let is_reserved = |usage: &Usage, start: u64, count| {
+            [start, start.saturating_sub(boot)].into_iter().any(|start| {
+                let fixed = usage.fixed_in(start, count);
+                fixed.is_some_and(|fixed| {
+                    fixed.structure == RESERVED_DESCRIPTORS
+                        && fixed.start <= start
+                        && start + count <= fixed.start + fixed.count
+                })
+            })
+        };
+        let mut root = None;
+        walk.run(&mut |findings, piece| {
+            let (start, count) = match piece {
+                Piece::Node(block) => (block, 1),
+                Piece::Data(Data { start, count, .. }) => (start, count),
+            };
+            extent.blocks += count * u64::from(fs.superblock.cluster_blocks);
+            match piece {
+                Piece::Node(block) if root.is_none() => {
+                    root = Some(block);
+                    usage.claim(findings, place, block, 1)
+                }
+                _ if is_reserved(usage, start, count) => true,
+                _ => {
+                    let rule = "not a block that is reserved for descriptors";
+                    findings.add(place, Kind::Invalid { stored: start, rule });
+                    false
+                }
+            }
+        });
+        extent.sound = walk.sound;
+        self.check_reserved_descriptors(inode, root);
+        extent
+    }
+
+    /// Every reserved block is where it must be.
+    fn check_reserved_descriptors(&mut self, inode: &Found, root: Option<u64>) {
+        let sb = &self.fs.superblock;
+        let place = inode.place("i_block");
+        let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get());
+        let pointers = sb.block_size.bytes() as u64 / 4;
+        let per_block = (sb.block_size.bytes() / usize::from(sb.descriptor_size)) as u32;
+        let used = u64::from(sb.groups.div_ceil(per_block));
+        let first = (1024 >> sb.block_size.shift()) + 1 + used;
+        let Some(root) = root else {
+            if reserved > 0 {
+                let (stored, rule) = (0, "does not keep the blocks reserved for descriptors");
+                self.findings.add(place, Kind::Invalid { stored, rule });
+            }
+            return;
+        };
+        let backups: Vec<u32> = (1..sb.groups).filter(|g| sb.group_has_backup(*g)).collect();
+        let Ok(content) = self.reader.block(FsBlock(root), place) else { return };
+        let pointer = |bytes: &[u8], index: u64| {
+            let at = index as usize * 4;
+            bytes.get(at..at + 4).map_or(0, |word| {
+                u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            })
+        };
+        for number in 0..reserved {
+            let block = first + number;
+            let index = (used + number) % pointers;
+            let mut wrong = pointer(&content, index) != block;
+            if !wrong && let Ok(copies) = self.reader.block(FsBlock(block), place) {
+                wrong = backups.iter().zip(0..).any(|(group, index)| {
+                    let start = u64::from(*group) * u64::from(sb.blocks_per_group);
+                    pointer(&copies, index) != block + start
+                });
+            }
+            if wrong {
+                let rule = "does not keep this block, which is reserved for descriptors";
+                self.findings.add(place, Kind::Invalid { stored: block, rule });
+            }
+        }
+    }
+}

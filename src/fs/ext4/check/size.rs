@@ -1,0 +1,168 @@
+//! What follows from an inode's map: its size, and the space that it takes.
+
+use super::Checker;
+use super::finding::{Findings, Kind, Severity};
+use super::inodes::{Extent, Found};
+use super::map::{DIRECT, Piece, Walk};
+use super::reader::Bytes;
+use super::xattrs::Charged;
+use crate::fs::FileType;
+use crate::fs::ext4::{Inode, InodeFlags, RoCompat};
+use crate::units::FsBlock;
+
+impl Checker<'_> {
+    pub(super) fn check_size(
+        &mut self,
+        inode: &Found,
+        file_type: FileType,
+        has_map: bool,
+        extent: &Extent,
+    ) {
+        let (size, unit) = (inode.size(), self.fs.superblock.block_size.bytes() as u64);
+        let place = inode.place("i_size");
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            self.check_inline_size(inode, file_type);
+            if file_type != FileType::Regular {
+                return;
+            }
+        }
+        match file_type {
+            FileType::Directory => {
+                if size != extent.end * unit && extent.sound {
+                    let (stored, expected) = (size, extent.end * unit);
+                    self.findings.add(place, Kind::Value { stored, expected });
+                }
+            }
+            FileType::Regular => {
+                // What verity adds stands behind the size.
+                let verity = inode.flags().contains(InodeFlags::VERITY);
+                if size < extent.written_end.saturating_sub(1) * unit && !verity {
+                    let (stored, expected) = (size, extent.written_end * unit);
+                    self.findings.add(place, Kind::Value { stored, expected });
+                } else if self.fs.superblock.journal_inode == Some(inode.number) {
+                    // All of a journal is there.
+                    self.findings.expect(place, size, extent.end * unit);
+                } else if size > self.largest(inode) {
+                    let rule = "more than a file can have";
+                    self.findings.add(place, Kind::Invalid { stored: size, rule });
+                }
+                let large = self.fs.superblock.ro_compat.contains(RoCompat::LARGE_FILE);
+                if size > i32::MAX as u64 && !large {
+                    let rule = "a large file, on a volume without the feature";
+                    self.findings.add(place, Kind::Invalid { stored: size, rule });
+                }
+            }
+            FileType::Symlink => self.check_link(inode, has_map, extent),
+            _ => {
+                self.findings.expect(place, size, 0_u64);
+            }
+        }
+    }
+
+    /// Inline content needs the attribute that holds what `i_block` cannot.
+    fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
+        let place = inode.place("i_size");
+        let front = inode.raw().i_block.len() as u64;
+        let attribute = |inode: Inode| Ok(inode.inline_attribute()?.map(<[u8]>::len));
+        let rest = match self.fs.inode(inode.number).and_then(attribute) {
+            Ok(Some(rest)) => rest as u64,
+            Ok(None) => {
+                let what = "inline data without the attribute system.data".to_owned();
+                return self.findings.add(place, Kind::Damaged { what });
+            }
+            // The attributes, or the inode, have findings of their own.
+            Err(_) => return,
+        };
+        let (stored, expected) = (inode.size(), front + rest);
+        if file_type != FileType::Regular {
+            self.findings.expect(place, stored, expected);
+        } else if stored > expected {
+            // mke2fs leaves files so that hold nothing but a hole; Linux reads zeros.
+            let what = Kind::Invalid { stored, rule: "more than the inode holds" };
+            self.findings.add_as(Severity::Note, place, what);
+        }
+    }
+
+    /// The largest file that a map of this kind can hold.
+    fn largest(&self, inode: &Found) -> u64 {
+        let size = self.fs.superblock.block_size;
+        let fan_out = size.bytes() as u64 / 4;
+        let blocks = if inode.flags().contains(InodeFlags::EXTENTS) {
+            1 << 32
+        } else {
+            DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)
+        };
+        (blocks << size.shift()).min(i64::MAX as u64)
+    }
+
+    /// The target ends where the size says, with a NUL behind it.
+    fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
+        let (size, place) = (inode.size(), inode.place("i_size"));
+        let unit = self.fs.superblock.block_size.bytes() as u64;
+        let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
+        if size == 0 || size >= unit || (has_map && extent.end != 1) {
+            let rule = "not the length of a link's target";
+            return self.findings.add(place, Kind::Invalid { stored: size, rule });
+        }
+        let size = size as usize;
+        if encrypted || !extent.sound && has_map {
+            return;
+        }
+        let length = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0);
+        let length = if has_map {
+            match self.first_block(inode) {
+                Some(content) => length(&content),
+                None => return,
+            }
+        } else {
+            length(&inode.raw().i_block)
+        };
+        if length != Some(size) {
+            let stored = size as u64;
+            let expected = length.map_or(unit, |length| length as u64);
+            self.findings.add(place, Kind::Value { stored, expected });
+        }
+    }
+
+    /// The first block of a file's content.
+    pub(super) fn first_block(&mut self, inode: &Found) -> Option<Bytes> {
+        let mut start = None;
+        let (fs, mut quiet) = (self.fs, Findings::default());
+        let (reader, findings) = (&mut self.reader, &mut quiet);
+        Walk { fs, reader, findings, inode, sound: true }.run(&mut |_, piece| {
+            if let Piece::Data(data) = piece
+                && data.first == 0
+            {
+                start = Some(data.start);
+            }
+            true
+        });
+        self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
+    }
+
+    /// `i_blocks`: content, map, attribute block, and what large values are charged with.
+    pub(super) fn check_space(
+        &mut self,
+        inode: &Found,
+        has_map: bool,
+        extent: &Extent,
+        attributes: Charged,
+    ) {
+        let (raw, sb) = (inode.raw(), &self.fs.superblock);
+        let mut stored = u64::from(raw.i_blocks_lo.get());
+        if sb.ro_compat.contains(RoCompat::HUGE_FILE) {
+            stored |= u64::from(raw.i_blocks_high.get()) << 32;
+        }
+        let huge = inode.flags().contains(InodeFlags::HUGE_FILE)
+            && sb.ro_compat.contains(RoCompat::HUGE_FILE);
+        let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
+        let blocks = extent.blocks + attributes.blocks;
+        // What a link with inline data has there nobody looks at.
+        let link = inode.file_type() == Some(FileType::Symlink)
+            && inode.flags().contains(InodeFlags::INLINE_DATA);
+        if (extent.sound || !has_map) && !link {
+            self.findings.expect(inode.place("i_blocks"), stored, blocks * unit);
+        }
+        self.account(inode, blocks, 1 + attributes.inodes);
+    }
+}
