@@ -35,6 +35,8 @@ pub struct Queue {
     pub(crate) lanes: Option<Lanes>,
     /// Files that can change, as this thread knows them.
     pub(crate) views: Views,
+    /// Counts the looks at what has completed: what is submitted between two of them is a batch. Never 0.
+    pub(crate) batch: u32,
     owner: Owner,
 }
 
@@ -47,7 +49,7 @@ impl Queue {
         events: Arc<Events>,
     ) -> Self {
         let state = State::new(options.slots(), events);
-        Self { device, state, lanes, views: Views::default(), owner }
+        Self { device, state, lanes, views: Views::default(), batch: 1, owner }
     }
 
     /// Refuses a file of another owner.
@@ -108,6 +110,7 @@ impl Queue {
     /// Does what writes that are complete have left to be done.
     #[inline]
     fn finish_writes(&mut self) {
+        self.batch = self.batch.wrapping_add(1).max(1);
         if self.state.lives.is_due() {
             file::finish_writes(self);
         }

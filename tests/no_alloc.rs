@@ -1,17 +1,19 @@
-//! Small reads allocate nothing: counted by the allocator itself, in a program of its own.
+//! Small reads and overwrites allocate nothing: counted by the allocator itself, in a program of its own.
 
 mod common;
 
 use common::fixture::{Fixture, SOLID, Stack, open};
+use common::image::Image;
 use common::mounted::Mounted;
 use common::rng::Rng;
 use common::skip::Need;
 use ironmap::bio::{Buffer, Memory};
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
+use ironmap::fs::ext4::{Credentials, Fallocate, NewFile, ROOT};
 use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, Queue, QueueOptions};
+use ironmap::{File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
 
 const SEED: u64 = 0xa_110c;
 const READS: u64 = 1000;
@@ -98,6 +100,70 @@ fn a_read_into_owned_memory_allocates_nothing() {
         let count = allocations(|| read_owned(&mut queue, &file, &mut spare, READS));
         assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
         assert!(queue.stats().simple_hits - hits >= READS, "{stack}");
+    }
+}
+
+fn write_now(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
+    for index in 0..count {
+        let pos = FilePos(index * 7919 % 256 * BLOCK as u64);
+        assert!(matches!(file.write_at(queue, buffer, pos), Ok(BLOCK)));
+    }
+}
+
+fn write_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64) {
+    let mut sent = 0;
+    while sent < count {
+        while let Some(memory) = spare.pop() {
+            let pos = FilePos(sent * 7919 % 256 * BLOCK as u64);
+            assert!(file.submit_write(queue, memory, pos, DioFlags::empty(), sent).is_ok());
+            sent += 1;
+        }
+        assert!(queue.wait(8).is_ok());
+        while let Some(done) = queue.pop() {
+            assert!(matches!(done.result, Ok(BLOCK)));
+            spare.push(done.memory);
+        }
+    }
+}
+
+/// Overwrites, and reads of a file that can change, whether its blocks were written before or are to be converted.
+#[test]
+fn an_overwrite_allocates_nothing() {
+    for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
+        let image = Image::in_memory("32M", &["-t", "ext4"]);
+        let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
+        let volume = Volume::open(&image.location(), &options).unwrap();
+        let fs = volume.fs();
+        let number =
+            fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+        let all = Fallocate::Allocate { keep_size: false };
+        fs.fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
+        let options = FileOptions { strict: true, ..FileOptions::default() };
+        let file = volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
+        let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+        let mut buffer = Buffer::aligned(BLOCK).unwrap();
+        let buffers = (0..32).map(|_| Memory::Flat(Buffer::aligned(BLOCK).unwrap()));
+        let mut spare = buffers.collect();
+        for state in ["unwritten", "written"] {
+            let what = format!("{engine}, {state}");
+            // All parts are noted as written after this, and the queues have the size that they need.
+            write_now(&mut queue, &file, &buffer, 256);
+            write_owned(&mut queue, &file, &mut spare, 256);
+            let (hits, handles) = (queue.stats().overwrites, fs.write_counts().handles);
+            let count = allocations(|| {
+                write_now(&mut queue, &file, &buffer, READS);
+                read_now(&mut queue, &file, &mut buffer, READS);
+            });
+            assert_eq!(count, 0, "{what}: allocations in {READS} writes and reads");
+            let count = allocations(|| {
+                write_owned(&mut queue, &file, &mut spare, READS);
+                read_owned(&mut queue, &file, &mut spare, READS);
+            });
+            assert_eq!(count, 0, "{what}: allocations with owned memory");
+            assert!(queue.stats().overwrites - hits >= 2 * READS, "{what}: simple path");
+            assert_eq!(fs.write_counts().handles, handles, "{what}: journal handles");
+            file.sync(&mut queue).unwrap();
+        }
     }
 }
 

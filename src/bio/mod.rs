@@ -47,19 +47,17 @@ impl Dev {
 }
 
 bitflags! {
-    /// What a write leaves to be done when it has succeeded.
+    /// What a write leaves to be done when it has succeeded; an overwrite nothing.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Left: u8 {
-        /// It was a write at all.
-        const WRITE = 0x1;
         /// It went to an unwritten extent, which has to be converted.
-        const CONVERT = 0x2;
+        const CONVERT = 0x1;
         /// It ends behind the file's size.
-        const GROW = 0x4;
+        const GROW = 0x2;
         /// The file is to be synced, as far as its data need it.
-        const DATASYNC = 0x8;
+        const DATASYNC = 0x4;
         /// All of the file is to be synced.
-        const SYNC = 0x10;
+        const SYNC = 0x8;
     }
 }
 

@@ -253,9 +253,11 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
                 buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
             device.read_vectored(&mut slices, bio.at, bio.flags)
         }
-        (BioOp::Write, memory) => {
-            let slices: Vec<_> =
-                memory.buffers().iter().map(|buffer| IoSlice::new(buffer)).collect();
+        (BioOp::Write, Memory::Flat(buffer)) => {
+            device.write(&[IoSlice::new(buffer)], bio.at, bio.flags)
+        }
+        (BioOp::Write, Memory::Vectored(buffers)) => {
+            let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
             device.write(&slices, bio.at, bio.flags)
         }
         (BioOp::Flush, _) => device.flush().map(|()| 0),

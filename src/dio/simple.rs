@@ -49,8 +49,8 @@ pub(super) fn gate_write<M: MapFile>(
     let map = M::map_resident_for_write;
     let iomap = gate_mapping(state, target, pos, len, address, flags, most, map)?;
     let left = match iomap.kind {
-        IomapType::Mapped => Left::WRITE,
-        IomapType::Unwritten => Left::WRITE.union(Left::CONVERT),
+        IomapType::Mapped => Left::empty(),
+        IomapType::Unwritten => Left::CONVERT,
         IomapType::Hole | IomapType::Inline => return Err(NotSimple::NotMapped),
     };
     Ok((at(&iomap, pos, len)?, left))

@@ -228,7 +228,7 @@ fn plan_write<M: MapFile>(
 
 fn left_by(plan: &[Iomap]) -> Left {
     let converts = plan.iter().any(|iomap| iomap.kind == IomapType::Unwritten);
-    if converts { Left::WRITE | Left::CONVERT } else { Left::WRITE }
+    if converts { Left::CONVERT } else { Left::empty() }
 }
 
 /// Whether the file has blocks for a range, and whether all of them are written: `None` where it has not.

@@ -33,6 +33,8 @@ pub(super) struct View {
     /// How often it was looked up by leaf, and how large the map was when it was last read whole.
     lookups: Cell<u32>,
     extents: Cell<usize>,
+    /// The batch of requests with the last write.
+    batch: Cell<u32>,
 }
 
 /// That a request is within a file's content, by its queue's lane.
@@ -91,6 +93,7 @@ impl View {
             plain,
             lookups: Cell::new(0),
             extents: Cell::new(extents),
+            batch: Cell::default(),
         })
     }
 
@@ -98,6 +101,12 @@ impl View {
     #[inline(always)]
     pub(super) fn is_current(&self) -> bool {
         self.open.changes() == self.changes
+    }
+
+    /// Whether a write is the first one of a batch.
+    #[inline(always)]
+    pub(super) fn is_first_in(&self, batch: u32) -> bool {
+        self.batch.replace(batch) != batch
     }
 
     /// Enters the content by the lane, if that is open.

@@ -60,7 +60,7 @@ impl LiveFile {
             });
             if let Some(left) = written {
                 live.held.stamp(Access::Write);
-                if left == Left::WRITE || !live.open.wrote(pos, buf.len(), left) {
+                if left.is_empty() || !live.open.wrote(pos, buf.len(), left) {
                     return Ok(buf.len());
                 }
                 full = true;
@@ -220,7 +220,7 @@ impl LiveFile {
             }
         };
         live.held.stamp(Access::Write);
-        let mut left = Left::WRITE;
+        let mut left = Left::empty();
         left.set(Left::GROW, grows);
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
@@ -456,7 +456,10 @@ impl LiveFile {
                 });
                 match submitted {
                     Ok(()) => {
-                        live.held.stamp(Access::Write);
+                        // Once for all that are submitted between two looks at what has completed.
+                        if view.is_first_in(queue.batch) {
+                            live.held.stamp(Access::Write);
+                        }
                         return Ok(());
                     }
                     Err(back) => memory = back,
