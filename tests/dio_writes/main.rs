@@ -4,4 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bench;
+mod durable;
+mod errors;
 mod model;
+mod rules;
+mod waits;

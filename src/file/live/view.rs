@@ -149,6 +149,15 @@ impl View {
         }
     }
 
+    /// The mapping of a position in an unwritten extent, of which a part may have been written. `None` where it is out of date.
+    #[cold]
+    fn refined(&self, iomap: Iomap, pos: FilePos) -> Option<Iomap> {
+        if self.open.pending.has_ranges() {
+            return self.open.pending.refine(iomap, pos, || !self.is_current());
+        }
+        self.is_current().then_some(iomap)
+    }
+
     /// The inode's mapping of a position, and the number of changes with which it was read. `again`: the view's is out of date.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
         if let Some(iomap) = self.inode.map_resident(pos).filter(|_| !again) {
@@ -192,10 +201,8 @@ impl MapFile for View {
     #[inline(always)]
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
         let iomap = self.inode.map_resident(pos)?;
-        if iomap.kind == IomapType::Unwritten
-            && (self.open.pending.has_ranges() || !self.is_current())
-        {
-            return None;
+        if iomap.kind == IomapType::Unwritten {
+            return self.refined(iomap, pos);
         }
         Some(iomap)
     }

@@ -300,8 +300,12 @@ impl Ext4 {
         self.commit(newest)
     }
 
-    /// Whether all that is needed to read a file's blocks is durable.
+    /// Whether all that is needed to read a file's blocks is durable. What waits to be settled is in no transaction yet; it is asked for
+    /// first, since a settlement notes its transaction before it says that nothing waits.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
+        if open.pending.has_ranges() || open.pending.size() > 0 {
+            return false;
+        }
         let writing = self.writing();
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid(open.newest_map())))
     }

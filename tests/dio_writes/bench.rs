@@ -1,0 +1,225 @@
+//! A volume in memory whose requests are seen and can be made to fail, and a queue to it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ironmap::bio::Buffer;
+use ironmap::device::{Entry, Faults, Limits, Ram, Record, Sim};
+use ironmap::dio::DioFlags;
+use ironmap::fs::ext4::{Clock, Credentials, Ext4, Fallocate, NewFile, ROOT, WriteCounts};
+use ironmap::iomap::IomapType;
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Result, Volume};
+
+use crate::common::image::{Image, words};
+
+pub(crate) const BLOCK: u64 = 4096;
+pub(crate) const NONE: DioFlags = DioFlags::empty();
+
+/// The device is, from above: a record of what comes, faults, and memory. Nothing is committed unless asked for.
+pub(crate) struct Bench {
+    image: Image,
+    ram: Arc<Ram>,
+    pub(crate) faults: Arc<Sim>,
+    record: Arc<Record>,
+    pub(crate) volume: Volume,
+}
+
+/// What a write has asked of the device.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Writes, and those of them that are durable when they end.
+    pub(crate) writes: usize,
+    pub(crate) through: usize,
+    pub(crate) flushes: usize,
+}
+
+impl Bench {
+    pub(crate) fn new(mkfs: &str) -> Self {
+        Self::with_limits(mkfs, Ram::LIMITS)
+    }
+
+    pub(crate) fn with_limits(mkfs: &str, limits: Limits) -> Self {
+        let image = Image::in_memory("24M", &words(mkfs));
+        let ram = Ram::from_image(&std::fs::read(image.path()).unwrap()).with_limits(limits);
+        Self::on(image, ram)
+    }
+
+    fn on(image: Image, ram: Ram) -> Self {
+        let ram = Arc::new(ram);
+        let faults = Arc::new(Sim::new(Arc::clone(&ram) as _, Faults::default()));
+        let record = Arc::new(Record::new(Arc::clone(&faults) as _));
+        let volume = Volume::writable_on(Arc::clone(&record) as _, Clock::default()).unwrap();
+        Self { image, ram, faults, record, volume }
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+        self.volume.fs()
+    }
+
+    pub(crate) fn queue(&self) -> Queue {
+        self.volume.queue(&QueueOptions::default()).unwrap()
+    }
+
+    pub(crate) fn create(&self, name: &str) -> InodeNo {
+        let who = Credentials::default();
+        self.fs().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who).unwrap()
+    }
+
+    pub(crate) fn open(&self, number: InodeNo, strict: bool) -> File {
+        let options = FileOptions { strict, ..FileOptions::default() };
+        self.volume.open_inode(self.fs().inode(number).unwrap(), options).unwrap()
+    }
+
+    /// A file of so many written blocks, durable.
+    pub(crate) fn written(&self, name: &str, blocks: u64) -> File {
+        let number = self.create(name);
+        self.fs().write(number, FilePos(0), &vec![0x11; (blocks * BLOCK) as usize]).unwrap();
+        self.fs().sync().unwrap();
+        self.open(number, false)
+    }
+
+    /// A file of so many blocks that were never written, durable.
+    pub(crate) fn unwritten(&self, name: &str, blocks: u64) -> File {
+        let number = self.create(name);
+        let how = Fallocate::Allocate { keep_size: false };
+        self.fs().fallocate(number, how, FilePos(0), blocks * BLOCK).unwrap();
+        self.fs().sync().unwrap();
+        self.open(number, false)
+    }
+
+    /// A file of this size without blocks, durable.
+    pub(crate) fn hole(&self, name: &str, blocks: u64) -> File {
+        let number = self.create(name);
+        self.fs().truncate(number, blocks * BLOCK).unwrap();
+        self.fs().sync().unwrap();
+        self.open(number, false)
+    }
+
+    /// Fills the device with what must never be seen, and frees it; the sectors.
+    pub(crate) fn soil(&self) -> BTreeSet<u64> {
+        let mut queue = self.queue();
+        let file = self.open(self.create("junk"), false);
+        let count = file.write_at(&mut queue, &memory(64 << 20, 0xDB), FilePos(0)).unwrap();
+        assert!(count as u64 > (4 << 20));
+        file.sync(&mut queue).unwrap();
+        let extents = file.mappings().map(Result::unwrap);
+        let sectors =
+            extents.flat_map(|extent| extent.addr.0 / 512..(extent.addr.0 + extent.len) / 512);
+        let sectors = sectors.collect();
+        drop(file);
+        self.fs().unlink(ROOT, b"junk").unwrap();
+        self.fs().sync().unwrap();
+        sectors
+    }
+
+    /// What something has cost.
+    pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
+        let before = self.fs().write_counts();
+        work();
+        let after = self.fs().write_counts();
+        WriteCounts {
+            handles: after.handles - before.handles,
+            conversions: after.conversions - before.conversions,
+            zeroed: after.zeroed - before.zeroed,
+            exclusive: after.exclusive - before.exclusive,
+        }
+    }
+
+    /// What something has asked of the device.
+    pub(crate) fn seen(&self, work: impl FnOnce()) -> Seen {
+        let from = self.record.log().len();
+        work();
+        let mut seen = Seen::default();
+        for entry in &self.record.log().entries()[from..] {
+            match entry {
+                Entry::Write { fua, .. } => {
+                    seen.writes += 1;
+                    seen.through += usize::from(*fua);
+                }
+                Entry::Flush => seen.flushes += 1,
+                _ => {}
+            }
+        }
+        seen
+    }
+
+    /// A volume on what the device holds now, as after a power cut with nothing lost that it was given.
+    pub(crate) fn after_crash(&self) -> Self {
+        Self::on(Image::none(), self.ram.snapshot())
+    }
+
+    /// Closes the volume, lets e2fsck look at it, and gives the image.
+    pub(crate) fn close(self) -> Image {
+        let Self { image, ram, volume, .. } = self;
+        volume.close().unwrap();
+        drop(volume);
+        let file = std::fs::File::create(image.path()).unwrap();
+        ram.store(&file).unwrap();
+        drop(file);
+        image.check();
+        image
+    }
+}
+
+/// Memory that a device takes.
+pub(crate) fn memory(len: u64, fill: u8) -> Buffer {
+    let mut buffer = Buffer::aligned(len as usize).unwrap();
+    buffer.fill(fill);
+    buffer
+}
+
+pub(crate) fn content(file: &File, queue: &mut Queue) -> Vec<u8> {
+    let mut buffer = memory(file.size().next_multiple_of(BLOCK).max(BLOCK), 0xEE);
+    let count = file.read_at(queue, &mut buffer, FilePos(0)).unwrap();
+    buffer[..count].to_vec()
+}
+
+/// The kinds of the mappings of a file with their lengths in blocks.
+pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
+    let mut map: Vec<(IomapType, u64)> = Vec::new();
+    for iomap in file.mappings() {
+        let iomap = iomap.unwrap();
+        let len = (iomap.end().0.min(file.size()) - iomap.pos.0).div_ceil(BLOCK);
+        match map.last_mut() {
+            Some((kind, blocks)) if *kind == iomap.kind => *blocks += len,
+            _ => map.push((iomap.kind, len)),
+        }
+    }
+    map
+}
+
+/// A write by each way that there is, each of which must come to the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Lent,
+    Owned,
+}
+
+pub(crate) const WAYS: [Way; 2] = [Way::Lent, Way::Owned];
+
+impl Way {
+    pub(crate) fn write(
+        self,
+        (file, queue): (&File, &mut Queue),
+        buffer: Buffer,
+        pos: u64,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        match self {
+            Self::Lent => file.write_at_with(queue, &buffer, FilePos(pos), flags),
+            Self::Owned => {
+                let submitted = file.submit_write(queue, buffer, FilePos(pos), flags, 7);
+                submitted.map_err(|rejected| rejected.error)?;
+                queue.wait(1)?;
+                let done = queue.pop().expect("a completion");
+                assert_eq!((done.token, queue.outstanding()), (7, 0));
+                done.result
+            }
+        }
+    }
+}
+
+pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+    result.expect_err("it fails").kind()
+}
