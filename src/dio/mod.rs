@@ -371,13 +371,14 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        Ok(at) => {
+        // What holds its content by a range has more to give back than one bio tells.
+        Ok(at) if target.live.is_none_or(|holding| holding.is_light()) => {
             request::submit_whole(queue, state, target, at, memory, pos, flags, token)?;
             state.stats.simple_hits += 1;
             Ok(())
         }
-        Err(reason) => {
-            state.stats.miss(reason);
+        other => {
+            other.err().into_iter().for_each(|reason| state.stats.miss(reason));
             let target = *target;
             request::submit(queue, state, &target, memory, pos, flags, token)
         }
