@@ -112,7 +112,8 @@ impl View {
     /// Enters the content by the lane, if that is open.
     #[inline(always)]
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
-        self.open.content.enter(&self.lane).then_some(Inside(self))
+        // Made only then: it leaves when it is dropped.
+        self.open.content.enter(&self.lane).then(|| Inside(self))
     }
 
     /// Enters by the lane, to leave when a request completes.
