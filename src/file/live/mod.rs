@@ -110,7 +110,9 @@ impl LiveFile {
     }
 
     pub(super) fn size(&self) -> u64 {
-        self.inode().map_or(0, |inode| inode.size().max(self.0.open.pending.size()))
+        // A settlement moves the one to the other under the inode's lock.
+        let _shared = self.0.fs().writing().map(|writing| writing.locks.shared(self.number()));
+        self.0.held.inode().map_or(0, |inode| inode.size().max(self.0.open.pending.size()))
     }
 
     /// The mapping of a position, with what was written and is not settled.

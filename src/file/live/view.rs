@@ -130,7 +130,17 @@ impl View {
     /// The size, with what was written and is not settled.
     #[inline(always)]
     pub(super) fn size(&self) -> u64 {
-        self.inode.size().max(self.open.pending.size())
+        let pending = self.open.pending.size();
+        // What is settled meanwhile no longer waits, but then the metadata have changed.
+        if self.is_current() { self.inode.size().max(pending) } else { self.size_anew() }
+    }
+
+    #[cold]
+    fn size_anew(&self) -> u64 {
+        let fs = self.inode.file_system();
+        let _shared = fs.writing().map(|writing| writing.locks.shared(self.inode.number()));
+        let inode = fs.inode_or_orphan(self.inode.number());
+        inode.map_or(self.inode.size(), |inode| inode.size()).max(self.open.pending.size())
     }
 
     #[inline(always)]
