@@ -33,6 +33,8 @@ struct Within {
     orphan: bool,
     /// Where the newest append ends.
     appended: u64,
+    /// Appends that have a place and are not at the content yet.
+    placed: u32,
 }
 
 /// What is to be settled.
@@ -76,25 +78,34 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// A place behind the end of the file, of which `size` bytes are known, and behind the appends before.
-    pub(crate) fn append(&self, size: u64, len: u64) -> u64 {
+    /// A place behind the end of the file, of which the metadata's `size` is known, and behind the appends before. It is kept until it is
+    /// [used](Self::place_used). `None` where `is_old` says that the size may have been overtaken by a settlement.
+    pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
+        if is_old() {
+            return None;
+        }
         let at = within.appended.max(size).max(self.size());
         within.appended = at.saturating_add(len);
-        at
+        within.placed += 1;
+        Some(at)
     }
 
-    /// What was to be appended was not: the place is free again if nothing came behind it.
-    pub(crate) fn take_back(&self, at: u64, len: u64) {
+    /// An append is at the content, or has ended. What of its place it did `not` use is free again if nothing came behind it.
+    pub(crate) fn place_used(&self, place: Range<u64>, not: u64) {
         let mut within = self.within.lock();
-        if within.appended == at.saturating_add(len) {
-            within.appended = at;
+        within.placed -= 1;
+        if within.appended == place.end {
+            within.appended = place.end - not;
         }
     }
 
-    /// No append is under way, and the file may become shorter.
+    /// No append is at the content, and the file may become shorter.
     pub(crate) fn no_appends(&self) {
-        self.within.lock().appended = 0;
+        let mut within = self.within.lock();
+        if within.placed == 0 {
+            within.appended = 0;
+        }
     }
 
     pub(crate) fn set_orphan(&self) {
@@ -249,6 +260,22 @@ mod tests {
             assert!(to == LEN as usize || model[to - 1] != model[to]);
         }
         assert_eq!(pending.has_ranges(), model.contains(&true));
+    }
+
+    /// Someone who changes the file, to whom nobody was at its content, does not give a place away twice.
+    #[test]
+    fn a_place_is_kept_until_it_is_used() {
+        let pending = Pending::default();
+        let append = |len| pending.append(100, len, || false).unwrap();
+        assert_eq!((append(10), append(10)), (100, 110));
+        pending.no_appends();
+        assert_eq!(append(10), 120);
+        pending.place_used(120..130, 4);
+        assert_eq!(append(10), 126, "what was not used");
+        [100..110, 110..120, 126..136].map(|place| pending.place_used(place, 0));
+        pending.no_appends();
+        assert_eq!(append(10), 100, "the file ends there again");
+        assert_eq!(pending.append(100, 10, || true), None);
     }
 
     #[test]

@@ -116,21 +116,34 @@ impl LiveFile {
     ) -> Result<FilePos> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let at = self.place_at_end(len)?;
-        match self.write_vectored_at(queue, bufs, at, flags) {
-            Ok(count) if count == len => Ok(at),
-            result => {
-                let count = result.as_ref().map_or(0, |count| *count);
-                self.0.open.pending.take_back(at.0 + count as u64, (len - count) as u64);
-                result?;
-                Err(Error::new(ErrorKind::NoSpace, format!("{count} of {len} bytes were appended")))
+        let result = self.write_vectored_at(queue, bufs, at, flags);
+        let written = result.as_ref().map_or(0, |count| *count);
+        self.place_used(at, len, written);
+        match result? {
+            count if count == len => Ok(at),
+            count => {
+                let what = format!("{count} of {len} bytes were appended");
+                Err(Error::new(ErrorKind::NoSpace, what))
             }
         }
     }
 
     /// The place of an append.
     fn place_at_end(&self, len: usize) -> Result<FilePos> {
-        let size = self.inode()?.size();
-        Ok(FilePos(self.0.open.pending.append(size, len as u64)))
+        let open = &self.0.open;
+        loop {
+            let changes = open.changes();
+            let size = self.inode()?.size();
+            let is_old = || open.changes() != changes;
+            if let Some(at) = open.pending.append(size, len as u64, is_old) {
+                return Ok(FilePos(at));
+            }
+        }
+    }
+
+    fn place_used(&self, at: FilePos, len: usize, written: usize) {
+        let place = at.0..at.0.saturating_add(len as u64);
+        self.0.open.pending.place_used(place, (len - written) as u64);
     }
 
     /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
@@ -526,13 +539,12 @@ impl LiveFile {
         let len = memory.len();
         match self.place_at_end(len) {
             Err(error) => Err(Rejected::boxed(error, memory)),
-            Ok(at) => match self.submit_write(queue, memory, at, flags, token) {
-                Ok(()) => Ok(at),
-                Err(rejected) => {
-                    self.0.open.pending.take_back(at.0, len as u64);
-                    Err(rejected)
-                }
-            },
+            Ok(at) => {
+                let submitted = self.submit_write(queue, memory, at, flags, token);
+                // What was submitted is at the content until it has completed.
+                self.place_used(at, len, if submitted.is_ok() { len } else { 0 });
+                submitted.map(|()| at)
+            }
         }
     }
 
