@@ -84,6 +84,9 @@ impl LiveFile {
         let live = &*self.0;
         queue.check(live.volume)?;
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if len == 0 {
+            return Ok(0);
+        }
         let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = live.geometry.is_aligned(pos, addresses);
         if !aligned && live.strict {
@@ -194,10 +197,6 @@ impl LiveFile {
         let view = queue.views.current(&mut queue.state.lives, live)?;
         let size = view.size();
         fs.admit_write(&view.inode, pos, len as u64, size)?;
-        if len == 0 {
-            let how = How { flags, through: false };
-            return Ok(Ready::Blocks { hold, len, how, left: Left::empty() });
-        }
         live.check_atomic(pos, len, flags)?;
         if view.inode.has_inline_data() {
             return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
@@ -497,7 +496,7 @@ impl LiveFile {
         let live = &*self.0;
         let len = memory.len();
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
-        if live.strict && !live.geometry.is_aligned(pos, addresses) {
+        if live.strict && len > 0 && !live.geometry.is_aligned(pos, addresses) {
             return Err(Rejected::boxed(live.geometry.misaligned(pos, len), memory));
         }
         if !live.geometry.takes(pos, len) || len == 0 {
