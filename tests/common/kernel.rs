@@ -112,7 +112,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// FIEMAP of each file, as `filefrag -v` prints it, in bytes.
-fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
+pub(crate) fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
     let mut args: Vec<PathBuf> = vec!["-v".into(), "-b1".into(), "--".into()];
     args.extend_from_slice(paths);
     let output = run("filefrag", &args);

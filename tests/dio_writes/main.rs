@@ -4,9 +4,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod appends;
 mod bench;
 mod durable;
 mod errors;
+mod kernel;
 mod model;
 mod rules;
+mod torture;
 mod waits;

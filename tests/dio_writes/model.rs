@@ -51,6 +51,12 @@ pub(crate) fn open(image: &Path, engine: Engine) -> Volume {
     Volume::open(&location, &options).unwrap()
 }
 
+/// The seed that the environment names, or the test's own.
+pub(crate) fn seed(own: u64) -> u64 {
+    let chosen = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok());
+    chosen.unwrap_or(own)
+}
+
 impl Model {
     fn fill(&mut self, buf: &mut [u8]) {
         for byte in buf {
@@ -271,8 +277,7 @@ fn run(layout: &str, engine: Engine, seed: u64) {
 
 #[test]
 fn what_is_written_is_what_is_read() {
-    let chosen = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = chosen.unwrap_or(SEED);
+    let seed = seed(SEED);
     for (at, layout) in LAYOUTS.iter().enumerate() {
         for engine in ENGINES {
             run(layout, engine, seed ^ (at as u64) << 32 ^ (engine as u64) << 40);

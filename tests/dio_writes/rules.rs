@@ -65,6 +65,12 @@ fn no_bytes_are_written_without_a_trace() {
         }
     }
     assert_eq!(file.write_vectored_at(&mut queue, &[], FilePos(0), NONE).unwrap(), 0);
+    let strict = bench.open(file.inode(), true);
+    assert_eq!(
+        strict.write_at(&mut queue, &[], FilePos(1)).unwrap(),
+        0,
+        "no position is misaligned"
+    );
 }
 
 #[test]
