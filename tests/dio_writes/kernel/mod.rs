@@ -25,7 +25,7 @@ use crate::require;
 const SEED: u64 = 0x0d10_2026;
 const STEPS: usize = 1200;
 /// Up to here maps are compared: behind it nobody writes.
-const MAPPED: u64 = 2 << 20;
+const MAPPED: u64 = 2 * LARGEST;
 const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
 const SIZE: u64 = 300 << 10;
 
@@ -189,7 +189,7 @@ impl Lockstep<'_> {
     }
 
     fn compare_map(&self, block: u64) {
-        let kernel = blocks(&maps(&[self.kernel.path.clone()])[0], block, MAPPED);
+        let kernel = blocks(&maps(std::slice::from_ref(&self.kernel.path))[0], block, MAPPED);
         let ours = self.ours.map(block, MAPPED);
         let differ = |at: &usize| kernel[*at] != ours[*at];
         let wrong: Vec<(usize, Block, Block)> =
@@ -257,5 +257,4 @@ fn writes_do_what_the_kernels_do() {
         }
     }
     println!("{differences:?}");
-    assert!(LARGEST < MAPPED);
 }
