@@ -86,8 +86,9 @@ impl Ext4 {
 
     /// The new size where it is larger, and the times.
     fn grow(self: &Arc<Self>, number: InodeNo, end: u64, keep_size: bool) -> Result<()> {
-        let size = self.inode_or_orphan(number)?.size();
-        let size = if keep_size { size } else { size.max(end) };
+        let inode = self.inode_or_orphan(number)?;
+        let size = if keep_size { inode.size() } else { inode.size().max(end) };
+        self.zero_behind(&inode, size)?;
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
     }
 

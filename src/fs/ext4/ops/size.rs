@@ -75,6 +75,7 @@ impl Ext4 {
             return self.resize_inline(inode, size);
         }
         if size >= inode.size() {
+            self.zero_behind(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, number, size));
         }
         self.zero_tail(inode, size)?;
