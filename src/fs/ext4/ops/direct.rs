@@ -300,8 +300,12 @@ impl Ext4 {
         self.commit(newest)
     }
 
-    /// Whether all that is needed to read a file's blocks is durable.
+    /// Whether all that is needed to read what a file holds is durable.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
+        // What is no longer pending has its transaction noted.
+        if open.pending.size() > 0 || open.pending.has_ranges() {
+            return false;
+        }
         let writing = self.writing();
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid(open.newest_map())))
     }
