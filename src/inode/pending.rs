@@ -92,8 +92,9 @@ impl Pending {
         }
     }
 
-    /// No append is under way, and the file may become shorter.
-    pub(crate) fn no_appends(&self) {
+    /// The file may become shorter, and appends begin at its new end. Not for less: an append that has its place may still wait for the
+    /// content, and the next would get the same place.
+    pub(crate) fn forget_appends(&self) {
         self.within.lock().appended = 0;
     }
 

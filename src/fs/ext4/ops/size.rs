@@ -20,12 +20,13 @@ impl Ext4 {
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
-        let _file = self.settled(number)?;
+        let file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if inode.flags().contains(InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
         }
         self.check_size(&inode, size)?;
+        file.may_become_shorter();
         self.resize(&inode, size)
     }
 
