@@ -7,7 +7,7 @@ use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
 
-use crate::history::{CELL, What, fill};
+use crate::history::{CELL, What, fill, name};
 use crate::workload::{DEPTH, FILE_LIMIT, Flight, Kind, Run};
 
 /// How many requests are submitted at most in a row.
@@ -109,7 +109,7 @@ impl Run<'_> {
         let (id, what) = (self.files[at].id, What::Write(number, range.clone()));
         let change = self.history.begun(id, what, is_synced(flags), begin);
         let pos = self.files[at].file.append(&mut self.queue, &buf, flags)?;
-        assert_eq!(pos.0, range.start);
+        assert_eq!(pos.0, range.start, "an append of {}", name(id));
         let end = self.event();
         self.history.ended(change, end);
         Ok(())
@@ -144,7 +144,9 @@ impl Run<'_> {
         let change = history.begun(open.id, what, is_synced(flags), begin);
         let pos = FilePos(range.start);
         let submitted = if append {
-            open.file.submit_append(queue, buf, flags, token).map(|at| assert_eq!(at, pos))
+            open.file
+                .submit_append(queue, buf, flags, token)
+                .map(|at| assert_eq!(at, pos, "an append of {}", name(open.id)))
         } else {
             open.file.submit_write(queue, buf, pos, flags, token)
         };
