@@ -100,8 +100,8 @@ impl Pending {
         }
     }
 
-    /// No append is at the content, and the file may become shorter.
-    pub(crate) fn no_appends(&self) {
+    /// The file may become shorter: if no append has a place that it has not come to yet, the next begins at the new end.
+    pub(crate) fn forget_appends(&self) {
         let mut within = self.within.lock();
         if within.placed == 0 {
             within.appended = 0;
@@ -268,12 +268,12 @@ mod tests {
         let pending = Pending::default();
         let append = |len| pending.append(100, len, || false).unwrap();
         assert_eq!((append(10), append(10)), (100, 110));
-        pending.no_appends();
+        pending.forget_appends();
         assert_eq!(append(10), 120);
         pending.place_used(120..130, 4);
         assert_eq!(append(10), 126, "what was not used");
         [100..110, 110..120, 126..136].map(|place| pending.place_used(place, 0));
-        pending.no_appends();
+        pending.forget_appends();
         assert_eq!(append(10), 100, "the file ends there again");
         assert_eq!(pending.append(100, 10, || true), None);
     }

@@ -271,6 +271,12 @@ impl Ext4 {
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
+    /// Zeros what the last block of a file holds behind its end, if the file is about to grow: of a write that moved the end and failed,
+    /// or was lost in a crash, the data can be there.
+    pub(super) fn zero_behind(&self, inode: &Inode, size: u64) -> Result<()> {
+        if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
+    }
+
     /// Writes into a file whose content lies in its inode. False where that is too small: the content is in blocks then.
     fn write_inline(self: &Arc<Self>, inode: &Inode, pos: FilePos, bytes: &[u8]) -> Result<bool> {
         let end = pos.0 + bytes.len() as u64;

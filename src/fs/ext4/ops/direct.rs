@@ -33,6 +33,13 @@ pub(super) struct Settled<'a> {
     _inode: Exclusive<'a>,
 }
 
+impl Settled<'_> {
+    /// The next append goes to the end that the file will have.
+    pub(super) fn may_become_shorter(&self) {
+        self.content.inode().pending.forget_appends();
+    }
+}
+
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
         if let Ok(writing) = self.fs.writing() {
@@ -54,7 +61,6 @@ impl Ext4 {
         if !open.pending.is_empty() {
             self.settle_under(number, &open, content.alone())?;
         }
-        open.pending.no_appends();
         self.writing()?.counters.locked();
         Ok(Settled { fs: self, content, _inode: inode })
     }

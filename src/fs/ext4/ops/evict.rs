@@ -239,7 +239,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Ends a truncation that was under way: what lies behind the size goes.
+    /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan.
     pub(super) fn finish_truncation(self: &Arc<Self>, inode: &Inode) -> Result<()> {
         let number = inode.number();
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
@@ -247,7 +247,7 @@ impl Ext4 {
             if inode.has_map() {
                 self.unmap_range(handle, inode, end..FileBlock(1 << 32))?;
             }
-            self.remove_orphan(handle, number)
+            if inode.stat().links > 0 { self.remove_orphan(handle, number) } else { Ok(()) }
         })
     }
 }

@@ -47,7 +47,7 @@ impl Ext4 {
         pos: FilePos,
         len: u64,
     ) -> Result<()> {
-        let _file = self.settled(number)?;
+        let file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if inode.flags().contains(InodeFlags::APPEND)
             && how != (Fallocate::Allocate { keep_size: true })
@@ -79,15 +79,19 @@ impl Ext4 {
                 self.allocate_range(&self.inode_or_orphan(number)?, range)?;
                 self.grow(number, end, keep_size)
             }
-            Fallocate::Collapse => self.collapse(&inode, range),
+            Fallocate::Collapse => {
+                file.may_become_shorter();
+                self.collapse(&inode, range)
+            }
             Fallocate::Insert => self.insert(&inode, range),
         }
     }
 
     /// The new size where it is larger, and the times.
     fn grow(self: &Arc<Self>, number: InodeNo, end: u64, keep_size: bool) -> Result<()> {
-        let size = self.inode_or_orphan(number)?.size();
-        let size = if keep_size { size } else { size.max(end) };
+        let inode = self.inode_or_orphan(number)?;
+        let size = if keep_size { inode.size() } else { inode.size().max(end) };
+        self.zero_behind(&inode, size)?;
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
     }
 

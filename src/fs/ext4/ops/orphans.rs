@@ -12,9 +12,14 @@ use crate::fs::ext4::{Ext4, RoCompat};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// Puts an inode on the list: it goes at the next opening, or what is behind its size does, if nothing removes it before.
+    /// Puts an inode on the list, if it is not on it: it goes at the next opening, or what is behind its size does, if nothing removes it
+    /// before.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         let mut list = self.writing()?.orphans.lock();
+        // Twice it would name itself as the next: a file that was written behind its end, and then loses its name.
+        if list.iter().rev().any(|orphan| *orphan == number) {
+            return Ok(());
+        }
         let next = list.last().copied();
         self.set_next_orphan(handle, number, next)?;
         self.set_first_orphan(handle, Some(number))?;

@@ -20,12 +20,13 @@ impl Ext4 {
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
-        let _file = self.settled(number)?;
+        let file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if inode.flags().contains(InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
         }
         self.check_size(&inode, size)?;
+        file.may_become_shorter();
         self.resize(&inode, size)
     }
 
@@ -75,6 +76,7 @@ impl Ext4 {
             return self.resize_inline(inode, size);
         }
         if size >= inode.size() {
+            self.zero_behind(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, number, size));
         }
         self.zero_tail(inode, size)?;

@@ -156,8 +156,7 @@ impl Ext4 {
             }
         };
         self.update_inode(handle, number, |inode| inode.set_links(links))?;
-        let listed = || Ok(self.writing()?.orphans.lock().contains(&number));
-        if links == 0 && !listed()? { self.add_orphan(handle, number) } else { Ok(()) }
+        if links == 0 { self.add_orphan(handle, number) } else { Ok(()) }
     }
 
     /// What a directory counts: two, and its subdirectories; 1 for more than can be counted.
