@@ -272,7 +272,9 @@ mod tests {
         assert_eq!(append(10), 120);
         pending.place_used(120..130, 4);
         assert_eq!(append(10), 126, "what was not used");
-        [100..110, 110..120, 126..136].map(|place| pending.place_used(place, 0));
+        for place in [100..110, 110..120, 126..136] {
+            pending.place_used(place, 0);
+        }
         pending.forget_appends();
         assert_eq!(append(10), 100, "the file ends there again");
         assert_eq!(pending.append(100, 10, || true), None);
