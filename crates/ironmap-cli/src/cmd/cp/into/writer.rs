@@ -57,7 +57,7 @@ struct Open {
     size: u64,
     /// A large file, for direct writes.
     file: Option<File>,
-    /// Up to here it has blocks for them.
+    /// Up to here it was given blocks for them.
     allocated: u64,
     /// Its content could not be written; that was reported.
     broken: bool,
@@ -340,22 +340,18 @@ impl Writer {
             report.error(&open.name.failed(&error));
             open.broken = true;
         }
-        let direct = open.file.take().is_some();
+        let regular = open.entry.stat.file_type == FileType::Regular;
+        let whole = size.filter(|_| !open.broken);
+        let Some(size) = whole.or((!regular).then_some(0)) else {
+            return self.give_up(&open);
+        };
+        if regular && (size > open.size || open.file.is_some()) {
+            open.set_size(size)?;
+            // Its time stamps come before those that it is given.
+            open.file = None;
+        }
         let Open { entry, name, number, .. } = &open;
         let fs = name.fs();
-        let regular = entry.stat.file_type == FileType::Regular;
-        if regular && (open.broken || size.is_none()) {
-            if !open.new {
-                return open.give_back_room();
-            }
-            // Half a file looks like a whole one.
-            self.links.remove(&entry.identity);
-            return fs.unlink(name.dir, &name.name).map_err(|error| name.failed(&error));
-        }
-        if let Some(size) = size.filter(|size| regular && (*size > open.size || direct)) {
-            fs.truncate(*number, size).map_err(|error| name.failed(&error))?;
-            open.give_back_room()?;
-        }
         for Xattr { name: attribute, value } in &entry.xattrs {
             if let Err(error) = fs.setxattr(*number, attribute, value, SetXattr::Any) {
                 let first = || (0, format!("{name}: {error}"));
@@ -382,6 +378,17 @@ impl Writer {
         let set = SetAttributes { permissions, accessed, modified, ..SetAttributes::default() };
         fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))
     }
+
+    /// Not all of a file is there.
+    fn give_up(&mut self, open: &Open) -> Result<(), Failure> {
+        if !open.new {
+            return open.give_back_room();
+        }
+        // Half a file looks like a whole one.
+        self.links.remove(&open.entry.identity);
+        let name = &open.name;
+        name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))
+    }
 }
 
 impl Open {
@@ -396,12 +403,13 @@ impl Open {
         let Self { name, number, .. } = self;
         finish(stream, progress).map_err(|error| name.failed(&error))?;
         let how = Fallocate::Allocate { keep_size: true };
+        // Where space runs out a part is allocated.
+        self.allocated = pos.0 + len;
         match name.fs().fallocate(*number, how, pos, len) {
             // Files with indirect blocks have no space without content.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
         }
-        self.allocated = pos.0 + len;
         if stream.is_none() {
             *stream = Some(Stream::new(name.source.queue()?, pieces.clone()));
         }
@@ -412,11 +420,21 @@ impl Open {
         Ok(())
     }
 
-    /// Frees what was allocated for more content than there was.
+    /// Ends the content of a file, and sees that the metadata tell all that was written.
+    fn set_size(&self, size: u64) -> Result<(), Failure> {
+        let Self { name, number, .. } = self;
+        name.fs().truncate(*number, size).map_err(|error| name.failed(&error))?;
+        self.give_back_room()
+    }
+
+    /// Frees what was allocated for more content than there is.
     fn give_back_room(&self) -> Result<(), Failure> {
         let Self { name, number, allocated, .. } = self;
-        let given = name.fs().inode(*number).and_then(|inode| {
-            let size = inode.size();
+        let size = match &self.file {
+            Some(file) => Ok(file.size()),
+            None => name.fs().inode(*number).map(|inode| inode.size()),
+        };
+        let given = size.and_then(|size| {
             if size >= *allocated {
                 return Ok(());
             }
