@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx};
 use rustix::io::Errno;
 
 use super::super::{Args, progress};
+use super::stream::Pieces;
 use super::{Entry, How, Identity, PIECE, Step, Stopped, Writer, check_name};
 use crate::failure::{Failure, Report};
 use crate::host_stat::{self, XattrReader};
@@ -58,11 +59,12 @@ pub(super) fn copy_host(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let (how, seen) = (writer.how(), mem::take(&mut writer.seen));
+    let pieces = writer.pieces();
     writer.start(to, None);
     let (copied, seen) = thread::scope(|scope| {
         let (sender, batches) = sync_channel(BATCHES);
         let reader = scope.spawn(move || {
-            let mut reader = Reader::new(how, sender, seen);
+            let mut reader = Reader::new(how, sender, seen, pieces);
             // Who stopped it knows why.
             let _ = reader.read_root(path, follow).and_then(|()| reader.flush());
             reader.seen
@@ -95,6 +97,7 @@ struct Reader {
     batch: Vec<Step>,
     /// How much content is in the batch.
     bytes: usize,
+    pieces: Pieces,
     xattrs: XattrReader,
     /// Files with several names that were read.
     seen: HashSet<Identity>,
@@ -123,8 +126,14 @@ impl Place<'_> {
 }
 
 impl Reader {
-    fn new(how: How, sender: SyncSender<Vec<Step>>, seen: HashSet<Identity>) -> Self {
-        Self { how, sender, batch: Vec::new(), bytes: 0, xattrs: XattrReader::default(), seen }
+    fn new(
+        how: How,
+        sender: SyncSender<Vec<Step>>,
+        seen: HashSet<Identity>,
+        pieces: Pieces,
+    ) -> Self {
+        let xattrs = XattrReader::default();
+        Self { how, sender, batch: Vec::new(), bytes: 0, pieces, xattrs, seen }
     }
 
     fn send(&mut self, step: Step) -> Result<(), Stopped> {
@@ -283,8 +292,13 @@ impl Reader {
     /// Reads a part of a file; gives the position behind it, or behind the file's end.
     fn range(&mut self, fd: &OwnedFd, start: u64, end: u64) -> Result<Result<u64, Errno>, Stopped> {
         let mut pos = start;
+        if start < end {
+            self.send(Step::Range(FilePos(start), end - start))?;
+        }
         while pos < end {
-            let mut bytes = vec![0; (end - pos).min(PIECE) as usize];
+            let Ok(mut bytes) = self.pieces.take((end - pos).min(PIECE) as usize) else {
+                return Ok(Err(Errno::NOMEM));
+            };
             let mut have = 0;
             while have < bytes.len() {
                 match rustix::io::pread(fd, &mut bytes[have..], pos + have as u64) {
@@ -295,9 +309,8 @@ impl Reader {
                 }
             }
             let whole = have == bytes.len();
-            bytes.truncate(have);
             if have > 0 {
-                self.send(Step::Data(FilePos(pos), bytes))?;
+                self.send(Step::Data(FilePos(pos), bytes.split_to(have)))?;
             }
             pos += have as u64;
             if !whole {

@@ -1,12 +1,14 @@
 //! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
 
 mod host;
+mod stream;
 mod volume;
 mod writer;
 
 use std::path::Path;
 use std::rc::Rc;
 
+use ironmap::bio::Buffer;
 use ironmap::fs::ext4::Follow;
 use ironmap::fs::{FileType, Stat, Xattr};
 use ironmap::units::FilePos;
@@ -22,8 +24,9 @@ use crate::source::Source;
 use crate::target::{Subject, Target};
 use crate::volumes::{DestinationIs, Name, Volumes};
 
-/// How much of a file is read and written at once: each piece is a transaction.
-const PIECE: u64 = 4 << 20;
+/// How much of a file is read and written at once: little enough to stay in a processor's cache in between. What is no longer is written in
+/// one transaction, which costs less for a small file than a direct write and what that leaves to be settled.
+const PIECE: u64 = 1 << 20;
 
 /// A tree as a sequence: each `Begin` has its `End`, and what lies between them is in it.
 enum Step {
@@ -31,8 +34,10 @@ enum Step {
     Begin(Box<Entry>),
     /// A further name of a file that had its `Begin` before.
     Again(Vec<u8>, Identity),
-    /// A part of a file's content; what no step has is a hole.
-    Data(FilePos, Vec<u8>),
+    /// Content of this length follows, piece by piece, with no hole in it; it may turn out to be shorter.
+    Range(FilePos, u64),
+    /// A piece of a file's content; what no step has is a hole.
+    Data(FilePos, Buffer),
     /// It ends, with this size where it is a file; `None` where not all of it could be read.
     End(Option<u64>),
     /// Something could not be read.

@@ -10,6 +10,7 @@ use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 
 use super::super::{Args, Keep, progress};
+use super::stream::Pieces;
 use super::{Entry, PIECE, Step, Writer, check_name};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
@@ -38,7 +39,7 @@ pub(super) fn copy_volume(
     let source = Rc::clone(&found.name.source);
     writer.start(to, Some(&source));
     let queue = source.queue()?;
-    let mut reader = Reader { keep: writer.how().keep, queue };
+    let mut reader = Reader { keep: writer.how().keep, queue, pieces: writer.pieces() };
     walk(found, report, |found, visit, report| match visit {
         Visit::First => reader.begin(found, writer, report),
         Visit::Last { .. } => writer.take(Step::End(Some(0)), report),
@@ -67,6 +68,7 @@ fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
 struct Reader {
     keep: Keep,
     queue: Queue,
+    pieces: Pieces,
 }
 
 impl Reader {
@@ -131,15 +133,16 @@ impl Reader {
                 continue;
             }
             let mut pos = mapping.pos;
+            writer.take(Step::Range(pos, mapping.len), report)?;
             while pos < mapping.end() {
                 interrupt::check()?;
-                let mut bytes = vec![0; (mapping.end().0 - pos.0).min(PIECE) as usize];
+                let len = (mapping.end().0 - pos.0).min(PIECE) as usize;
+                let mut bytes = self.pieces.take(len).map_err(failed)?;
                 let count = file.read_at(&mut self.queue, &mut bytes, pos).map_err(failed)?;
                 if count == 0 {
                     break;
                 }
-                bytes.truncate(count);
-                writer.take(Step::Data(pos, bytes), report)?;
+                writer.take(Step::Data(pos, bytes.split_to(count)), report)?;
                 pos = FilePos(pos.0 + count as u64);
             }
         }

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
-use ironmap::fs::ext4::{Credentials, Follow, NewFile, SetAttributes, SetXattr};
+use indicatif::ProgressBar;
+use ironmap::bio::Buffer;
+use ironmap::fs::ext4::{Credentials, Fallocate, Follow, NewFile, SetAttributes, SetXattr};
 use ironmap::fs::{FileType, Xattr};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{Error, ErrorKind};
+use ironmap::{Error, ErrorKind, File};
 
 use super::super::keep::Times;
-use super::{Entry, How, Identity, Step};
+use super::stream::{Pieces, Stream, check_whole};
+use super::{Entry, How, Identity, PIECE, Step};
 use crate::failure::{Failure, Report};
 use crate::new::caller;
 use crate::source::Source;
@@ -28,6 +31,9 @@ pub(super) struct Writer {
     same: bool,
     /// What has begun and not ended; `None` is not copied.
     open: Vec<Option<Open>>,
+    pieces: Pieces,
+    /// Made for the first large file.
+    stream: Option<Stream>,
     /// Names that copies of files got which the user named.
     pub(super) made: HashSet<(InodeNo, Vec<u8>)>,
     /// Files with several names that were read.
@@ -49,6 +55,10 @@ struct Open {
     gives_group: bool,
     /// How much of the file is there.
     size: u64,
+    /// A large file, for direct writes.
+    file: Option<File>,
+    /// Up to here it was given blocks for them.
+    allocated: u64,
     /// Its content could not be written; that was reported.
     broken: bool,
 }
@@ -61,6 +71,8 @@ impl Writer {
             to: None,
             same: false,
             open: Vec::new(),
+            pieces: Pieces::default(),
+            stream: None,
             made: HashSet::new(),
             seen: HashSet::new(),
             links: HashMap::new(),
@@ -70,6 +82,11 @@ impl Writer {
 
     pub(super) fn how(&self) -> How {
         self.how
+    }
+
+    /// Where memory for content comes from, and goes back to.
+    pub(super) fn pieces(&self) -> Pieces {
+        self.pieces.clone()
     }
 
     /// The next tree gets this name. `from` is the volume that it is in, if it is in one.
@@ -84,7 +101,7 @@ impl Writer {
         while let Some(open) = self.open.pop() {
             let regular = |open: &Open| open.entry.stat.file_type == FileType::Regular;
             if let Some(open) = open.filter(regular)
-                && let Err(failure) = self.end(&open, None)
+                && let Err(failure) = self.end(open, None, report)
             {
                 report.error(&failure);
             }
@@ -120,12 +137,10 @@ impl Writer {
                 Some(name) => self.link(&name, identity),
                 None => Ok(()),
             },
-            Step::Data(pos, bytes) => {
-                report.progress.inc(bytes.len() as u64);
-                self.write(pos, &bytes)
-            }
+            Step::Range(pos, len) => self.make_room(pos, len, &report.progress),
+            Step::Data(pos, bytes) => self.write(pos, bytes, &report.progress),
             Step::End(size) => match self.open.pop().flatten() {
-                Some(open) => self.end(&open, size),
+                Some(open) => self.end(open, size, report),
                 None => Ok(()),
             },
             Step::Failed(failure) => Err(failure),
@@ -177,7 +192,8 @@ impl Writer {
         if self.how.verbose {
             report.say(format_args!("'{}' -> '{name}'", entry.path))?;
         }
-        Ok(Some(Open { entry, name, number, new, gives_group, size: 0, broken: false }))
+        let (file, size, allocated, broken) = (None, 0, 0, false);
+        Ok(Some(Open { entry, name, number, new, gives_group, size, file, allocated, broken }))
     }
 
     fn is_set_group(&self, name: &Name) -> Result<bool, Failure> {
@@ -273,38 +289,69 @@ impl Writer {
         linked.map_err(|error| name.failed(&error))
     }
 
-    fn write(&mut self, pos: FilePos, bytes: &[u8]) -> Result<(), Failure> {
+    /// Opens a large file for direct writes, and allocates a range of it in as few pieces as there are.
+    fn make_room(&mut self, pos: FilePos, len: u64, progress: &ProgressBar) -> Result<(), Failure> {
+        let Some(Some(open)) = self.open.last_mut() else { return Ok(()) };
+        if open.broken || len <= PIECE {
+            return Ok(());
+        }
+        let made = open.make_room(&mut self.stream, &self.pieces, pos, len, progress);
+        open.broken = made.is_err();
+        made
+    }
+
+    fn write(
+        &mut self,
+        pos: FilePos,
+        bytes: Buffer,
+        progress: &ProgressBar,
+    ) -> Result<(), Failure> {
         let Some(Some(open)) = self.open.last_mut() else { return Ok(()) };
         if open.broken {
             return Ok(());
         }
-        let written = open.name.fs().write(open.number, pos, bytes);
-        let written = written.and_then(|count| {
-            if count == bytes.len() {
-                return Ok(());
-            }
-            Err(Error::new(ErrorKind::NoSpace, "no blocks are left"))
-        });
-        open.broken = written.is_err();
         open.size = pos.0 + bytes.len() as u64;
+        let written = match (&open.file, &mut self.stream) {
+            (Some(file), Some(stream)) if pos.0 < open.allocated => {
+                stream.write(file, pos, bytes, progress)
+            }
+            (_, stream) => finish(stream, progress).and_then(|()| {
+                let count = open.name.fs().write(open.number, pos, &bytes)?;
+                progress.inc(count as u64);
+                check_whole(count, bytes.len())?;
+                self.pieces.put([bytes]);
+                Ok(())
+            }),
+        };
+        open.broken = written.is_err();
         written.map_err(|error| open.name.failed(&error))
     }
 
-    fn end(&mut self, open: &Open, size: Option<u64>) -> Result<(), Failure> {
-        let Open { entry, name, number, .. } = open;
+    fn end(
+        &mut self,
+        mut open: Open,
+        size: Option<u64>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        // All errors that follow the first one come from it.
+        if let Err(error) = finish(&mut self.stream, &report.progress)
+            && !open.broken
+        {
+            report.error(&open.name.failed(&error));
+            open.broken = true;
+        }
+        let regular = open.entry.stat.file_type == FileType::Regular;
+        let whole = size.filter(|_| !open.broken);
+        let Some(size) = whole.or((!regular).then_some(0)) else {
+            return self.give_up(&open);
+        };
+        if regular && (size > open.size || open.file.is_some()) {
+            open.set_size(size)?;
+            // Its time stamps come before those that it is given.
+            open.file = None;
+        }
+        let Open { entry, name, number, .. } = &open;
         let fs = name.fs();
-        let regular = entry.stat.file_type == FileType::Regular;
-        if regular && (open.broken || size.is_none()) {
-            if !open.new {
-                return Ok(());
-            }
-            // Half a file looks like a whole one.
-            self.links.remove(&entry.identity);
-            return fs.unlink(name.dir, &name.name).map_err(|error| name.failed(&error));
-        }
-        if let Some(size) = size.filter(|size| regular && *size > open.size) {
-            fs.truncate(*number, size).map_err(|error| name.failed(&error))?;
-        }
         for Xattr { name: attribute, value } in &entry.xattrs {
             if let Err(error) = fs.setxattr(*number, attribute, value, SetXattr::Any) {
                 let first = || (0, format!("{name}: {error}"));
@@ -331,6 +378,75 @@ impl Writer {
         let set = SetAttributes { permissions, accessed, modified, ..SetAttributes::default() };
         fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))
     }
+
+    /// Not all of a file is there.
+    fn give_up(&mut self, open: &Open) -> Result<(), Failure> {
+        if !open.new {
+            return open.give_back_room();
+        }
+        // Half a file looks like a whole one.
+        self.links.remove(&open.entry.identity);
+        let name = &open.name;
+        name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))
+    }
+}
+
+impl Open {
+    fn make_room(
+        &mut self,
+        stream: &mut Option<Stream>,
+        pieces: &Pieces,
+        pos: FilePos,
+        len: u64,
+        progress: &ProgressBar,
+    ) -> Result<(), Failure> {
+        let Self { name, number, .. } = self;
+        finish(stream, progress).map_err(|error| name.failed(&error))?;
+        let how = Fallocate::Allocate { keep_size: true };
+        // Where space runs out a part is allocated.
+        self.allocated = pos.0 + len;
+        match name.fs().fallocate(*number, how, pos, len) {
+            // Files with indirect blocks have no space without content.
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+            made => made.map_err(|error| name.failed(&error))?,
+        }
+        if stream.is_none() {
+            *stream = Some(Stream::new(name.source.queue()?, pieces.clone()));
+        }
+        if self.file.is_none() {
+            let inode = name.source.inode(*number, name.path())?;
+            self.file = Some(name.source.file(inode, name.path())?);
+        }
+        Ok(())
+    }
+
+    /// Ends the content of a file, and sees that the metadata tell all that was written.
+    fn set_size(&self, size: u64) -> Result<(), Failure> {
+        let Self { name, number, .. } = self;
+        name.fs().truncate(*number, size).map_err(|error| name.failed(&error))?;
+        self.give_back_room()
+    }
+
+    /// Frees what was allocated for more content than there is.
+    fn give_back_room(&self) -> Result<(), Failure> {
+        let Self { name, number, allocated, .. } = self;
+        let size = match &self.file {
+            Some(file) => Ok(file.size()),
+            None => name.fs().inode(*number).map(|inode| inode.size()),
+        };
+        let given = size.and_then(|size| {
+            if size >= *allocated {
+                return Ok(());
+            }
+            name.fs().fallocate(*number, Fallocate::Punch, FilePos(size), allocated - size)
+        });
+        given.map_err(|error| name.failed(&error))
+    }
+}
+
+/// Waits until no write is in flight.
+fn finish(stream: &mut Option<Stream>, progress: &ProgressBar) -> ironmap::Result<()> {
+    stream.as_mut().map_or(Ok(()), |stream| stream.finish(progress))
 }
 
 /// What becomes of what has a name that a copy is to get.

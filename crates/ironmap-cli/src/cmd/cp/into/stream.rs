@@ -1,0 +1,116 @@
+//! The content of large files: direct writes, several in flight.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use indicatif::ProgressBar;
+use ironmap::bio::Buffer;
+use ironmap::dio::{Completion, DioFlags};
+use ironmap::units::FilePos;
+use ironmap::{Error, ErrorKind, File, Queue, Result};
+
+use super::PIECE;
+
+/// How many writes are in flight at most.
+const IN_FLIGHT: usize = 4;
+/// What is a multiple of this is whole sectors of any device.
+const SECTORS: usize = 4096;
+
+/// Memory for pieces, used again and again: new pages cost as much as a copy.
+#[derive(Clone, Default)]
+pub(super) struct Pieces(Arc<Mutex<Vec<Buffer>>>);
+
+impl Pieces {
+    /// Memory of this length, with anything in it.
+    pub(super) fn take(&self, len: usize) -> Result<Buffer> {
+        let spare = if len == PIECE as usize { self.spare(Vec::pop) } else { None };
+        spare.map_or_else(|| Buffer::aligned(len), Ok)
+    }
+
+    /// Takes memory back; what is no whole piece is freed.
+    pub(super) fn put(&self, memory: impl IntoIterator<Item = Buffer>) {
+        let whole = memory.into_iter().filter(|buffer| buffer.len() == PIECE as usize);
+        self.spare(|spare| spare.extend(whole));
+    }
+
+    fn spare<R>(&self, with: impl FnOnce(&mut Vec<Buffer>) -> R) -> R {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Writes of one file at a time. While any is in flight, nothing else can be done to the file.
+pub(super) struct Stream {
+    queue: Queue,
+    pieces: Pieces,
+}
+
+impl Stream {
+    pub(super) fn new(queue: Queue, pieces: Pieces) -> Self {
+        Self { queue, pieces }
+    }
+
+    /// Starts to write, where enough is in flight as soon as there is less. An error can be that of a write before.
+    pub(super) fn write(
+        &mut self,
+        file: &File,
+        pos: FilePos,
+        mut bytes: Buffer,
+        progress: &ProgressBar,
+    ) -> Result<()> {
+        // What is left of a sector is written by itself, so that only that is waited for.
+        let whole = bytes.len() / SECTORS * SECTORS;
+        let rest = if whole < bytes.len() {
+            let head = bytes.split_to(whole);
+            Some(mem::replace(&mut bytes, head))
+        } else {
+            None
+        };
+        let behind = FilePos(pos.0 + whole as u64);
+        for (pos, bytes) in [(pos, Some(bytes)), (behind, rest)] {
+            let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else { continue };
+            self.wait(IN_FLIGHT - 1, progress)?;
+            let flags = DioFlags::empty();
+            let started = file.submit_write(&mut self.queue, bytes, pos, flags, 0);
+            started.map_err(|rejected| rejected.error)?;
+        }
+        self.queue.poll()?;
+        self.take(progress)
+    }
+
+    /// Waits until nothing is in flight; gives the first error.
+    pub(super) fn finish(&mut self, progress: &ProgressBar) -> Result<()> {
+        self.wait(0, progress)
+    }
+
+    /// Waits until so many are in flight at most.
+    fn wait(&mut self, most: usize, progress: &ProgressBar) -> Result<()> {
+        let mut result = Ok(());
+        while self.queue.outstanding() > most {
+            self.queue.wait(1)?;
+            result = result.and(self.take(progress));
+        }
+        result
+    }
+
+    /// Takes what is complete.
+    fn take(&mut self, progress: &ProgressBar) -> Result<()> {
+        let mut first = Ok(());
+        while let Some(Completion { memory, result, .. }) = self.queue.pop() {
+            let written = result.and_then(|count| {
+                progress.inc(count as u64);
+                check_whole(count, memory.len())
+            });
+            first = first.and(written);
+            self.pieces.put(memory.into_buffers());
+        }
+        first
+    }
+}
+
+/// A write is short only where space ran out.
+pub(super) fn check_whole(count: usize, len: usize) -> Result<()> {
+    if count == len {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NoSpace, "no blocks are left"))
+}
