@@ -161,6 +161,10 @@ impl Lockstep<'_> {
     fn write(&mut self, write: &Write, what: &str) {
         let bytes = self.rng.bytes(write.len());
         let size = self.kernel.size();
+        // Where such a write fails, Linux frees all that was preallocated behind the end.
+        if !write.is_aligned() && write.pos + write.len() as u64 > size {
+            return;
+        }
         let (kernel, ours) = (self.kernel.write(write, &bytes), self.ours.write(write, &bytes));
         if kernel == ours && (write.is_aligned() || kernel.is_ok()) {
             return;
@@ -257,4 +261,15 @@ fn writes_do_what_the_kernels_do() {
         }
     }
     println!("{differences:?}");
+}
+
+/// Open: on a volume without a journal some sequences leave blocks allocated and unwritten in the kernel's file that are a hole in ours. The
+/// bytes are the same.
+#[test]
+#[ignore = "the maps differ; the reason is not known yet"]
+fn maps_without_a_journal_are_the_kernels() {
+    require!([Need::Root]);
+    for seed in 1..4 {
+        compare("-t ext4 -b 2048 -O ^has_journal", Engine::Psync, seed ^ 2 << 8);
+    }
 }
