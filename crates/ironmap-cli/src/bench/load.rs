@@ -407,7 +407,7 @@ mod tests {
         let plan = Plan {
             targets: vec![target.clone(), target],
             engine: "null".into(),
-            rw: Rw::Randrw,
+            rw: Rw::RandMixed,
             reads: 70,
             block: 4096,
             files: 2,

@@ -13,8 +13,8 @@ pub(crate) enum Rw {
     Randread,
     Randwrite,
     /// Both, one after the other in the file.
-    Rw,
-    Randrw,
+    Mixed,
+    RandMixed,
 }
 
 impl Rw {
@@ -23,8 +23,8 @@ impl Rw {
         (Self::Write, "write"),
         (Self::Randread, "randread"),
         (Self::Randwrite, "randwrite"),
-        (Self::Rw, "rw"),
-        (Self::Randrw, "randrw"),
+        (Self::Mixed, "rw"),
+        (Self::RandMixed, "randrw"),
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -32,7 +32,7 @@ impl Rw {
     }
 
     pub(super) fn is_random(self) -> bool {
-        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+        matches!(self, Self::Randread | Self::Randwrite | Self::RandMixed)
     }
 
     pub(super) fn writes(self) -> bool {
@@ -44,7 +44,7 @@ impl Rw {
         match self {
             Self::Read | Self::Randread => 100,
             Self::Write | Self::Randwrite => 0,
-            Self::Rw | Self::Randrw => mixed,
+            Self::Mixed | Self::RandMixed => mixed,
         }
     }
 }
