@@ -122,6 +122,7 @@ impl Transfer for DaxTransfer {
         Ok(done)
     }
 
+    #[inline]
     fn write(
         &mut self,
         bufs: &[IoSlice<'_>],

@@ -198,6 +198,7 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.read_parts_now(dev, parts, flags));
     }
 
+    #[inline(always)]
     fn write_now(
         &mut self,
         dev: Dev,

@@ -158,6 +158,7 @@ impl Transfer for OneFile<'_> {
         unpromised(uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags)), flags)
     }
 
+    #[inline(always)]
     fn write(
         &mut self,
         bufs: &[IoSlice<'_>],

@@ -228,7 +228,7 @@ impl<T: Transfer> Transfer for &mut T {
         (**self).read_vectored(bufs, at, flags)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -299,6 +299,7 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         }
     }
 
+    #[inline(always)]
     fn write_now(
         &mut self,
         dev: Dev,

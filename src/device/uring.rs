@@ -226,6 +226,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         }
     }
 
+    #[inline(always)]
     fn write_now(
         &mut self,
         dev: Dev,

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use ironmap::{Error, Result};
 
-use super::launch::command;
+use super::launch::{command, prepare};
 use super::load::Plan;
 use super::report::Row;
 
@@ -14,17 +14,14 @@ const REQUESTS: u64 = 20_000;
 /// Counts instructions for each target of each plan.
 pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
+    let mut prepared = false;
     for plan in plans {
+        prepare(plan, &mut prepared)?;
         let first = rows.len();
-        for target in &plan.targets {
+        for (index, target) in plan.targets.iter().enumerate() {
             let of = |requests: u64| {
                 super::go_on()?;
-                collected(&Plan {
-                    targets: vec![target.clone()],
-                    requests: Some(requests),
-                    jobs: 1,
-                    ..plan.clone()
-                })
+                collected(&Plan { only: Some((index, requests)), jobs: 1, ..plan.clone() })
             };
             let instructions = (of(2 * REQUESTS)? - of(REQUESTS)?) as f64 / REQUESTS as f64;
             let base = rows.get(first).and_then(|row| row.instructions).unwrap_or(instructions);

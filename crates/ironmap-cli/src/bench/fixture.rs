@@ -6,14 +6,12 @@ use std::process::Command;
 use clap::ValueEnum;
 use ironmap::{Error, Result};
 
+use super::prepare::FILL;
 use super::target::TargetSpec;
 
 /// Size of a fixture's device, and of the file on it that is read.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
-/// What everything is filled with: a page of one repeated word costs zram a memset to read.
-const FILL: u32 = 0xdead_beef;
-
 /// Where a fixture's device lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum FixtureKind {
@@ -47,14 +45,16 @@ const SECTOR: u64 = 512;
 /// Twin devices with the same content: one for raw: and vol:, one mounted for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
+    /// Files are written: others make them.
+    writes: bool,
     dir: PathBuf,
     free: Device,
     mounted: Option<Mounted>,
 }
 
 impl Fixture {
-    /// Makes the devices, the file system and the file.
-    pub(super) fn new(kind: FixtureKind, fs: FsKind) -> Result<Self> {
+    /// Makes the devices, the file system and, unless it is to be written, the file.
+    pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: bool) -> Result<Self> {
         if (kind, fs) == (FixtureKind::Shm, FsKind::Xfs) {
             return Err(Error::invalid(
                 "XFS must be mounted: take --fixture zram, loop or partition",
@@ -69,7 +69,9 @@ impl Fixture {
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind == FixtureKind::Shm {
             // Without a kernel to write the file, mke2fs copies it in.
-            fill(&tree.join("f"), FILE_BYTES)?;
+            if !writes {
+                fill(&tree.join("f"), FILE_BYTES)?;
+            }
             run("mke2fs", &mke2fs_args(free.path(), Some(&tree)))?;
             None
         } else {
@@ -88,29 +90,33 @@ impl Fixture {
             let file = tree.join("f");
             for device in [&free, &twin] {
                 let mount = Mount::new(fs, &device.volume(), &tree)?;
-                write_file(&file)?;
+                if !writes {
+                    write_file(&file)?;
+                }
                 drop(mount);
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
-            if fs == FsKind::Xfs {
+            if fs == FsKind::Xfs && !writes {
                 // With reflink, XFS may move the data of any other file by dedupe.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
             Some(Mounted { file, _mount: mount, device: twin })
         };
         std::mem::forget(guard);
-        Ok(Self { fs, dir, free, mounted })
+        Ok(Self { fs, writes, dir, free, mounted })
     }
 
     /// What to know about the targets.
     pub(super) fn notes(&self) -> Vec<&'static str> {
         let mut notes = Vec::new();
-        if self.mounted.is_some() {
+        if self.writes && self.mounted.is_some() {
+            notes.push("raw: is a twin that is not mounted, without cached pages");
+        } else if self.mounted.is_some() {
             notes.push(
                 "raw: is a twin that is not mounted, without cached pages; the last row is the device beneath host: and kernel:",
             );
         }
-        if self.fs == FsKind::Xfs {
+        if self.fs == FsKind::Xfs && !self.writes {
             notes.push("XFS: ironmap reads no volumes of it; the file is immutable, as host: needs it with reflink");
         }
         notes
@@ -127,9 +133,13 @@ impl Fixture {
             targets.push(TargetSpec::Vol { volume, path: "/f".into(), simple: true });
         }
         if let Some(Mounted { file, device, .. }) = &self.mounted {
-            targets.push(TargetSpec::Host { path: file.clone(), simple: true });
-            targets.push(TargetSpec::Kernel { path: file.clone() });
-            targets.push(raw(device.volume()));
+            if self.writes {
+                targets.push(TargetSpec::Kernel { path: file.clone() });
+            } else {
+                targets.push(TargetSpec::Host { path: file.clone(), simple: true });
+                targets.push(TargetSpec::Kernel { path: file.clone() });
+                targets.push(raw(device.volume()));
+            }
         }
         targets
     }

@@ -1,45 +1,69 @@
 //! How one thread drives a target: one request at a time, or many in flight.
 
+use std::io::IoSlice;
+
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{AnyQueue, DeviceQueue};
 use ironmap::dio::{DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
-use ironmap::{Error, File, Queue, QueueOptions, Result};
+use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
 
+use super::positions::Spot;
 use super::source::{Shared, Source};
 
 /// A target as one thread drives it.
 pub(super) struct Target {
     way: Way,
-    base: u64,
+    writing: Writing,
+}
+
+/// What writes are asked for beside the data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writing {
+    /// Each is durable when it completes.
+    pub dsync: bool,
+    /// The file is synced after so many; 0 for never.
+    pub sync_every: u64,
+    /// Writes until it is.
+    pub until_sync: u64,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Way {
-    Device(AnyQueue),
-    File(File, Queue),
+    /// A device for each file.
+    Device(AnyQueue, Vec<Dev>),
+    File(Vec<File>, Queue),
 }
 
 impl Target {
     /// The calling thread's queue to a target.
-    pub(super) fn attach(source: &Source, depth: u32) -> Result<Self> {
+    pub(super) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
         let options = QueueOptions { depth };
-        let way = match &source.way {
-            Shared::Device(device) => Way::Device(device.queue(&options)?),
-            Shared::Volume(volume, file) => Way::File(file.clone(), volume.queue(&options)?),
-            Shared::Host(host, file) => Way::File(file.clone(), host.queue(&options)?),
+        let mut way = match &source.way {
+            Shared::Device(device, more) => {
+                let mut queue = device.queue(&options)?;
+                let mut devs = vec![Dev::OWN];
+                for file in more {
+                    let attached = queue.attach(file, true);
+                    devs.push(attached.map_err(|errno| Error::io(errno, "a further file"))?);
+                }
+                // The ranges of one device.
+                devs.resize(source.bases.len(), Dev::OWN);
+                Way::Device(queue, devs)
+            }
+            Shared::Volume(volume, files) => Way::File(files.clone(), volume.queue(&options)?),
+            Shared::Host(host, file) => Way::File(vec![file.clone()], host.queue(&options)?),
         };
-        let mut target = Self { way, base: source.base };
-        if let (Way::File(_, queue), Some(simple)) = (&mut target.way, source.spec.simple()) {
+        if let (Way::File(_, queue), Some(simple)) = (&mut way, source.spec.simple()) {
             queue.set_simple(simple);
         }
-        Ok(target)
+        Ok(Self { way, writing })
     }
 
     /// Buffers for requests of `size` bytes, registered with the kernel.
     pub(super) fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
         match &mut self.way {
-            Way::Device(queue) => queue
+            Way::Device(queue, _) => queue
                 .register_buffers(count, size)
                 .map_err(|errno| Error::io(errno, "register buffers")),
             Way::File(_, queue) => queue.register_buffers(count, size),
@@ -53,6 +77,8 @@ impl Target {
         let misses = NotSimple::ALL.iter().map(|reason| (reason.name(), stats.misses(*reason)));
         let other = [
             ("simple_hits", stats.simple_hits),
+            ("overwrites", stats.overwrites),
+            ("writes", stats.writes),
             ("bounced", stats.bounced),
             ("short", stats.short),
             ("kernel_served", stats.kernel_served),
@@ -65,42 +91,78 @@ impl Target {
             .collect()
     }
 
-    /// Runs one request at a time. `next` gives positions within the range.
+    /// Makes durable what was written to all files.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        match &mut self.way {
+            Way::Device(queue, devs) => {
+                let mut distinct = devs.clone();
+                distinct.dedup();
+                distinct.into_iter().try_for_each(|dev| flush(queue, dev))
+            }
+            Way::File(files, queue) => files.iter().try_for_each(|file| file.sync_data(queue)),
+        }
+    }
+
+    /// Runs one request at a time. `next` gives where; `MANY`: among several files.
     #[inline(always)]
-    pub(super) fn run_sync(
+    pub(super) fn run_sync<const MANY: bool>(
         &mut self,
         count: u64,
         buf: &mut [u8],
-        next: &mut impl FnMut() -> u64,
+        next: &mut impl FnMut() -> Spot,
         seen: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
-        let base = self.base;
+        let writing = &mut self.writing;
+        let dsync = writing.dsync;
         match &mut self.way {
-            Way::Device(queue) => sync_loop(&mut DeviceLane(queue), count, buf, base, next, seen),
-            Way::File(file, queue) => {
-                sync_loop(&mut FileLane(file, queue), count, buf, base, next, seen)
+            Way::Device(queue, devs) => {
+                let mut lane = DeviceLane { queue, devs: Pick::<_, MANY>::of(devs), dsync };
+                sync_loop(&mut lane, count, buf, writing, next, seen)
+            }
+            Way::File(files, queue) => {
+                let mut lane = FileLane { queue, files: Pick::<_, MANY>::of(files), dsync };
+                sync_loop(&mut lane, count, buf, writing, next, seen)
             }
         }
     }
 
     /// Keeps up to as many requests in flight as there are buffers.
-    pub(super) fn run_async(
+    pub(super) fn run_async<const MANY: bool>(
         &mut self,
         count: u64,
         buffers: &mut Vec<Buffer>,
         batch: Batch,
-        next: &mut impl FnMut() -> u64,
+        next: &mut impl FnMut() -> Spot,
         seen: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
-        let base = self.base;
+        let writing = &mut self.writing;
+        let dsync = writing.dsync;
         match &mut self.way {
-            Way::Device(queue) => {
-                async_loop(&mut DeviceLane(queue), count, buffers, batch, base, next, seen)
+            Way::Device(queue, devs) => {
+                let mut lane = DeviceLane { queue, devs: Pick::<_, MANY>::of(devs), dsync };
+                async_loop(&mut lane, count, buffers, batch, writing, next, seen)
             }
-            Way::File(file, queue) => {
-                async_loop(&mut FileLane(file, queue), count, buffers, batch, base, next, seen)
+            Way::File(files, queue) => {
+                let mut lane = FileLane { queue, files: Pick::<_, MANY>::of(files), dsync };
+                async_loop(&mut lane, count, buffers, batch, writing, next, seen)
             }
         }
+    }
+}
+
+impl Writing {
+    /// Whether the file is to be synced after one more write.
+    #[inline(always)]
+    fn is_sync_due(&mut self) -> bool {
+        if self.sync_every == 0 {
+            return false;
+        }
+        self.until_sync -= 1;
+        if self.until_sync == 0 {
+            self.until_sync = self.sync_every;
+            return true;
+        }
+        false
     }
 }
 
@@ -111,82 +173,165 @@ pub(super) struct Batch {
     pub complete: usize,
 }
 
+/// The files of a target, by number. One alone costs no lookup.
+#[derive(Clone, Copy)]
+struct Pick<'a, T, const MANY: bool> {
+    first: &'a T,
+    all: &'a [T],
+}
+
+impl<'a, T, const MANY: bool> Pick<'a, T, MANY> {
+    /// A target has one file at least.
+    fn of(all: &'a [T]) -> Self {
+        Self { first: &all[0], all }
+    }
+
+    #[inline(always)]
+    fn get(&self, number: usize) -> &'a T {
+        if MANY { &self.all[number] } else { self.first }
+    }
+}
+
 /// One thread's way through a target.
 trait Lane {
-    fn read_now(&mut self, buf: &mut [u8], at: u64) -> Result<usize>;
-    fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()>;
+    fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize>;
+    fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()>;
+    fn sync(&mut self, file: usize) -> Result<()>;
     fn poll(&mut self) -> Result<()>;
     fn wait(&mut self, min: usize) -> Result<()>;
     fn pop(&mut self) -> Option<Result<(Memory, usize)>>;
 }
 
-struct DeviceLane<'a>(&'a mut AnyQueue);
+struct DeviceLane<'a, const MANY: bool> {
+    queue: &'a mut AnyQueue,
+    devs: Pick<'a, Dev, MANY>,
+    dsync: bool,
+}
 
-impl Lane for DeviceLane<'_> {
+fn flush(queue: &mut AnyQueue, dev: Dev) -> Result<()> {
+    queue.flush_now(dev).map_err(|errno| Error::io(errno, "sync"))
+}
+
+#[cold]
+fn failed(errno: Errno, spot: Spot) -> Error {
+    Error::io(errno, format!("{} at {}", if spot.write { "write" } else { "read" }, spot.at))
+}
+
+impl<const MANY: bool> DeviceLane<'_, MANY> {
     #[inline(always)]
-    fn read_now(&mut self, buf: &mut [u8], at: u64) -> Result<usize> {
-        let result = self.0.read_now(Dev::OWN, buf, DevOffset(at), BioFlags::empty());
-        result.map_err(|errno| Error::io(errno, format!("read at {at}")))
+    fn flags(&self, write: bool) -> BioFlags {
+        if write && self.dsync { BioFlags::DSYNC } else { BioFlags::empty() }
+    }
+}
+
+impl<const MANY: bool> Lane for DeviceLane<'_, MANY> {
+    #[inline(always)]
+    fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
+        let (dev, at, flags) =
+            (*self.devs.get(spot.file), DevOffset(spot.at), self.flags(spot.write));
+        let result = if spot.write {
+            self.queue.write_now(dev, &[IoSlice::new(buf)], at, flags)
+        } else {
+            self.queue.read_now(dev, buf, at, flags)
+        };
+        result.map_err(|errno| failed(errno, spot))
     }
 
     #[inline(always)]
-    fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
-        let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(at) };
-        let (op, flags, memory) = (BioOp::Read, BioFlags::empty(), Memory::Flat(buffer));
-        let bio = Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory, end };
-        self.0.submit(bio).map_err(|_| Error::invalid("no slot is free"))
+    fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()> {
+        let (dev, at, flags) =
+            (*self.devs.get(spot.file), DevOffset(spot.at), self.flags(spot.write));
+        let op = if spot.write { BioOp::Write } else { BioOp::Read };
+        let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(spot.at) };
+        let bio = Bio { op, flags, dev, at, memory: Memory::Flat(buffer), end };
+        self.queue.submit(bio).map_err(|_| Error::invalid("no slot is free"))
+    }
+
+    fn sync(&mut self, file: usize) -> Result<()> {
+        flush(self.queue, *self.devs.get(file))
     }
 
     #[inline]
     fn poll(&mut self) -> Result<()> {
-        self.0.commit().map_err(|errno| Error::io(errno, "submit"))
+        self.queue.commit().map_err(|errno| Error::io(errno, "submit"))
     }
 
     #[inline]
     fn wait(&mut self, min: usize) -> Result<()> {
-        self.0.wait(min).map_err(|errno| Error::io(errno, "wait"))
+        self.queue.wait(min).map_err(|errno| Error::io(errno, "wait"))
     }
 
     #[inline]
     fn pop(&mut self) -> Option<Result<(Memory, usize)>> {
-        let done = self.0.pop()?;
+        let done = self.queue.pop()?;
         Some(match done.result {
             Ok(count) => Ok((done.bio.memory, count)),
-            Err(errno) => Err(Error::io(errno, "read")),
+            Err(errno) => Err(Error::io(errno, "a request")),
         })
     }
 }
 
-struct FileLane<'a>(&'a File, &'a mut Queue);
+struct FileLane<'a, const MANY: bool> {
+    queue: &'a mut Queue,
+    files: Pick<'a, File, MANY>,
+    dsync: bool,
+}
 
-impl Lane for FileLane<'_> {
+impl<const MANY: bool> FileLane<'_, MANY> {
     #[inline(always)]
-    fn read_now(&mut self, buf: &mut [u8], at: u64) -> Result<usize> {
-        self.0.read_at(self.1, buf, FilePos(at))
+    fn flags(&self) -> DioFlags {
+        if self.dsync { DioFlags::DSYNC } else { DioFlags::empty() }
+    }
+}
+
+impl<const MANY: bool> Lane for FileLane<'_, MANY> {
+    #[inline(always)]
+    fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
+        let (file, pos) = (self.files.get(spot.file), FilePos(spot.at));
+        if spot.write {
+            let flags = self.flags();
+            file.write_at_with(self.queue, buf, pos, flags)
+        } else {
+            file.read_at(self.queue, buf, pos)
+        }
     }
 
     #[inline(always)]
-    fn submit(&mut self, buffer: Buffer, at: u64) -> Result<()> {
-        self.0
-            .submit_read(self.1, buffer, FilePos(at), DioFlags::empty(), 0)
-            .map_err(|rejected| rejected.error)
+    fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()> {
+        let (file, pos) = (self.files.get(spot.file), FilePos(spot.at));
+        let submitted = if spot.write {
+            let flags = self.flags();
+            file.submit_write(self.queue, buffer, pos, flags, 0)
+        } else {
+            file.submit_read(self.queue, buffer, pos, DioFlags::empty(), 0)
+        };
+        submitted.map_err(|rejected| rejected.error)
+    }
+
+    fn sync(&mut self, file: usize) -> Result<()> {
+        self.files.get(file).sync_data(self.queue)
     }
 
     #[inline]
     fn poll(&mut self) -> Result<()> {
-        self.1.poll()
+        self.queue.poll()
     }
 
     #[inline]
     fn wait(&mut self, min: usize) -> Result<()> {
-        self.1.wait(min)
+        self.queue.wait(min)
     }
 
     #[inline]
     fn pop(&mut self) -> Option<Result<(Memory, usize)>> {
-        let completion = self.1.pop()?;
+        let completion = self.queue.pop()?;
         Some(completion.result.map(|count| (completion.memory, count)))
     }
+}
+
+#[cold]
+fn short() -> Error {
+    Error::invalid("a transfer was short")
 }
 
 /// Nothing in it may return across a system call, which can cost more than what is measured.
@@ -195,16 +340,22 @@ fn sync_loop<L: Lane>(
     lane: &mut L,
     count: u64,
     buf: &mut [u8],
-    base: u64,
-    next: &mut impl FnMut() -> u64,
+    writing: &mut Writing,
+    next: &mut impl FnMut() -> Spot,
     seen: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     for _ in 0..count {
-        let at = base + next();
-        if lane.read_now(buf, at)? != buf.len() {
-            return Err(Error::invalid(format!("short read at {at}")));
+        let spot = next();
+        if lane.transfer_now(buf, spot)? != buf.len() {
+            return Err(short());
         }
-        seen(buf);
+        if spot.write {
+            if writing.is_sync_due() {
+                lane.sync(spot.file)?;
+            }
+        } else {
+            seen(buf);
+        }
     }
     Ok(())
 }
@@ -215,8 +366,8 @@ fn async_loop<L: Lane>(
     count: u64,
     buffers: &mut Vec<Buffer>,
     batch: Batch,
-    base: u64,
-    next: &mut impl FnMut() -> u64,
+    writing: &mut Writing,
+    next: &mut impl FnMut() -> Spot,
     seen: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     let (mut issued, mut done) = (0, 0);
@@ -224,7 +375,12 @@ fn async_loop<L: Lane>(
         let ready = (count - issued).min(batch.submit as u64).min(buffers.len() as u64);
         for _ in 0..ready {
             let Some(buffer) = buffers.pop() else { break };
-            lane.submit(buffer, base + next())?;
+            let spot = next();
+            lane.submit(buffer, spot)?;
+            // Of what has completed until then, as fio does it.
+            if spot.write && writing.is_sync_due() {
+                lane.sync(spot.file)?;
+            }
         }
         issued += ready;
         if buffers.is_empty() || issued == count {
@@ -238,7 +394,7 @@ fn async_loop<L: Lane>(
                 return Err(Error::invalid("the memory changed its shape"));
             };
             if bytes != buffer.len() {
-                return Err(Error::invalid("short read"));
+                return Err(short());
             }
             seen(&buffer);
             buffers.push(buffer);

@@ -4,7 +4,9 @@ use std::process::{Command, Stdio};
 
 use ironmap::{Error, Result};
 
-use super::load::{Measured, Plan, median, run};
+use super::figures::{Measured, median};
+use super::load::{Plan, run};
+use super::prepare::{self, Content};
 use super::report::Row;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
@@ -35,9 +37,11 @@ pub(super) fn command(plan: &Plan) -> Result<Command> {
 pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
     let progress = crate::output::progress("measuring", (plans.len() * launches) as u64);
     let mut rows = Vec::new();
+    let mut prepared = false;
     for plan in plans {
         let mut results: Vec<Vec<Measured>> = Vec::new();
         for _ in 0..launches {
+            prepare(plan, &mut prepared)?;
             // A launch that Ctrl-C ended did not fail for a reason of its own.
             let result = launch(plan);
             super::go_on()?;
@@ -52,6 +56,18 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
     }
     progress.finish_and_clear();
     Ok(rows)
+}
+
+/// Makes the files once, or anew where they can be measured once only.
+pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
+    match plan.content {
+        Some(Content::Written) if *prepared => Ok(()),
+        Some(content) => {
+            *prepared = true;
+            prepare::files(plan, content)
+        }
+        None => Ok(()),
+    }
 }
 
 fn launch(plan: &Plan) -> Result<Vec<Measured>> {

@@ -1,7 +1,7 @@
 //! One launch: all targets interleaved chunk by chunk on the same work, in one process, each thread pinned.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -11,12 +11,17 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::lane::{Batch, Target};
+use super::figures::{Chunk, Measured, Tally, measured};
+use super::lane::{Batch, Target, Writing};
+use super::positions::{Positions, Rw, Spot};
+use super::prepare::{self, Content};
 use super::source::{Opener, Source};
 use super::target::TargetSpec;
 
-/// The length of a chunk: short enough that a disturbance hits all targets alike.
+/// The length of a chunk: short enough that a disturbance hits all targets alike. Threads that share a CPU get as much each.
 const CHUNK: Duration = Duration::from_millis(2);
+/// So many chunks where each block is written once.
+const ONCE_CHUNKS: u64 = 64;
 /// Requests of the pass that measures latency, which costs time itself and so is a pass of its own.
 const LATENCY_REQUESTS: u64 = 2000;
 
@@ -25,8 +30,18 @@ const LATENCY_REQUESTS: u64 = 2000;
 pub(super) struct Plan {
     pub targets: Vec<TargetSpec>,
     pub engine: String,
-    pub random: bool,
+    pub rw: Rw,
+    /// Of a hundred requests of a mix.
+    pub reads: u8,
     pub block: usize,
+    /// How many files of each target.
+    pub files: usize,
+    /// What the files are made like before they are measured.
+    pub content: Option<Content>,
+    /// Each write is durable when it completes.
+    pub dsync: bool,
+    /// The file is synced after so many writes of a job; 0 for never.
+    pub fsync: u64,
     pub depth: u32,
     pub jobs: usize,
     pub batch_submit: usize,
@@ -38,26 +53,9 @@ pub(super) struct Plan {
     pub size: Option<u64>,
     pub runtime_ms: u64,
     pub cpus: Vec<usize>,
-    /// Requests of each target, instead of a time: for counting instructions.
-    pub requests: Option<u64>,
-}
-
-/// What one launch measured of one target.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Measured {
-    /// Nanoseconds a request, median over the chunks.
-    pub ns: f64,
-    /// The same of the best chunk.
-    pub ns_best: f64,
-    /// Speed relative to the first target, median over the rounds of chunks.
-    pub ratio: f64,
-    pub cpu_ns: f64,
-    pub p50: u64,
-    pub p99: u64,
-    pub p99_9: u64,
-    pub engine: String,
-    pub notices: Vec<String>,
-    pub counters: Vec<(String, u64)>,
+    /// So many requests of the target of this index and nothing else, for counting instructions. The others are opened all the same: where
+    /// one goes can depend on another.
+    pub only: Option<(usize, u64)>,
 }
 
 /// A thread's share of a launch.
@@ -77,61 +75,36 @@ struct Driven {
     /// The device is a mapping, whose pages fault when they are met for the first time.
     mapped: bool,
     positions: Positions,
-    chunks: Vec<Chunk>,
-    latency: Option<Histogram<u64>>,
-}
-
-/// What one thread saw of one target.
-struct Tally {
-    chunks: Vec<Chunk>,
-    latency: Option<Histogram<u64>>,
-    counters: Vec<(&'static str, u64)>,
-}
-
-/// Nanoseconds a request, by the clock and of the thread's CPU time.
-struct Chunk {
-    ns: f64,
-    cpu_ns: f64,
-}
-
-/// Where requests go: random (xorshift) or one after the other.
-#[derive(Clone, Copy)]
-struct Positions {
-    state: u64,
-    blocks: u64,
-    block: u64,
-    random: bool,
-}
-
-impl Positions {
-    #[inline(always)]
-    fn next(&mut self) -> u64 {
-        if self.random {
-            self.state ^= self.state << 13;
-            self.state ^= self.state >> 7;
-            self.state ^= self.state << 17;
-            ((u128::from(self.state) * u128::from(self.blocks)) >> 64) as u64 * self.block
-        } else {
-            self.state = (self.state + 1) % self.blocks;
-            self.state * self.block
-        }
-    }
+    /// How many of a hundred requests are reads.
+    reads: u8,
+    tally: Tally,
 }
 
 /// What the threads of a launch share.
 struct Launch<'a> {
     plan: &'a Plan,
     sources: &'a [Source],
+    begun: Instant,
+    /// Requests of a chunk, summed over the threads.
+    per_chunk: AtomicU64,
     barrier: Barrier,
     failed: AtomicBool,
 }
 
+impl Plan {
+    /// Whether each block is written once, since it is another work the second time.
+    pub(super) fn is_once(&self) -> bool {
+        self.content == Some(Content::Unwritten)
+    }
+}
+
 /// Runs a plan in this process.
 pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
-    let opener = Opener::new(plan.engine.parse()?, plan.assume_no_dedupe);
-    let sources = opener.open_all(&plan.targets)?;
+    let sources = Opener::new(plan)?.open_all()?;
+    let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
     let (barrier, failed) = (Barrier::new(plan.jobs), AtomicBool::new(false));
-    let launch = Launch { plan, sources: &sources, barrier, failed };
+    let (begun, per_chunk) = (Instant::now(), AtomicU64::new(0));
+    let launch = Launch { plan, sources: &sources, begun, per_chunk, barrier, failed };
     let jobs: Vec<Result<Vec<Tally>>> = std::thread::scope(|scope| {
         let launch = &launch;
         let threads: Vec<_> =
@@ -140,7 +113,25 @@ pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost())).collect()
     });
     let jobs: Vec<Vec<Tally>> = jobs.into_iter().collect::<Result<_>>()?;
-    Ok(sources.iter().enumerate().map(|(index, source)| measured(&jobs, source, index)).collect())
+    let mut measured: Vec<_> = sources
+        .iter()
+        .enumerate()
+        .map(|(index, source)| measured(plan, &jobs, source, index))
+        .collect();
+    // All of them before the first volume is closed, which costs handles too.
+    for ((source, before), measured) in sources.iter().zip(before).zip(&mut measured) {
+        if let (Some(before), Some(after), true) = (before, source.write_counts(), plan.rw.writes())
+        {
+            measured.counters.extend([
+                ("handles".into(), after.handles - before.handles),
+                ("conversions".into(), after.conversions - before.conversions),
+                ("zeroed".into(), after.zeroed - before.zeroed),
+                ("exclusive".into(), after.exclusive - before.exclusive),
+            ]);
+        }
+    }
+    sources.iter().try_for_each(Source::close)?;
+    Ok(measured)
 }
 
 impl Launch<'_> {
@@ -149,18 +140,30 @@ impl Launch<'_> {
         let plan = self.plan;
         pin(plan, number);
         let mut result = self.open(number);
-        let mut per_chunk = 0;
-        if plan.requests.is_none() {
+        if let Some((index, requests)) = plan.only {
             self.attempt(&mut result, |job| {
-                per_chunk = job.calibrate()?;
+                let Job { targets, shared, batch, touch } = job;
+                targets[index].chunk(requests, shared, *batch, *touch)
+            });
+            return result.map(|job| job.targets.into_iter().map(Driven::tally).collect());
+        }
+        let (per_chunk, rounds);
+        if plan.is_once() {
+            let own = self.blocks() * plan.files as u64 / plan.jobs as u64;
+            per_chunk = own.div_ceil(ONCE_CHUNKS).max(1);
+            rounds = own / per_chunk;
+        } else {
+            // All at the same time, as they will be measured.
+            self.barrier.wait();
+            self.attempt(&mut result, |job| {
+                let requests = job.calibrate(self.chunk())?;
+                self.per_chunk.fetch_add(requests, Ordering::Relaxed);
                 Ok(())
             });
+            self.barrier.wait();
+            per_chunk = (self.per_chunk.load(Ordering::Relaxed) / plan.jobs as u64).max(16);
+            rounds = (plan.runtime_ms / self.chunk().as_millis() as u64).max(5);
         }
-        let rounds = if plan.requests.is_some() {
-            1
-        } else {
-            (plan.runtime_ms / CHUNK.as_millis() as u64).max(5)
-        };
         for round in 0..rounds as usize {
             for turn in 0..plan.targets.len() {
                 // Each target begins a round as often as the others: what one leaves in the caches is shared out fairly.
@@ -168,22 +171,41 @@ impl Launch<'_> {
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
                     let Job { targets, shared, batch, touch } = job;
-                    match plan.requests {
-                        // Nothing but the requests is to be counted.
-                        Some(requests) => targets[index].chunk(requests, shared, *batch, *touch),
-                        None => targets[index].timed_chunk(per_chunk, shared, *batch, *touch),
-                    }
+                    targets[index].timed_chunk(per_chunk, self.begun, shared, *batch, *touch)
                 });
             }
         }
-        if number == 0 && plan.requests.is_none() {
+        self.barrier.wait();
+        if number == 0 {
             self.attempt(&mut result, |job| {
                 let Job { targets, shared, .. } = job;
-                targets.iter_mut().try_for_each(|driven| driven.measure_latency(shared))
+                for driven in targets {
+                    if plan.rw.writes() {
+                        let start = Instant::now();
+                        driven.target.sync()?;
+                        driven.tally.sync_ns = start.elapsed().as_nanos() as u64;
+                    }
+                    if !plan.is_once() {
+                        driven.measure_latency(shared)?;
+                    }
+                }
+                Ok(())
             });
         }
         // The queues belong to this thread; what they counted does not.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
+    }
+
+    /// The requests that fit into the range of each file.
+    fn blocks(&self) -> u64 {
+        let limit = self.plan.size.map_or(u64::MAX, |size| size / self.plan.files as u64);
+        let len = self.sources.iter().map(|source| source.len).min().unwrap_or(0).min(limit);
+        len / self.plan.block as u64
+    }
+
+    fn chunk(&self) -> Duration {
+        let cpus = self.plan.cpus.len().clamp(1, self.plan.jobs);
+        CHUNK * self.plan.jobs.div_ceil(cpus) as u32
     }
 
     fn attempt(&self, result: &mut Result<Job>, work: impl FnOnce(&mut Job) -> Result<()>) {
@@ -202,43 +224,58 @@ impl Launch<'_> {
 
     fn open(&self, number: usize) -> Result<Job> {
         let plan = self.plan;
-        let limit = plan.size.unwrap_or(u64::MAX);
-        let len = self.sources.iter().map(|source| source.len).min().unwrap_or(0).min(limit);
-        let blocks = len / plan.block as u64;
+        let blocks = self.blocks();
         if blocks == 0 {
+            let asked = plan.block;
             return Err(Error::invalid(format!(
-                "the range of {len} bytes is shorter than one request"
+                "a range is shorter than one request of {asked} bytes"
             )));
         }
         let mut targets = Vec::new();
         for (index, source) in self.sources.iter().enumerate() {
-            let mut target = Target::attach(source, plan.depth)?;
+            let writing =
+                Writing { dsync: plan.dsync, sync_every: plan.fsync, until_sync: plan.fsync };
+            let mut target = Target::attach(source, plan.depth, writing)?;
             let immediate = source.engine.is_immediate() && plan.depth == 1;
-            let registered = (plan.fixed_buffers && !source.engine.is_immediate())
+            let mut registered = (plan.fixed_buffers && !source.engine.is_immediate())
                 .then(|| target.register_buffers(plan.depth as usize, plan.block))
                 .transpose()?;
+            registered.iter_mut().flatten().for_each(|buffer| prepare::fill(buffer));
             // Each thread and target goes its own way: the same positions again would find the data in the processor's caches.
             let place = (number * plan.targets.len() + index) as u64;
             let places = (plan.jobs * plan.targets.len()) as u64;
-            let state = if plan.random {
-                0x9E37_79B9_7F4A_7C15 ^ (place << 32)
+            let all = blocks * plan.files as u64;
+            let random = 0x9E37_79B9_7F4A_7C15 ^ (place << 32);
+            let state = if plan.rw.is_random() {
+                random
+            } else if plan.is_once() {
+                // Each thread's part of the file begins where that of the one before ends; it is the next one that is taken.
+                (all / plan.jobs as u64 * number as u64 + all - 1) % all
             } else {
-                blocks / places * place
+                all / places * place
             };
-            let positions =
-                Positions { state, blocks, block: plan.block as u64, random: plan.random };
+            let positions = Positions {
+                state,
+                dice: random,
+                blocks,
+                block: plan.block as u64,
+                random: plan.rw.is_random(),
+                bases: source.bases.clone().into(),
+            };
             targets.push(Driven {
                 target,
                 registered,
                 immediate,
                 mapped: source.engine == Engine::Dax,
                 positions,
-                chunks: Vec::new(),
-                latency: None,
+                reads: plan.rw.reads(plan.reads),
+                tally: Tally::default(),
             });
         }
         let batch = Batch { submit: plan.batch_submit, complete: plan.batch_complete };
-        let shared = (0..plan.depth).map(|_| Buffer::aligned(plan.block)).collect::<Result<_>>()?;
+        let mut shared: Vec<_> =
+            (0..plan.depth).map(|_| Buffer::aligned(plan.block)).collect::<Result<_>>()?;
+        shared.iter_mut().for_each(|buffer| prepare::fill(buffer));
         Ok(Job { targets, shared, touch: plan.touch, batch })
     }
 }
@@ -252,66 +289,26 @@ fn pin(plan: &Plan, number: usize) {
     }
 }
 
-/// One target's figures over all threads.
-fn measured(jobs: &[Vec<Tally>], source: &Source, index: usize) -> Measured {
-    // Requests a nanosecond of all threads together, for each round.
-    let speeds = |index: usize| -> Vec<f64> {
-        let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
-        let speed = |round: usize| jobs.iter().map(|job| 1.0 / job[index].chunks[round].ns).sum();
-        (0..rounds).map(speed).collect()
-    };
-    let (first, own) = (speeds(0), speeds(index));
-    let tallies: Vec<&Tally> = jobs.iter().map(|job| &job[index]).collect();
-    let quantile =
-        |q| tallies[0].latency.as_ref().map_or(0, |latency| latency.value_at_quantile(q));
-    let mut counters: Vec<(String, u64)> = Vec::new();
-    for (name, count) in tallies.iter().flat_map(|tally| tally.counters.iter().copied()) {
-        match counters.iter_mut().find(|(known, _)| known == name) {
-            Some((_, sum)) => *sum += count,
-            None => counters.push((name.to_owned(), count)),
-        }
-    }
-    let mut notices = source.notices.clone();
-    let served = counters.iter().find(|(name, _)| name == "kernel_served");
-    notices.extend(served.map(|(_, count)| format!("the kernel served {count} reads")));
-    Measured {
-        ns: 1.0 / median(own.iter().copied()),
-        ns_best: 1.0 / own.iter().copied().fold(f64::MIN_POSITIVE, f64::max),
-        ratio: median(own.iter().zip(&first).map(|(own, first)| own / first)),
-        cpu_ns: median(
-            tallies.iter().flat_map(|tally| tally.chunks.iter().map(|chunk| chunk.cpu_ns)),
-        ),
-        p50: quantile(0.5),
-        p99: quantile(0.99),
-        p99_9: quantile(0.999),
-        engine: source.engine.to_string(),
-        notices,
-        counters,
-    }
-}
-
 impl Job {
     /// Warms every target up, and gives the number of requests of a chunk: what takes the first target a chunk's time.
-    fn calibrate(&mut self) -> Result<u64> {
+    fn calibrate(&mut self, chunk: Duration) -> Result<u64> {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
         for driven in targets {
             if driven.mapped {
-                let positions = Positions { state: 0, random: false, ..driven.positions };
-                let own = std::mem::replace(&mut driven.positions, positions);
-                driven.chunk(own.blocks, shared, *batch, false)?;
+                let own = driven.positions.clone();
+                (driven.positions.state, driven.positions.random) = (0, false);
+                driven.chunk(own.total(), shared, *batch, false)?;
                 driven.positions = own;
             }
             let start = Instant::now();
             let mut requests = 0;
-            while start.elapsed() < 5 * CHUNK {
+            while start.elapsed() < 5 * chunk {
                 driven.chunk(64, shared, *batch, *touch)?;
                 requests += 64;
             }
             if per_chunk == 0 {
-                per_chunk = (requests * CHUNK.as_nanos() as u64
-                    / start.elapsed().as_nanos() as u64)
-                    .max(16);
+                per_chunk = requests * chunk.as_nanos() as u64 / start.elapsed().as_nanos() as u64;
             }
         }
         Ok(per_chunk)
@@ -320,7 +317,7 @@ impl Job {
 
 impl Driven {
     fn tally(self) -> Tally {
-        Tally { counters: self.target.counters(), chunks: self.chunks, latency: self.latency }
+        Tally { counters: self.target.counters(), ..self.tally }
     }
 
     /// Inlined, since a return that was called for before a system call is slow on some machines, and would count as latency.
@@ -332,35 +329,31 @@ impl Driven {
         batch: Batch,
         touch: bool,
     ) -> Result<()> {
-        let buffers = self.registered.as_mut().unwrap_or(shared);
-        let positions = &mut self.positions;
-        let mut next = || positions.next();
-        let mut seen = |bytes: &[u8]| {
-            if touch {
-                std::hint::black_box(bytes.iter().step_by(64).fold(0_u8, |sum, byte| sum ^ byte));
+        let Self { target, registered, immediate, positions, reads, .. } = self;
+        let buffers = registered.as_mut().unwrap_or(shared);
+        let how = (*immediate, batch, touch);
+        // What is the same for all requests is not asked for each.
+        match (*reads, positions.bases.len()) {
+            (100, 1) => drive::<false>(target, requests, buffers, how, || positions.next(false)),
+            (0, 1) => drive::<false>(target, requests, buffers, how, || positions.next(true)),
+            (reads, _) => {
+                drive::<true>(target, requests, buffers, how, || positions.next_mixed(reads))
             }
-        };
-        if self.immediate {
-            self.target.run_sync(requests, &mut buffers[0], &mut next, &mut seen)
-        } else {
-            self.target.run_async(requests, buffers, batch, &mut next, &mut seen)
         }
     }
 
     fn timed_chunk(
         &mut self,
         requests: u64,
+        begun: Instant,
         shared: &mut Vec<Buffer>,
         batch: Batch,
         touch: bool,
     ) -> Result<()> {
-        let (start, cpu) = (Instant::now(), cpu_ns());
+        let (start, cpu) = (begun.elapsed(), cpu_ns());
         self.chunk(requests, shared, batch, touch)?;
-        let per = |ns: u64| ns as f64 / requests as f64;
-        self.chunks.push(Chunk {
-            ns: per(start.elapsed().as_nanos() as u64),
-            cpu_ns: per(cpu_ns() - cpu),
-        });
+        let (start, end) = (start.as_nanos() as u64, begun.elapsed().as_nanos() as u64);
+        self.tally.chunks.push(Chunk { requests, start, end, cpu_ns: cpu_ns() - cpu });
         Ok(())
     }
 
@@ -373,8 +366,28 @@ impl Driven {
             self.chunk(1, shared, Batch { submit: 1, complete: 1 }, false)?;
             histogram.saturating_record(start.elapsed().as_nanos() as u64);
         }
-        self.latency = Some(histogram);
+        self.tally.latency = Some(histogram);
         Ok(())
+    }
+}
+
+#[inline(always)]
+fn drive<const MANY: bool>(
+    target: &mut Target,
+    requests: u64,
+    buffers: &mut Vec<Buffer>,
+    (immediate, batch, touch): (bool, Batch, bool),
+    mut next: impl FnMut() -> Spot,
+) -> Result<()> {
+    let mut seen = |bytes: &[u8]| {
+        if touch {
+            std::hint::black_box(bytes.iter().step_by(64).fold(0_u8, |sum, byte| sum ^ byte));
+        }
+    };
+    if immediate {
+        target.run_sync::<MANY>(requests, &mut buffers[0], &mut next, &mut seen)
+    } else {
+        target.run_async::<MANY>(requests, buffers, batch, &mut next, &mut seen)
     }
 }
 
@@ -383,33 +396,9 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The median of values; 0 of none.
-pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        let of = |values: &[f64]| median(values.iter().copied());
-        assert_eq!((of(&[]), of(&[3.0]), of(&[9.0, 1.0, 2.0])), (0.0, 3.0, 2.0));
-    }
-
-    #[test]
-    fn positions_stay_in_the_range_and_sequences_reach_all_of_it() {
-        for random in [false, true] {
-            let mut positions = Positions { state: 7, blocks: 10, block: 512, random };
-            let mut seen: Vec<u64> = (0..200).map(|_| positions.next()).collect();
-            seen.sort_unstable();
-            seen.dedup();
-            assert_eq!(seen, (0..10).map(|block| block * 512).collect::<Vec<_>>());
-        }
-    }
 
     /// Two threads drive all targets of a plan, each with its own queue.
     #[test]
@@ -418,8 +407,13 @@ mod tests {
         let plan = Plan {
             targets: vec![target.clone(), target],
             engine: "null".into(),
-            random: true,
+            rw: Rw::RandMixed,
+            reads: 70,
             block: 4096,
+            files: 2,
+            content: None,
+            dsync: true,
+            fsync: 3,
             depth: 4,
             jobs: 2,
             batch_submit: 2,
@@ -430,7 +424,7 @@ mod tests {
             size: None,
             runtime_ms: 10,
             cpus: Vec::new(),
-            requests: None,
+            only: None,
         };
         let measured = run(&plan).unwrap();
         assert_eq!(measured.len(), 2);

@@ -5,18 +5,20 @@
 //! percent on a machine that has other things to do.
 
 mod callgrind;
+mod figures;
 mod fixture;
 mod lane;
 mod launch;
 mod load;
 mod metadata;
 mod plot;
+mod positions;
+mod prepare;
 mod report;
 mod source;
 mod target;
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
@@ -24,29 +26,9 @@ use ironmap::{Engine, Error, Result};
 
 use self::fixture::{Fixture, FixtureKind, FsKind};
 use self::load::Plan;
+use self::positions::Rw;
+use self::prepare::Content;
 use self::target::TargetSpec;
-
-/// What `--rw` can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rw {
-    Read,
-    Randread,
-}
-
-impl FromStr for Rw {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "read" => Ok(Self::Read),
-            "randread" => Ok(Self::Randread),
-            "write" | "randwrite" | "rw" | "randrw" => {
-                Err("ironmap does not write yet: only read and randread can be measured".into())
-            }
-            _ => Err("the work is read or randread".into()),
-        }
-    }
-}
 
 /// Which variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,6 +41,13 @@ pub(crate) enum Simple {
     On,
     /// Each on its own.
     Both,
+}
+
+/// What `--sync` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sync {
+    /// As with O_DSYNC.
+    Dsync,
 }
 
 /// Measure targets side by side.
@@ -80,19 +69,43 @@ Examples:
   ironmap bench --fixture zram --engine psync --simple both          (root; makes and removes the devices)
   ironmap bench --fixture loop --engine io_uring --iodepth 1,64,256
   ironmap bench --fixture partition --fs xfs
+  ironmap bench --fixture zram --rw randrw --numjobs 16 --files 32
+  ironmap bench --fixture loop --rw write --bs 2k --numjobs 8 --iodepth 256 --engine io_uring --fallocate
+  ironmap bench raw:/dev/ram0 --rw randwrite --destroy               (what is on it is lost)
   ironmap bench --fixture zram --metadata 100000                     (files made, looked up, removed, synced)
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
     #[arg(required_unless_present_any = ["fixture", "launch"])]
     targets: Vec<TargetSpec>,
-    /// Work: read (sequential) or randread. Writes are not there yet.
+    /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Rw>,
+    /// How many of a hundred requests of a mix are reads.
+    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
+    rwmixread: u8,
+    /// Writing destroys what is there. Without a fixture, this says that it is wanted.
+    #[arg(long)]
+    destroy: bool,
+    /// Make the files anew, written, before they are measured, as a fixture does by itself: kernel: and vol: targets.
+    #[arg(long, conflicts_with = "fallocate")]
+    overwrite: bool,
+    /// Make the files anew before each launch, allocated and not written; write each block once, and sync at the end, which counts.
+    #[arg(long, conflicts_with = "instructions")]
+    fallocate: bool,
+    /// Sync the file (fdatasync) after so many writes of a job.
+    #[arg(long, value_name = "WRITES", default_value_t = 0)]
+    fsync: u64,
+    /// Each write is durable when it completes.
+    #[arg(long)]
+    sync: Option<Sync>,
+    /// Spread the requests over so many files of each target: FILE.0, FILE.1 and so on.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    files: u16,
     /// Bytes a request.
     #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::size)]
     bs: Vec<u64>,
-    /// Limit of the range that is read.
+    /// Limit of the range; size of the files that are made, together.
     #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
     /// Requests in flight a job. Immediate engines at depth 1 use the synchronous calls.
@@ -165,7 +178,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let (Some(files), Some(kind)) = (args.metadata, args.fixture) {
         return metadata::run(kind, files, args.rounds.max(1));
     }
-    let fixture = args.fixture.map(|kind| Fixture::new(kind, args.fs)).transpose()?;
+    permit(args)?;
+    let writes = args.writes();
+    let fixture = args.fixture.map(|kind| Fixture::new(kind, args.fs, writes)).transpose()?;
     let mut targets = args.targets.clone();
     if let Some(fixture) = &fixture {
         targets.extend(fixture.targets());
@@ -187,6 +202,39 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     if let Some(path) = &args.plot {
         plot::svg(&rows, path)?;
+    }
+    Ok(())
+}
+
+impl BenchArgs {
+    fn writes(&self) -> bool {
+        self.rw.iter().any(|rw| rw.writes())
+    }
+
+    /// What the files are made like before they are measured.
+    fn content(&self) -> Option<Content> {
+        if self.fallocate {
+            Some(Content::Unwritten)
+        } else {
+            (self.overwrite || self.fixture.is_some() && self.writes()).then_some(Content::Written)
+        }
+    }
+}
+
+/// Refuses what would destroy something that nobody has given up, or would measure something else.
+fn permit(args: &BenchArgs) -> Result<()> {
+    let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
+    let harms = args.writes() || args.content().is_some();
+    if harms && !args.destroy && !args.targets.iter().all(keeps) {
+        return Err(Error::invalid(
+            "what is on the targets would be lost: --destroy says that this is wanted",
+        ));
+    }
+    if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
+        return Err(Error::invalid("--fallocate: each block is written once, by --rw write"));
+    }
+    if args.fallocate && args.simple == Simple::Both {
+        return Err(Error::invalid("--fallocate: one variant of the simple path at a time"));
     }
     Ok(())
 }
@@ -235,8 +283,13 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
                             plans.push(Plan {
                                 targets: targets.to_vec(),
                                 engine: engine.to_string(),
-                                random: *rw == Rw::Randread,
+                                rw: *rw,
+                                reads: args.rwmixread,
                                 block: *block as usize,
+                                files: args.files.into(),
+                                content: args.content(),
+                                dsync: args.sync == Some(Sync::Dsync),
+                                fsync: args.fsync,
                                 depth: (*depth).max(1),
                                 jobs,
                                 batch_submit: (*batch).max(1),
@@ -247,7 +300,7 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
                                 size: args.size,
                                 runtime_ms: (args.runtime * 1000.0) as u64,
                                 cpus,
-                                requests: None,
+                                only: None,
                             });
                         }
                     }
@@ -308,11 +361,27 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_refused_by_name() {
-        for work in ["write", "randwrite", "randrw"] {
-            let said = parse(&format!("null:1m --rw {work}")).unwrap_err();
-            assert!(said.contains("does not write yet"), "{said}");
+    fn what_is_there_is_destroyed_only_if_that_is_said() {
+        for (args, permitted) in [
+            ("raw:/dev/ram0 --rw randwrite", false),
+            ("raw:/dev/ram0 --rw randread,rw", false),
+            ("kernel:/file --overwrite", false),
+            ("null:1m kernel:/file --rw write --fixture zram", false),
+            ("raw:/dev/ram0 --rw randwrite --destroy", true),
+            ("raw:/dev/ram0 --rw randread", true),
+            ("null:1m --rw randrw", true),
+            ("--fixture zram --rw randrw", true),
+        ] {
+            assert_eq!(permit(&parse(args).unwrap()).is_ok(), permitted, "{args}");
         }
         assert!(parse("").is_err(), "a bench of nothing");
+    }
+
+    #[test]
+    fn unwritten_blocks_are_measured_once() {
+        for args in ["--rw randwrite", "--rw write --simple both", "--rw rw"] {
+            let args = parse(&format!("--fixture shm --fallocate {args}")).unwrap();
+            assert!(permit(&args).is_err(), "{args:?}");
+        }
     }
 }

@@ -19,6 +19,7 @@ pub(super) struct Row {
     pub label: String,
     pub simple: Option<bool>,
     pub rw: &'static str,
+    pub writes: bool,
     pub bs: usize,
     pub iodepth: u32,
     pub numjobs: usize,
@@ -47,7 +48,8 @@ impl Row {
             target: target.to_string(),
             label: label(plan, target),
             simple: target.simple(),
-            rw: if plan.random { "randread" } else { "read" },
+            rw: plan.rw.name(),
+            writes: plan.rw.writes(),
             bs: plan.block,
             iodepth: plan.depth,
             numjobs: plan.jobs,
@@ -78,6 +80,9 @@ fn label(plan: &Plan, target: &TargetSpec) -> String {
     }
 }
 
+/// Counters of writes that the table shows: writes by the simple path, and what writing has cost the volume.
+const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
+
 /// Prints the rows as a table, and the notices below it.
 pub(super) fn table(rows: &[Row]) {
     let mut table = Table::new();
@@ -98,8 +103,10 @@ pub(super) fn table(rows: &[Row]) {
             "simple hits",
         ]
     };
+    let writes = rows.iter().any(|row| row.writes);
+    let counts: &[&str] = if writes && !counted { &WRITE_COUNTS } else { &[] };
     let work = ["target", "work", "engine", "depth", "batch", "jobs"];
-    table.set_header(work.iter().chain(figures));
+    table.set_header(work.iter().chain(figures).chain(counts));
     for row in rows {
         let work = format!("{} {}", row.rw, row.bs);
         let mut cells = vec![
@@ -114,7 +121,10 @@ pub(super) fn table(rows: &[Row]) {
             cells.push(format!("{:.1}", row.instructions.unwrap_or_default()));
             cells.push(format!("{:+.1}", row.instructions_above_first.unwrap_or_default()));
         } else {
-            let hits = row.counters.iter().find(|(name, _)| name == "simple_hits");
+            let counter = |wanted: &str| {
+                let found = row.counters.iter().find(|(name, _)| name == wanted);
+                found.map_or(String::from("-"), |(_, count)| count.to_string())
+            };
             cells.extend([
                 format!("{:.0}", row.iops),
                 format!("{:.0}", row.mib_s()),
@@ -124,8 +134,9 @@ pub(super) fn table(rows: &[Row]) {
                 row.p50.to_string(),
                 row.p99.to_string(),
                 row.p99_9.to_string(),
-                hits.map_or(String::from("-"), |(_, count)| count.to_string()),
+                counter("simple_hits"),
             ]);
+            cells.extend(counts.iter().map(|name| counter(name)));
         }
         table.add_row(cells);
     }

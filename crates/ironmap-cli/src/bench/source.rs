@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use ironmap::device::door::{self, DoorKind};
 use ironmap::device::{BlockFile, Device, Null, OpenMode, Opened, open_engine};
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::ext4::{Follow, WriteCounts};
 use ironmap::host::{HostOptions, HostReport};
 use ironmap::iomap::IomapType;
 use ironmap::{Engine, Error, File, FileOptions, Host, Location, OpenOptions, Result, Volume};
 
+use super::load::Plan;
+use super::prepare::{Content, paths};
 use super::target::TargetSpec;
 
 /// An open target, shared by the threads: where its requests go, and the range that they hit.
@@ -18,20 +20,21 @@ use super::target::TargetSpec;
 pub(super) struct Source {
     pub spec: TargetSpec,
     pub way: Shared,
-    /// First byte of the range, in the target's own terms.
-    pub base: u64,
-    /// Length of the range in bytes.
+    /// First byte of each file's range, in the target's own terms.
+    pub bases: Vec<u64>,
+    /// Length of each range in bytes.
     pub len: u64,
-    /// For a file that ironmap has mapped: where the range lies on the device.
-    place: Option<Place>,
+    /// For files that ironmap has mapped: where the ranges lie on the device.
+    places: Vec<Place>,
     pub engine: Engine,
     pub notices: Vec<String>,
 }
 
 #[derive(Clone)]
 pub(super) enum Shared {
-    Device(Arc<dyn Device>),
-    Volume(Volume, File),
+    /// A device, and the files that its queues are to serve beside it.
+    Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
+    Volume(Volume, Vec<File>),
     Host(Host, File),
 }
 
@@ -55,30 +58,32 @@ impl Place {
 }
 
 /// How targets are opened, and what several of them share: a volume is exclusive, and a host opens a device once.
-pub(super) struct Opener {
+pub(super) struct Opener<'a> {
+    plan: &'a Plan,
     engine: Engine,
-    assume_no_dedupe: bool,
     volumes: Vec<(String, Volume)>,
     hosts: Vec<(Engine, Host)>,
 }
 
-impl Opener {
-    pub(super) fn new(engine: Engine, assume_no_dedupe: bool) -> Self {
-        Self { engine, assume_no_dedupe, volumes: Vec::new(), hosts: Vec::new() }
+impl<'a> Opener<'a> {
+    pub(super) fn new(plan: &'a Plan) -> Result<Self> {
+        let engine = plan.engine.parse()?;
+        Ok(Self { plan, engine, volumes: Vec::new(), hosts: Vec::new() })
     }
 
     /// Opens all targets, so that they hit the same blocks as far as that can be.
-    pub(super) fn open_all(mut self, specs: &[TargetSpec]) -> Result<Vec<Source>> {
+    pub(super) fn open_all(mut self) -> Result<Vec<Source>> {
+        let specs = &self.plan.targets;
         let mut sources = specs.iter().map(|spec| self.open(spec)).collect::<Result<Vec<_>>>()?;
-        // A raw target without an offset of its own hits the very blocks of the file.
-        let file = sources.iter().find_map(|source| Some((source.place?, source.len)));
-        if let Some((place, len)) = file {
+        // A raw target without an offset of its own hits the very blocks of the files.
+        let mapped = sources.iter().find(|source| !source.places.is_empty());
+        if let Some((places, len)) = mapped.map(|source| (source.places.clone(), source.len)) {
             for source in &mut sources {
-                let physical = place.on(source.len);
+                let bases: Vec<u64> = places.iter().map(|place| place.on(source.len)).collect();
                 if matches!(source.spec, TargetSpec::Raw { offset: None, .. })
-                    && source.len >= physical + len
+                    && bases.iter().all(|base| source.len >= base + len)
                 {
-                    (source.base, source.len) = (physical, len);
+                    (source.bases, source.len) = (bases, len);
                 }
             }
         }
@@ -89,8 +94,15 @@ impl Opener {
             if let TargetSpec::Kernel { path } = &source.spec
                 && let Some(host) = hosts.iter().find(|host| host.is_of(path))
             {
-                (source.base, source.len) = (host.base, host.len);
+                (source.bases, source.len) = (host.bases.clone(), host.len);
             }
+        }
+        // What has no files is shared out among as many ranges.
+        let files = self.plan.files as u64;
+        for source in sources.iter_mut().filter(|source| source.bases.len() == 1 && files > 1) {
+            let (base, len) = (source.bases[0], source.len / files / PAGE * PAGE);
+            source.bases = (0..files).map(|file| base + file * len).collect();
+            source.len = len;
         }
         Ok(sources)
     }
@@ -98,47 +110,87 @@ impl Opener {
     /// The range is the longest extent of a mapped file, so that a raw target can be laid over the same blocks.
     fn open(&mut self, spec: &TargetSpec) -> Result<Source> {
         match spec {
-            TargetSpec::Raw { path, offset } => {
-                self.open_device(spec, path, offset.unwrap_or_default())
-            }
-            TargetSpec::Kernel { path } => self.open_device(spec, path, 0),
+            TargetSpec::Raw { path, offset } => self.open_raw(spec, path, offset.unwrap_or(0)),
+            TargetSpec::Kernel { path } => self.open_kernel(spec, path),
             TargetSpec::Vol { volume, path, .. } => self.open_volume(spec, volume, path),
+            TargetSpec::Host { .. } if self.plan.rw.writes() => {
+                Err(Error::invalid("host files are only read"))
+            }
+            TargetSpec::Host { .. } if self.plan.files > 1 => {
+                Err(Error::invalid("of host files one is measured at a time"))
+            }
             TargetSpec::Host { path, .. } => self.open_host(spec, path),
             TargetSpec::Null { size } => {
-                let way = Shared::Device(Arc::new(Null::new(*size)));
+                let way = Shared::Device(Arc::new(Null::new(*size)), Vec::new());
                 Ok(Source { len: *size, engine: Engine::Null, ..Source::new(spec, way) })
             }
         }
     }
 
-    fn open_device(&self, spec: &TargetSpec, path: &Path, base: u64) -> Result<Source> {
-        let Opened { device, engine, notices } = self.engine_over(path)?;
+    fn open_raw(&self, spec: &TargetSpec, path: &Path, base: u64) -> Result<Source> {
+        // A device that is written must be nobody else's; beside a volume on it, it is ours already.
+        let exclusive = self.plan.rw.writes()
+            && !self.plan.targets.iter().any(|other| {
+                let TargetSpec::Vol { volume, .. } = other else { return false };
+                volume.parse::<Location>().is_ok_and(|volume| is_same(&volume.path, path))
+            });
+        let Opened { device, engine, notices } =
+            self.engine_over(self.block_file(path, exclusive)?)?;
         let len = device.size().saturating_sub(base);
-        Ok(Source { base, len, engine, notices, ..Source::new(spec, Shared::Device(device)) })
+        let way = Shared::Device(device, Vec::new());
+        Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, way) })
     }
 
-    fn engine_over(&self, path: &Path) -> Result<Opened> {
-        let mode = OpenMode { exclusive: false, ..OpenMode::default() };
-        open_engine(BlockFile::open(path, &mode)?, self.engine)
+    fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {
+        let paths = paths(path, self.plan.files);
+        let Opened { device, engine, notices } =
+            self.engine_over(self.block_file(&paths[0], false)?)?;
+        let more = paths[1..].iter().map(|path| self.block_file(path, false).map(Arc::new));
+        let more: Vec<_> = more.collect::<Result<_>>()?;
+        let bases = vec![0; self.plan.files];
+        let len = more.iter().map(|file| file.size()).fold(device.size(), u64::min);
+        let way = Shared::Device(device, more);
+        Ok(Source { bases, len, engine, notices, ..Source::new(spec, way) })
+    }
+
+    fn block_file(&self, path: &Path, exclusive: bool) -> Result<BlockFile> {
+        let write = self.plan.rw.writes();
+        BlockFile::open(path, &OpenMode { exclusive, write, ..OpenMode::default() })
+    }
+
+    fn engine_over(&self, file: BlockFile) -> Result<Opened> {
+        open_engine(file, self.engine)
     }
 
     fn open_volume(&mut self, spec: &TargetSpec, name: &str, path: &str) -> Result<Source> {
         let volume = match self.volumes.iter().find(|(open, _)| open == name) {
             Some((_, volume)) => volume.clone(),
             None => {
-                let options = OpenOptions { engine: self.engine, ..OpenOptions::default() };
+                let write = self.plan.rw.writes();
+                let options = OpenOptions { engine: self.engine, write, ..OpenOptions::default() };
                 let volume = Volume::open(&name.parse::<Location>()?, &options)?;
                 self.volumes.push((name.to_owned(), volume.clone()));
                 volume
             }
         };
-        let inode = volume.fs().resolve(path.as_bytes(), Follow::All)?;
-        let file = volume.open_inode(inode, STRICT)?;
-        let (base, len, physical) = longest_extent(&file)?;
-        let place = Some(Place { physical, partition: None });
+        let kind = match self.plan.content {
+            Some(Content::Unwritten) => IomapType::Unwritten,
+            _ => IomapType::Mapped,
+        };
+        let (mut files, mut bases, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let mut len = u64::MAX;
+        for path in paths(Path::new(path), self.plan.files) {
+            let inode = volume.fs().resolve(path.as_os_str().as_encoded_bytes(), Follow::All)?;
+            let file = volume.open_inode(inode, STRICT)?;
+            let (base, longest, physical) = longest_extent(&file, kind)?;
+            len = len.min(longest);
+            bases.push(base);
+            places.push(Place { physical, partition: None });
+            files.push(file);
+        }
         let (engine, notices) = (volume.engine(), volume.notices().to_vec());
-        let way = Shared::Volume(volume, file);
-        Ok(Source { base, len, place, engine, notices, ..Source::new(spec, way) })
+        let way = Shared::Volume(volume, files);
+        Ok(Source { bases, len, places, engine, notices, ..Source::new(spec, way) })
     }
 
     fn open_host(&mut self, spec: &TargetSpec, path: &Path) -> Result<Source> {
@@ -154,7 +206,7 @@ impl Opener {
         let door = report.device.as_ref().and_then(|device| device.door.as_ref());
         let (engine, mut notices) = match door {
             Some((door, kind)) if *kind != DoorKind::NvmeChar => {
-                let opened = self.engine_over(door)?;
+                let opened = self.engine_over(self.block_file(door, false)?)?;
                 (opened.engine, opened.notices)
             }
             _ => (self.engine, Vec::new()),
@@ -162,12 +214,12 @@ impl Opener {
         let (host, file) =
             if engine == self.engine { (host, file) } else { self.host_file(engine, path)? };
         notices.extend(report.device.map(|device| format!("through {}", device.choice)));
-        let (base, len, physical) = longest_extent(&file)?;
-        let place = Some(Place { physical, partition: partition(path)? });
+        let (base, len, physical) = longest_extent(&file, IomapType::Mapped)?;
+        let places = vec![Place { physical, partition: partition(path)? }];
         Ok(Source {
-            base,
+            bases: vec![base],
             len,
-            place,
+            places,
             engine,
             notices,
             ..Source::new(spec, Shared::Host(host, file))
@@ -183,11 +235,14 @@ impl Opener {
                 host
             }
         };
-        let options = FileOptions { assume_no_dedupe: self.assume_no_dedupe, ..STRICT };
+        let options = FileOptions { assume_no_dedupe: self.plan.assume_no_dedupe, ..STRICT };
         let file = host.open(path, options)?;
         Ok((host, file))
     }
 }
+
+/// Ranges of a device begin with pages.
+const PAGE: u64 = 4096;
 
 /// As `O_DIRECT` is: nothing is bounced.
 const STRICT: FileOptions = FileOptions { strict: true, assume_no_dedupe: false };
@@ -196,7 +251,7 @@ impl Source {
     /// Without a range.
     fn new(spec: &TargetSpec, way: Shared) -> Self {
         let (spec, engine, notices) = (spec.clone(), Engine::Auto, Vec::new());
-        Self { spec, way, base: 0, len: 0, place: None, engine, notices }
+        Self { spec, way, bases: vec![0], len: 0, places: Vec::new(), engine, notices }
     }
 
     fn is_host(&self) -> bool {
@@ -206,9 +261,30 @@ impl Source {
     /// Whether it is a host file, and this path leads to it.
     fn is_of(&self, path: &Path) -> bool {
         let TargetSpec::Host { path: own, .. } = &self.spec else { return false };
-        let id = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
-        id(own).is_some() && id(own) == id(path)
+        is_same(own, path)
     }
+
+    /// What writing has cost the volume of the target, if it is one.
+    pub(super) fn write_counts(&self) -> Option<WriteCounts> {
+        match &self.way {
+            Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
+            _ => None,
+        }
+    }
+
+    /// Closes what was written.
+    pub(super) fn close(&self) -> Result<()> {
+        match &self.way {
+            Shared::Volume(volume, _) => volume.close(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    id(one).is_some() && id(one) == id(other)
 }
 
 fn reported(file: &File) -> Result<HostReport> {
@@ -223,16 +299,17 @@ fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
     Ok(doors.iter().find(|door| door.base > 0).map(|door| (door.size, door.base)))
 }
 
-fn longest_extent(file: &File) -> Result<(u64, u64, u64)> {
+/// Of extents of a kind.
+fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
     let mut longest = (0, 0, 0);
     for iomap in file.mappings() {
         let iomap = iomap?;
-        if iomap.kind == IomapType::Mapped && iomap.len > longest.1 {
+        if iomap.kind == kind && iomap.len > longest.1 {
             longest = (iomap.pos.0, iomap.len, iomap.addr.0);
         }
     }
     if longest.1 == 0 {
-        return Err(Error::invalid("the file has no written extent to be measured on"));
+        return Err(Error::invalid("the file has no such extent to be measured on"));
     }
     Ok(longest)
 }

@@ -1,0 +1,121 @@
+//! The figures of a launch: what each thread saw, and what that comes to.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::load::Plan;
+use super::source::Source;
+
+/// What one launch measured of one target.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// Nanoseconds a request, median over the chunks.
+    pub ns: f64,
+    /// The same of the best chunk.
+    pub ns_best: f64,
+    /// Speed relative to the first target, median over the rounds of chunks.
+    pub ratio: f64,
+    pub cpu_ns: f64,
+    pub p50: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub engine: String,
+    pub notices: Vec<String>,
+    pub counters: Vec<(String, u64)>,
+}
+
+/// What one thread saw of one target.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub chunks: Vec<Chunk>,
+    /// Of all files, at the end, in nanoseconds.
+    pub sync_ns: u64,
+    pub latency: Option<Histogram<u64>>,
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// A thread's requests of one round, between these times in nanoseconds since the launch, and what they cost it of a CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub requests: u64,
+    pub start: u64,
+    pub end: u64,
+    pub cpu_ns: u64,
+}
+
+/// One target's figures over all threads.
+pub(super) fn measured(
+    plan: &Plan,
+    jobs: &[Vec<Tally>],
+    source: &Source,
+    index: usize,
+) -> Measured {
+    let (first, own) = (speeds(plan, jobs, 0), speeds(plan, jobs, index));
+    let tallies: Vec<&Tally> = jobs.iter().map(|job| &job[index]).collect();
+    let quantile =
+        |q| tallies[0].latency.as_ref().map_or(0, |latency| latency.value_at_quantile(q));
+    let mut counters: Vec<(String, u64)> = Vec::new();
+    for (name, count) in tallies.iter().flat_map(|tally| tally.counters.iter().copied()) {
+        match counters.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += count,
+            None => counters.push((name.to_owned(), count)),
+        }
+    }
+    let mut notices = source.notices.clone();
+    let served = counters.iter().find(|(name, _)| name == "kernel_served");
+    notices.extend(served.map(|(_, count)| format!("the kernel served {count} reads")));
+    Measured {
+        ns: 1.0 / median(own.iter().copied()),
+        ns_best: 1.0 / own.iter().copied().fold(f64::MIN_POSITIVE, f64::max),
+        ratio: median(own.iter().zip(&first).map(|(own, first)| own / first)),
+        cpu_ns: median(
+            tallies
+                .iter()
+                .flat_map(|tally| tally.chunks.iter())
+                .map(|chunk| chunk.cpu_ns as f64 / chunk.requests as f64),
+        ),
+        p50: quantile(0.5),
+        p99: quantile(0.99),
+        p99_9: quantile(0.999),
+        engine: source.engine.to_string(),
+        notices,
+        counters,
+    }
+}
+
+/// Requests a nanosecond of all threads together, for each round. Where each block is written once, of all rounds and the sync at their
+/// end together: what is put off must not be lost.
+fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
+    let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
+    let round = |round: usize| {
+        let chunks = || jobs.iter().map(|job| job[index].chunks[round]);
+        let start = chunks().map(|chunk| chunk.start).min().unwrap_or(0);
+        let end = chunks().map(|chunk| chunk.end).max().unwrap_or(0);
+        (chunks().map(|chunk| chunk.requests).sum::<u64>(), end - start)
+    };
+    if plan.is_once() {
+        let sync_ns: u64 = jobs.iter().map(|job| job[index].sync_ns).sum();
+        let all = (0..rounds).map(round);
+        let (requests, ns) = all.fold((0, sync_ns), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        return vec![requests as f64 / ns as f64];
+    }
+    (0..rounds).map(round).map(|(requests, ns)| requests as f64 / ns as f64).collect()
+}
+
+/// The median of values; 0 of none.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |values: &[f64]| median(values.iter().copied());
+        assert_eq!((of(&[]), of(&[3.0]), of(&[9.0, 1.0, 2.0])), (0.0, 3.0, 2.0));
+    }
+}

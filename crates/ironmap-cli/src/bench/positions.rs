@@ -1,0 +1,171 @@
+//! What a bench does, and where each request of a thread goes.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// What `--rw` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Rw {
+    Read,
+    Write,
+    Randread,
+    Randwrite,
+    /// Both, one after the other in the file.
+    Mixed,
+    RandMixed,
+}
+
+impl Rw {
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::Read, "read"),
+        (Self::Write, "write"),
+        (Self::Randread, "randread"),
+        (Self::Randwrite, "randwrite"),
+        (Self::Mixed, "rw"),
+        (Self::RandMixed, "randrw"),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(rw, _)| *rw == self).map_or("", |(_, name)| name)
+    }
+
+    pub(super) fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::RandMixed)
+    }
+
+    pub(super) fn writes(self) -> bool {
+        !matches!(self, Self::Read | Self::Randread)
+    }
+
+    /// How many of a hundred requests are reads, `mixed` of them in a mix.
+    pub(super) fn reads(self, mixed: u8) -> u8 {
+        match self {
+            Self::Read | Self::Randread => 100,
+            Self::Write | Self::Randwrite => 0,
+            Self::Mixed | Self::RandMixed => mixed,
+        }
+    }
+}
+
+impl FromStr for Rw {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
+        found
+            .map(|(rw, _)| *rw)
+            .ok_or_else(|| "the work is read, write, randread, randwrite, rw or randrw".to_owned())
+    }
+}
+
+/// Where one request goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    /// Which of the target's files.
+    pub file: usize,
+    pub at: u64,
+    pub write: bool,
+}
+
+/// Where requests go: random or one after the other, over all files of a target, and what they do there.
+#[derive(Clone, Debug)]
+pub(super) struct Positions {
+    pub state: u64,
+    /// What decides about reading and writing.
+    pub dice: u64,
+    /// Requests that fit into each file's range.
+    pub blocks: u64,
+    pub block: u64,
+    pub random: bool,
+    /// Where each file's range begins.
+    pub bases: Arc<[u64]>,
+}
+
+impl Positions {
+    /// The requests that fit into all ranges.
+    pub(super) fn total(&self) -> u64 {
+        self.blocks * self.bases.len() as u64
+    }
+
+    #[inline(always)]
+    pub(super) fn next(&mut self, write: bool) -> Spot {
+        if let [base] = self.bases[..] {
+            let block = if self.random {
+                self.state = xorshift(self.state);
+                scaled(self.state, self.blocks)
+            } else {
+                self.state = (self.state + 1) % self.blocks;
+                self.state
+            };
+            return Spot { file: 0, at: base + block * self.block, write };
+        }
+        let (file, block) = if self.random {
+            self.state = xorshift(self.state);
+            // The block is chosen by the upper bits, the file by the lower ones.
+            let file = scaled(self.state << 32, self.bases.len() as u64);
+            (file as usize, scaled(self.state, self.blocks))
+        } else {
+            self.state = (self.state + 1) % self.total();
+            ((self.state / self.blocks) as usize, self.state % self.blocks)
+        };
+        Spot { file, at: self.bases[file] + block * self.block, write }
+    }
+
+    /// The next one, where so many of a hundred are reads.
+    #[inline(always)]
+    pub(super) fn next_mixed(&mut self, reads: u8) -> Spot {
+        self.dice = xorshift(self.dice);
+        let write = scaled(self.dice, 100) >= u64::from(reads);
+        self.next(write)
+    }
+}
+
+#[inline(always)]
+fn xorshift(mut state: u64) -> u64 {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^ (state << 17)
+}
+
+/// A number below `limit`.
+#[inline(always)]
+fn scaled(random: u64, limit: u64) -> u64 {
+    ((u128::from(random) * u128::from(limit)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn positions(random: bool, bases: &[u64]) -> Positions {
+        Positions { state: 7, dice: 7, blocks: 10, block: 512, random, bases: bases.into() }
+    }
+
+    #[test]
+    fn positions_stay_in_the_ranges_and_reach_all_of_them() {
+        for (random, bases) in
+            [(false, &[0][..]), (true, &[0]), (false, &[0, 8192]), (true, &[0, 8192])]
+        {
+            let mut positions = positions(random, bases);
+            let spots = (0..400).map(|_| positions.next(false));
+            let mut seen: Vec<_> = spots.map(|spot| (spot.file, spot.at)).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            let all = bases.iter().enumerate();
+            let all =
+                all.flat_map(|(file, base)| (0..10).map(move |block| (file, base + block * 512)));
+            assert_eq!(seen, all.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_mix_has_its_share_of_reads() {
+        let mut positions = positions(true, &[0]);
+        for (percent, expected) in [(0, 0..=0), (70, 6_800..=7_200), (100, 10_000..=10_000)] {
+            let reads = (0..10_000).filter(|_| !positions.next_mixed(percent).write).count();
+            assert!(expected.contains(&reads), "{reads} of {percent} %");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The files of a bench that writes, made before they are measured: by the kernel where they are mounted, by ironmap where not.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ironmap::bio::Buffer;
+use ironmap::fs::ext4::{Credentials, Fallocate, Follow, NewFile};
+use ironmap::units::FilePos;
+use ironmap::{Engine, Error, FileOptions, Location, OpenOptions, QueueOptions, Result, Volume};
+use rustix::fs::FallocateFlags;
+use serde::{Deserialize, Serialize};
+
+use super::load::Plan;
+use super::target::TargetSpec;
+
+/// What the files are before they are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Content {
+    /// Allocated and written.
+    Written,
+    /// Allocated only: each block can be measured once.
+    Unwritten,
+}
+
+/// What everything is filled with: a page of one repeated word costs zram a memset to read and to write.
+pub(super) const FILL: u32 = 0xdead_beef;
+/// Bytes of all files together where `--size` does not say.
+const SIZE: u64 = 512 << 20;
+/// What is written at once.
+const PIECE: usize = 1 << 20;
+
+/// The files that a target's path stands for: itself, or as many with a number behind it.
+pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
+    if files == 1 {
+        return vec![path.to_owned()];
+    }
+    let numbered = |number| {
+        let mut name = OsString::from(path);
+        name.push(format!(".{number}"));
+        name.into()
+    };
+    (0..files).map(numbered).collect()
+}
+
+/// Makes the files of a plan's targets, in place of those that are there.
+pub(super) fn files(plan: &Plan, content: Content) -> Result<()> {
+    let size = plan.size.unwrap_or(SIZE) / plan.files as u64;
+    let mut made: Vec<TargetSpec> = Vec::new();
+    for target in &plan.targets {
+        // The variants of the simple path have their files in common.
+        let same = target.with_simple(true).unwrap_or_else(|| target.clone());
+        if made.contains(&same) {
+            continue;
+        }
+        match target {
+            TargetSpec::Kernel { path } => {
+                for path in paths(path, plan.files) {
+                    let failed = |error| super::io(&error, path.display().to_string());
+                    make_by_kernel(&path, size, content).map_err(failed)?;
+                }
+            }
+            TargetSpec::Vol { volume, path, .. } => {
+                make_in_volume(volume, &paths(Path::new(path), plan.files), size, content)?;
+            }
+            _ => {}
+        }
+        made.push(same);
+    }
+    Ok(())
+}
+
+fn make_by_kernel(path: &Path, size: u64, content: Content) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)?;
+    if content == Content::Written {
+        let piece = FILL.to_le_bytes().repeat(PIECE / 4);
+        let mut left = size as usize;
+        while left > 0 {
+            if super::go_on().is_err() {
+                return Err(std::io::Error::from_raw_os_error(ironmap::Errno::EINTR.0));
+            }
+            let count = left.min(PIECE);
+            file.write_all(&piece[..count])?;
+            left -= count;
+        }
+    }
+    file.sync_all()
+}
+
+fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) -> Result<()> {
+    const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
+    let options = OpenOptions { engine: Engine::Psync, write: true, ..OpenOptions::default() };
+    let volume = Volume::open(&name.parse::<Location>()?, &options)?;
+    let fs = volume.fs();
+    let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
+    let mut piece = Buffer::aligned(PIECE)?;
+    fill(&mut piece);
+    for path in paths {
+        let (parent, name) = (path.parent(), path.file_name());
+        let (Some(parent), Some(name)) = (parent, name) else {
+            return Err(Error::invalid(format!("{}: no file", path.display())));
+        };
+        let dir = fs.resolve(parent.as_os_str().as_encoded_bytes(), Follow::All)?.number();
+        let name = name.as_encoded_bytes();
+        if fs.lookup(dir, name).is_ok() {
+            fs.unlink(dir, name)?;
+        }
+        let number = fs.create(dir, name, NewFile::Regular, 0o644, &WHO)?;
+        fs.fallocate(number, Fallocate::Allocate { keep_size: false }, FilePos(0), size)?;
+        if content == Content::Written {
+            let file = volume.open_inode(fs.inode(number)?, FileOptions::default())?;
+            let mut at = 0;
+            while at < size {
+                super::go_on()?;
+                let count = (size - at).min(PIECE as u64) as usize;
+                at += file.write_at(&mut queue, &piece[..count], FilePos(at))? as u64;
+            }
+            file.sync(&mut queue)?;
+        }
+    }
+    drop(queue);
+    volume.close()
+}
+
+/// Fills memory with the word.
+pub(super) fn fill(buffer: &mut [u8]) {
+    buffer.chunks_mut(4).for_each(|word| word.copy_from_slice(&FILL.to_le_bytes()[..word.len()]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_files_are_numbered() {
+        assert_eq!(paths(Path::new("/f"), 1), [PathBuf::from("/f")]);
+        assert_eq!(paths(Path::new("/f"), 2), [PathBuf::from("/f.0"), PathBuf::from("/f.1")]);
+    }
+}
