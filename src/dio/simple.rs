@@ -28,7 +28,8 @@ pub(super) fn gate<M: MapFile>(
 ) -> Result<DevOffset, NotSimple> {
     // A length of 0 is beyond every limit here.
     let most = target.geometry.block;
-    let iomap = gate_mapping(state, target, pos, len, address, flags, most, M::map_resident)?;
+    gate_request(state, target, pos, len, address, flags, most)?;
+    let iomap = target.map.map_resident(pos).ok_or(NotSimple::NotResident)?;
     if iomap.kind != IomapType::Mapped {
         return Err(NotSimple::NotMapped);
     }
@@ -46,8 +47,8 @@ pub(super) fn gate_write<M: MapFile>(
     flags: DioFlags,
 ) -> Result<(DevOffset, Left), NotSimple> {
     let most = u64::from(target.geometry.limits.max_transfer);
-    let map = M::map_resident_for_write;
-    let iomap = gate_mapping(state, target, pos, len, address, flags, most, map)?;
+    gate_request(state, target, pos, len, address, flags, most)?;
+    let iomap = target.map.map_resident_for_write(pos).ok_or(NotSimple::NotResident)?;
     let left = match iomap.kind {
         IomapType::Mapped => Left::empty(),
         IomapType::Unwritten => Left::CONVERT,
@@ -56,9 +57,9 @@ pub(super) fn gate_write<M: MapFile>(
     Ok((at(&iomap, pos, len)?, left))
 }
 
+/// What a request must be like, whatever it maps to.
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "what stands in a request, and where to look it up")]
-fn gate_mapping<M: MapFile>(
+fn gate_request<M>(
     state: &State,
     target: &Target<'_, M>,
     pos: FilePos,
@@ -66,8 +67,7 @@ fn gate_mapping<M: MapFile>(
     address: usize,
     flags: DioFlags,
     most: u64,
-    map: impl FnOnce(&M, FilePos) -> Option<Iomap>,
-) -> Result<Iomap, NotSimple> {
+) -> Result<(), NotSimple> {
     if !state.simple {
         return Err(NotSimple::Disabled);
     }
@@ -87,7 +87,7 @@ fn gate_mapping<M: MapFile>(
     {
         return Err(NotSimple::Misaligned);
     }
-    map(target.map, pos).ok_or(NotSimple::NotResident)
+    Ok(())
 }
 
 /// The device offset of a range, if all of it is in the mapping and nothing is to be verified.

@@ -75,7 +75,8 @@ impl Ext4 {
         if inode.has_inline_data() {
             return self.resize_inline(inode, size);
         }
-        if size >= inode.size() {
+        // With the size as it was, what was preallocated behind it goes, as on Linux.
+        if size > inode.size() {
             self.zero_behind(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, number, size));
         }
