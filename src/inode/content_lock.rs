@@ -210,14 +210,15 @@ impl Drop for Alone {
 #[derive(Debug)]
 pub(crate) struct InFlight(Rc<Cell<u32>>);
 
-std::thread_local! {
+crate::sync::thread_local! {
     static QUEUES: RefCell<Vec<Weak<Cell<u32>>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Default for InFlight {
     fn default() -> Self {
         let count = Rc::default();
-        QUEUES.with_borrow_mut(|queues| {
+        QUEUES.with(|queues| {
+            let mut queues = queues.borrow_mut();
             queues.retain(|queue| queue.strong_count() > 0);
             queues.push(Rc::downgrade(&count));
         });
@@ -246,7 +247,7 @@ impl InFlight {
         let busy = |queues: &Vec<Weak<Cell<u32>>>| {
             queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
         };
-        if QUEUES.with_borrow(busy) {
+        if QUEUES.with(|queues| busy(&queues.borrow())) {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "this thread has requests in flight, whose completions must be taken first",
@@ -255,6 +256,9 @@ impl InFlight {
         Ok(())
     }
 }
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 
 #[cfg(test)]
 mod tests {

@@ -19,8 +19,7 @@ pub(crate) use {
     std::sync::atomic,
 };
 
-/// For what debug builds check of the order of locks.
-#[cfg(all(not(shuttle), debug_assertions))]
+#[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 
 /// A lock of nothing, whose guards own it.

@@ -4,6 +4,8 @@
 //! enter the content by the queue's lane, look that number up, and go to the device; they take no lock that others write to.
 
 mod read;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod view;
 mod write;
 

@@ -1,0 +1,168 @@
+//! Readers, writers and settlements of a file, under schedules of a model checker's choice.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use shuttle::thread;
+
+use crate::bio::Buffer;
+use crate::device::{Device, Layer, Layered, Ram, Request, Verdict};
+use crate::dio::DioFlags;
+use crate::fs::ext4::{Clock, Credentials, Fallocate, MkfsOptions, NewFile, ROOT};
+use crate::sync::explore;
+use crate::units::FilePos;
+use crate::{File, FileOptions, Queue, QueueOptions, Volume};
+
+const BLOCK: usize = 1024;
+/// What a model may write, in blocks. They are allocated, and unwritten.
+const BLOCKS: usize = 4;
+
+/// Lets other threads run before and after each request.
+#[derive(Debug)]
+struct Yields;
+
+impl Layer for Yields {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        thread::yield_now();
+        Verdict::pass(request)
+    }
+
+    fn end(&self, _ticket: u64, _whole: bool) {
+        thread::yield_now();
+    }
+}
+
+/// A volume with a file of unwritten blocks, made once: no thread waits meanwhile.
+fn base() -> Ram {
+    static MADE: OnceLock<Ram> = OnceLock::new();
+    if let Some(made) = MADE.get() {
+        return made.snapshot();
+    }
+    let ram = Arc::new(Ram::new(4 << 20));
+    let options = MkfsOptions {
+        block_size: Some(BLOCK as u32),
+        journal_size: Some(1 << 20),
+        uuid: Some([7; 16]),
+        time: Some(1_700_000_000),
+        zeroed: true,
+        ..MkfsOptions::default()
+    };
+    Volume::make(&*ram, &options).unwrap();
+    let volume = Volume::writable_on(ram.clone(), Clock::System).unwrap();
+    let (fs, who) = (volume.fs(), Credentials::default());
+    let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
+    let all = Fallocate::Allocate { keep_size: false };
+    fs.fallocate(number, all, FilePos(0), (BLOCKS * BLOCK) as u64).unwrap();
+    volume.close().unwrap();
+    MADE.get_or_init(|| ram.snapshot()).snapshot()
+}
+
+struct Model {
+    volume: Volume,
+    file: File,
+    /// Blocks that are written.
+    written: [AtomicBool; BLOCKS],
+    appended: AtomicU64,
+}
+
+impl Model {
+    fn new() -> Arc<Self> {
+        let device: Arc<dyn Device> = Arc::new(Layered::with_layer(Arc::new(base()), Yields));
+        let volume = Volume::writable_on(device, Clock::System).unwrap();
+        let inode = volume.fs().lookup(ROOT, b"file").unwrap();
+        let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+        Arc::new(Self { volume, file, written: Default::default(), appended: AtomicU64::new(0) })
+    }
+
+    fn queue(&self) -> Queue {
+        self.volume.queue(&QueueOptions { depth: 4 }).unwrap()
+    }
+
+    fn write(&self, queue: &mut Queue, block: usize) {
+        let mut buf = Buffer::aligned(BLOCK).unwrap();
+        buf.fill(block as u8 + 1);
+        let pos = FilePos((block * BLOCK) as u64);
+        assert_eq!(self.file.write_at(queue, &buf, pos).unwrap(), BLOCK);
+        self.written[block].store(true, SeqCst);
+    }
+
+    /// What was written before is read, and what was not is zeros or what is being written.
+    fn read(&self, queue: &mut Queue, block: usize) {
+        let written = self.written[block].load(SeqCst);
+        let mut buf = Buffer::aligned(BLOCK).unwrap();
+        let pos = FilePos((block * BLOCK) as u64);
+        assert_eq!(self.file.read_at(queue, &mut buf, pos).unwrap(), BLOCK);
+        let found = buf[0];
+        assert!(buf.iter().all(|byte| *byte == found), "half a write");
+        assert!(found == block as u8 + 1 || found == 0 && !written, "{found} where {written}");
+    }
+
+    fn append(&self, queue: &mut Queue) {
+        let mut buf = Buffer::aligned(BLOCK).unwrap();
+        buf.fill(100 + self.appended.fetch_add(1, SeqCst) as u8);
+        let at = self.file.append(queue, &buf, DioFlags::empty()).unwrap();
+        let mut read = Buffer::aligned(BLOCK).unwrap();
+        assert_eq!(self.file.read_at(queue, &mut read, at).unwrap(), BLOCK);
+        assert!(read[..] == buf[..], "an append is not where it was said to be");
+    }
+}
+
+fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
+    let spawn = |work: &fn(&Model)| {
+        let (model, work) = (Arc::clone(model), *work);
+        thread::spawn(move || work(&model))
+    };
+    let threads: Vec<_> = work.iter().map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn no_reader_takes_what_was_written_for_zeros() {
+    explore(10, || {
+        let model = Model::new();
+        run(
+            &model,
+            &[
+                |model| {
+                    let mut queue = model.queue();
+                    (0..2).for_each(|block| model.write(&mut queue, block));
+                },
+                |model| {
+                    let mut queue = model.queue();
+                    (0..2).for_each(|_| model.file.sync(&mut queue).unwrap());
+                },
+                |model| {
+                    let mut queue = model.queue();
+                    (0..6).for_each(|round| model.read(&mut queue, round % 2));
+                },
+            ],
+        );
+    });
+}
+
+/// Two append while another moves blocks and syncs.
+#[test]
+fn appends_do_not_overlap() {
+    explore(10, || {
+        let model = Model::new();
+        run(
+            &model,
+            &[
+                |model| {
+                    let mut queue = model.queue();
+                    (0..2).for_each(|_| model.append(&mut queue));
+                },
+                |model| {
+                    let mut queue = model.queue();
+                    (0..2).for_each(|_| model.append(&mut queue));
+                },
+                |model| {
+                    let (fs, number) = (model.volume.fs(), model.file.inode());
+                    fs.fallocate(number, Fallocate::Punch, FilePos(0), BLOCK as u64).unwrap();
+                    model.file.sync(&mut model.queue()).unwrap();
+                },
+            ],
+        );
+        assert_eq!(model.file.size(), ((BLOCKS + 4) * BLOCK) as u64);
+    });
+}

@@ -1,0 +1,140 @@
+//! Who is at a file's content, under schedules of a model checker's choice.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use shuttle::thread;
+
+use super::{ContentLock, Ticket};
+use crate::sync::explore;
+
+/// What a thread of a model does.
+type Work = fn(&Model);
+
+#[derive(Default)]
+struct Model {
+    lock: ContentLock,
+    present: Mutex<Present>,
+}
+
+/// What the model knows of the lock, without asking it.
+#[derive(Default)]
+struct Present {
+    /// The ranges that someone is at, and whether for himself.
+    inside: Vec<(Range<u64>, bool)>,
+    /// Who has asked for a range and has not given it back.
+    asked: Vec<(u64, Range<u64>, bool)>,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Model {
+    /// Is at a range for a while.
+    fn be_inside(&self, range: &Range<u64>, exclusive: bool) {
+        let mut present = self.present.lock().unwrap();
+        let meets = |(other, alone): &(_, bool)| (exclusive || *alone) && overlap(range, other);
+        assert!(!present.inside.iter().any(meets), "{range:?} is not alone: {:?}", present.inside);
+        present.inside.push((range.clone(), exclusive));
+        drop(present);
+        thread::yield_now();
+        let mut present = self.present.lock().unwrap();
+        let at = present.inside.iter().position(|inside| *inside == (range.clone(), exclusive));
+        present.inside.swap_remove(at.unwrap());
+    }
+
+    fn ask(&self, range: &Range<u64>, exclusive: bool) -> Ticket {
+        let ticket = self.lock.ask(range.clone(), exclusive);
+        self.present.lock().unwrap().asked.push((ticket.number, range.clone(), exclusive));
+        ticket
+    }
+
+    fn give_back(&self, ticket: Ticket) {
+        self.present.lock().unwrap().asked.retain(|(number, ..)| *number != ticket.number);
+        self.lock.give_back(ticket);
+    }
+
+    fn by_range(&self, range: Range<u64>, exclusive: bool) {
+        let ticket = self.ask(&range, exclusive);
+        self.lock.wait(&ticket);
+        let conflicts = |(number, other, alone): &(u64, Range<u64>, bool)| {
+            *number < ticket.number && (exclusive || *alone) && overlap(&range, other)
+        };
+        let overtaken = self.present.lock().unwrap().asked.iter().any(conflicts);
+        assert!(!overtaken, "{range:?} came before one that had asked earlier");
+        self.be_inside(&range, exclusive);
+        self.give_back(ticket);
+    }
+
+    /// What a request of a queue does.
+    fn requests(&self, range: Range<u64>) {
+        let lane = self.lock.add_lane();
+        for _ in 0..3 {
+            if self.lock.enter(&lane) {
+                self.be_inside(&range, false);
+                self.lock.leave(&lane);
+            } else {
+                self.by_range(range.clone(), false);
+            }
+        }
+        self.lock.remove_lane(&lane);
+    }
+
+    /// What takes a range only where it need not be waited for.
+    fn try_range(&self, range: Range<u64>) {
+        let ticket = self.ask(&range, true);
+        if self.lock.has(&ticket) {
+            self.be_inside(&range, true);
+        }
+        self.give_back(ticket);
+    }
+}
+
+/// Threads that all wait fail the test: nobody is left asleep.
+fn run(work: &[Work]) {
+    let model = Arc::<Model>::default();
+    let spawn = |work: &Work| {
+        let (model, work) = (Arc::clone(&model), *work);
+        thread::spawn(move || work(&model))
+    };
+    let threads: Vec<_> = work.iter().map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let lane = model.lock.add_lane();
+    assert!(model.lock.enter(&lane), "nobody wants a range any more");
+}
+
+#[test]
+fn nobody_is_in_a_range_that_another_has_for_himself() {
+    explore(1, || {
+        run(&[
+            |model| model.requests(0..4),
+            |model| model.requests(2..6),
+            |model| model.by_range(0..3, true),
+        ]);
+    });
+}
+
+#[test]
+fn ranges_are_had_in_the_order_in_which_they_were_asked_for() {
+    explore(1, || {
+        run(&[
+            |model| model.requests(0..4),
+            |model| model.by_range(0..3, true),
+            |model| model.by_range(2..5, true),
+            |model| model.by_range(1..8, false),
+        ]);
+    });
+}
+
+#[test]
+fn one_who_does_not_wait_leaves_nobody_asleep() {
+    explore(1, || {
+        run(&[
+            |model| model.requests(0..4),
+            |model| model.try_range(0..8),
+            |model| model.by_range(3..8, true),
+            |model| model.try_range(7..9),
+        ]);
+    });
+}
