@@ -36,7 +36,7 @@ pub struct Queue {
     /// Files that can change, as this thread knows them.
     pub(crate) views: Views,
     /// Counts the looks at what has completed: what is submitted between two of them is a batch. Never 0.
-    pub(crate) batch: u32,
+    pub(crate) batch: u64,
     owner: Owner,
 }
 
@@ -110,8 +110,9 @@ impl Queue {
     /// Does what writes that are complete have left to be done.
     #[inline]
     fn finish_writes(&mut self) {
-        self.batch = self.batch.wrapping_add(1).max(1);
-        if self.state.lives.is_due() {
+        self.batch += 1;
+        if self.state.lives.expects() {
+            with_queue!(&mut self.device, queue => dio::take_completed(queue, &mut self.state));
             file::finish_writes(self);
         }
     }
@@ -125,18 +126,6 @@ impl Queue {
         if self.lanes.is_some() {
             return self.pop_settled();
         }
-        let popped = with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state));
-        if popped.is_none() && self.state.lives.is_due() {
-            return self.pop_synced();
-        }
-        popped
-    }
-
-    /// Syncs what waits for it; then there is more to be popped.
-    #[cold]
-    #[inline(never)]
-    fn pop_synced(&mut self) -> Option<Completion> {
-        self.finish_writes();
         with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Lives {
     in_flight: InFlight,
     /// Requests that are complete but for a sync of their files.
     unsynced: Vec<Unsynced>,
+    /// Among the requests in flight may be some that leave something to be done.
+    expects: bool,
     /// Files of which so much is to be settled that it should not wait.
     full: Vec<Keep>,
 }
@@ -135,23 +137,6 @@ impl Lives {
             .map_or(InodeNo(0), |slot| slot.number)
     }
 
-    /// One bio that entered by the lane is complete and clean. Gives the completion back unless it waits for a sync.
-    #[inline(always)]
-    pub(super) fn end_bio(
-        &mut self,
-        slot: u32,
-        left: Left,
-        pos: FilePos,
-        completion: Completion,
-    ) -> Option<Completion> {
-        let len = completion.memory.len();
-        if left.is_empty() {
-            self.leave(slot, Hold::Lane);
-            return Some(completion);
-        }
-        self.end_write(Owed { slot, hold: Hold::Lane, left, pos, len }, completion)
-    }
-
     /// A request is complete.
     pub(super) fn end(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
         if owed.left.is_empty() || completion.result.is_err() {
@@ -169,6 +154,7 @@ impl Lives {
         let keep = || file.keep.clone();
         if full && self.full.is_empty() {
             self.full.extend(keep());
+            self.expects = true;
         }
         let sync = left.intersects(Left::DATASYNC | Left::SYNC);
         let keep = if sync { keep() } else { None };
@@ -182,8 +168,9 @@ impl Lives {
         }
     }
 
+    /// A request that leaves nothing to be done is complete.
     #[inline(always)]
-    fn leave(&mut self, slot: u32, hold: Hold) {
+    pub(super) fn leave(&mut self, slot: u32, hold: Hold) {
         let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return };
         match hold {
             Hold::Lane => slot.inode.content.leave(&slot.lane),
@@ -197,10 +184,15 @@ impl Lives {
         }
     }
 
-    /// Whether something is to be done before completions are taken.
+    /// A request was submitted that leaves this to be done when it is complete.
+    pub(crate) fn expect(&mut self, left: Left) {
+        self.expects |= left.intersects(Left::DATASYNC | Left::SYNC);
+    }
+
+    /// Whether completions are to be looked at before they are popped, since something may be left to be done.
     #[inline(always)]
-    pub(crate) fn is_due(&self) -> bool {
-        !self.unsynced.is_empty() || !self.full.is_empty()
+    pub(crate) fn expects(&self) -> bool {
+        self.expects
     }
 
     /// How many requests wait for a sync.
@@ -209,6 +201,7 @@ impl Lives {
     }
 
     pub(crate) fn take_unsynced(&mut self) -> Vec<Unsynced> {
+        self.expects = !self.in_flight.is_none();
         std::mem::take(&mut self.unsynced)
     }
 

@@ -7,6 +7,7 @@
 mod bounce;
 mod generic;
 mod live;
+mod parts;
 mod request;
 mod simple;
 mod stats;
@@ -405,14 +406,12 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 state.outstanding -= 1;
                 return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }
-            (BioEnd::Live { token, pos, slot, left }, Ok(count))
-                if count == done.bio.memory.len() =>
+            (BioEnd::Live { token, slot, left, .. }, Ok(count))
+                if left.is_empty() && count == done.bio.memory.len() =>
             {
-                let completion = Completion { token, memory: done.bio.memory, result: Ok(count) };
-                if let Some(completion) = state.lives.end_bio(slot, left, pos, completion) {
-                    state.outstanding -= 1;
-                    return Some(completion);
-                }
+                state.lives.leave(slot, Hold::Lane);
+                state.outstanding -= 1;
+                return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
             }
             _ => unclean(queue, state, done),
         }
@@ -426,10 +425,11 @@ fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
     if !matches!(done.bio.end, BioEnd::Part { .. }) {
         state.owed += usize::from(state.waited);
     }
-    let before = state.finished.len();
+    let there = |state: &State| state.finished.len() + state.lives.unsynced();
+    let before = there(state);
     request::complete(queue, state, done);
-    // What that completed is there to be popped.
-    state.owed = state.owed.saturating_sub(state.finished.len() - before);
+    // What that completed is there to be popped, now or after a sync.
+    state.owed = state.owed.saturating_sub(there(state) - before);
 }
 
 /// Waits until one of the requests that are owed has completed. After an error nothing is owed: the next [`wait`] meets it again,
@@ -468,6 +468,14 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
             return queue.commit().map_err(hand_over_failed);
         }
         queue.wait(1).map_err(hand_over_failed)?;
+    }
+}
+
+/// Takes what the device has completed, and keeps it to be popped.
+#[cold]
+pub(crate) fn take_completed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) {
+    while let Some(done) = queue.pop() {
+        request::complete(queue, state, done);
     }
 }
 

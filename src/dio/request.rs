@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::live::Owed;
+use super::parts::{Shape, copy_out, join, take, to_memory};
 use super::{Completion, DioFlags, Hold, Holding, RETRIES, State, Target, generic, zero_tail};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
@@ -87,12 +88,6 @@ pub(super) struct Request {
     error: Option<Error>,
     retries: u8,
     bounced_for: Option<BouncedFor>,
-}
-
-/// How the memory looked when it came.
-pub(super) enum Shape {
-    Flat,
-    Vectored(Vec<usize>),
 }
 
 /// The caller's memory of a request that goes through a bounce buffer.
@@ -395,34 +390,6 @@ fn start<Q: DeviceQueue, M: MapFile>(
     release(state, index);
 }
 
-/// Takes the first `count` bytes off the memory that is left.
-fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Vec<Buffer> {
-    let mut taken = Vec::with_capacity(1);
-    let mut left = count;
-    while left > 0 {
-        let Some(mut first) = rest.pop_front() else { break };
-        if first.len() > left {
-            taken.push(first.split_to(left));
-            rest.push_front(first);
-            break;
-        }
-        left -= first.len();
-        taken.push(first);
-    }
-    taken
-}
-
-fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
-    match buffers.pop() {
-        Some(only) if buffers.is_empty() => Memory::Flat(only),
-        Some(last) => {
-            buffers.push(last);
-            Memory::Vectored(buffers)
-        }
-        None => Memory::Vectored(buffers),
-    }
-}
-
 /// Deals with a completion that is not a clean one of the simple path.
 #[cold]
 pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
@@ -538,17 +505,6 @@ fn release(state: &mut State, index: u32) {
     }
 }
 
-impl Shape {
-    fn of(memory: &Memory) -> Self {
-        match memory {
-            Memory::Flat(_) => Self::Flat,
-            Memory::Vectored(buffers) => {
-                Self::Vectored(buffers.iter().map(|buf| buf.len()).collect())
-            }
-        }
-    }
-}
-
 impl Request {
     fn finish(self) -> Completion {
         let mut memory = join(self.parts.into_iter().flatten(), &self.shape);
@@ -566,39 +522,5 @@ impl Request {
             }
         };
         Completion { token: self.token, memory, result: self.error.map_or(Ok(count), Err) }
-    }
-}
-
-/// Joins the parts, which are in order, to buffers as they came.
-fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
-    let mut joined: Vec<Buffer> = Vec::new();
-    for part in parts {
-        // Two buffers of the caller may be neighbours in one allocation, so the lengths decide where one ends.
-        let full = match shape {
-            Shape::Flat => false,
-            Shape::Vectored(lens) => {
-                joined.last().is_some_and(|last| Some(&last.len()) == lens.get(joined.len() - 1))
-            }
-        };
-        match joined.last_mut() {
-            Some(last) if !full => {
-                if let Err(stranger) = last.unsplit(part) {
-                    joined.push(stranger);
-                }
-            }
-            _ => joined.push(part),
-        }
-    }
-    match shape {
-        Shape::Flat => to_memory(joined),
-        Shape::Vectored(_) => Memory::Vectored(joined),
-    }
-}
-
-fn copy_out(mut data: &[u8], to: &mut [Buffer]) {
-    for buf in to {
-        let (head, tail) = data.split_at(data.len().min(buf.len()));
-        buf[..head.len()].copy_from_slice(head);
-        data = tail;
     }
 }

@@ -175,11 +175,11 @@ impl Case {
         fsck.clean(&device).map_err(|fault| format!("behind ironmap: {fault}"))?;
         let seen = look(&device)?;
         self.history.check(&seen, now).map_err(|fault| format!("recovered: {fault}"))?;
-        longer_ones_show_nothing(device, &seen)
+        longer_ones_show_nothing(&device, &seen)
     }
 }
 
-fn longer_ones_show_nothing(device: Arc<Ram>, seen: &Tree) -> Result<(), String> {
+fn longer_ones_show_nothing(device: &Arc<Ram>, seen: &Tree) -> Result<(), String> {
     let longer = || -> Result<Tree> {
         let volume = Volume::writable_on(device.clone(), CLOCK)?;
         for (path, seen) in seen {

@@ -4,12 +4,16 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Bench, IRONMAP, pattern, text, xattr};
+use support::{Bench, IRONMAP, pattern, text, tool, xattr};
+
+fn fsck(image: &Path) {
+    support::succeed(tool("e2fsck").arg("-fn").arg(image));
+}
 
 fn names(root: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
@@ -174,4 +178,65 @@ fn a_directory_below_itself_ends_the_walk() {
         assert!(errors.lines().count() == 1 && errors.contains("/dir/empty/up: "), "{errors}");
     }
     assert!(bench.path("copy/large").exists());
+}
+
+/// Large files are written around the journal, piece by piece: what debugfs finds is the source, with its holes and its odd end, and
+/// nothing is left unwritten. Beside it the same within the volume.
+#[test]
+fn a_large_file_keeps_its_holes_and_its_odd_end() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    let source = bench.source().join("large");
+    // Two ranges that are longer than a piece, the last one odd, and a short one between them.
+    let ranges = [(0, 6 << 20), (7 << 20, 12 << 10), (12 << 20, (9 << 20) + 777)];
+    let file = fs::File::create(&source).unwrap();
+    for (seed, (pos, len)) in (1..).zip(ranges) {
+        file.write_all_at(&pattern(len, seed), pos).unwrap();
+    }
+    let blocks: u64 = ranges.iter().map(|(_, len)| (*len as u64).div_ceil(4096) * 8).sum();
+    for options in ["-b 4096", "-b 4096 -I 512 -O inline_data", "-b 1024"] {
+        let mut mke2fs = tool("mke2fs");
+        mke2fs.args(["-qF", "-t", "ext4"]).args(options.split(' ')).arg(bench.image()).arg("64M");
+        support::succeed(&mut mke2fs);
+        bench.succeed(["cp", "source/large", &bench.target("/large")]);
+        bench.succeed(["cp", &bench.target("/large"), &bench.target("/again")]);
+        fsck(&bench.image());
+        for name in ["large", "again"] {
+            let dumped = bench.path("dumped");
+            bench.ask(&format!("dump /{name} {}", dumped.display()));
+            assert!(fs::read(&dumped).unwrap() == fs::read(&source).unwrap(), "{options}: {name}");
+            let stat = bench.ask(&format!("stat /{name}"));
+            if options.starts_with("-b 4096") {
+                assert!(stat.contains(&format!("Blockcount: {blocks}")), "{options}: {stat}");
+            }
+            let extents = bench.ask(&format!("dump_extents /{name}"));
+            assert!(!extents.contains("Uninit"), "{options}: {extents}");
+        }
+    }
+}
+
+/// A large file that does not fit is one error with its name. A new one is gone, and one that was there has no space left over.
+#[test]
+fn a_large_file_without_room_leaves_none_taken() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    fs::write(bench.source().join("large"), pattern(40 << 20, 1)).unwrap();
+    fs::write(bench.source().join("small"), pattern(5000, 2)).unwrap();
+    support::succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("24M"));
+    bench.succeed(["cp", "source/small", &bench.target("/there")]);
+    bench.succeed(["truncate", "-s", "0", &bench.target("/there")]);
+    let free =
+        || bench.json(&["info", "--json", bench.image().to_str().unwrap()])["free_blocks"].clone();
+    let before = free();
+    assert!(before.is_u64(), "{before}");
+    for name in ["/new", "/there"] {
+        let output = bench.run(["cp", "source/large", &bench.target(name)]);
+        assert_eq!(output.status.code(), Some(1));
+        let errors = text(&output.stderr);
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(&bench.target(name)) && errors.contains("ENOSPC"), "{errors}");
+        fsck(&bench.image());
+        assert_eq!(free(), before, "{name}");
+    }
+    assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }

@@ -3,6 +3,8 @@
 //! Each queue has a view of it: the inode as it was last read, which is right as long as the number of changes stays. Reads and overwrites
 //! enter the content by the queue's lane, look that number up, and go to the device; they take no lock that others write to.
 
+mod finish;
+mod odd;
 mod read;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -14,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+pub(crate) use self::finish::finish_writes;
 pub(crate) use self::view::Views;
-pub(crate) use self::write::finish_writes;
 
 use crate::device::{Limits, with_queue};
 use crate::dio::{self, Geometry, Hold};

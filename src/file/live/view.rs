@@ -34,7 +34,7 @@ pub(super) struct View {
     lookups: Cell<u32>,
     extents: Cell<usize>,
     /// The batch of requests with the last write.
-    batch: Cell<u32>,
+    batch: Cell<u64>,
 }
 
 /// That a request is within a file's content, by its queue's lane.
@@ -105,7 +105,7 @@ impl View {
 
     /// Whether a write is the first one of a batch.
     #[inline(always)]
-    pub(super) fn is_first_in(&self, batch: u32) -> bool {
+    pub(super) fn is_first_in(&self, batch: u64) -> bool {
         self.batch.replace(batch) != batch
     }
 

@@ -9,31 +9,21 @@ use smallvec::SmallVec;
 use super::{Live, LiveFile};
 use crate::bio::{Left, Memory};
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected, Unsynced};
+use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::ext4::{Access, Ext4, InodeFlags, Patience};
 use crate::queue::Queue;
-use crate::sys::Buffer;
 use crate::units::FilePos;
 
-/// How much of a write that the device cannot take as it is goes through memory at once, in bytes.
-const PIECE: usize = 256 << 10;
-const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
+pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
 /// What a write is ready for.
-enum Ready {
+pub(super) enum Ready {
     /// Over blocks that the file has now, so many bytes of it, held like this.
     Blocks { hold: Hold, len: usize, how: How, left: Left },
     /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
     ByFileSystem,
     /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
-    Gap(u64),
-}
-
-/// What became of a piece that does not begin and end with sectors.
-enum Odd {
-    Written(usize),
-    ByFileSystem,
     Gap(u64),
 }
 
@@ -177,12 +167,12 @@ impl LiveFile {
         }
     }
 
-    fn zero_gap(&self, queue: &mut Queue) -> Result<()> {
+    pub(super) fn zero_gap(&self, queue: &mut Queue) -> Result<()> {
         self.alone(queue, |live| live.fs().zero_behind_end(live.number()))
     }
 
     /// The same with the content held. `zeroed`: the size behind which the last block has been zeroed.
-    fn prepare_held(
+    pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
         pos: FilePos,
@@ -247,7 +237,7 @@ impl LiveFile {
     }
 
     /// Writes what is held and has blocks.
-    fn write_held(
+    pub(super) fn write_held(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
@@ -263,7 +253,7 @@ impl LiveFile {
     }
 
     /// What a write leaves to be done once its content is no longer held.
-    fn write_done(&self, queue: &mut Queue, full: bool, left: Left) -> Result<()> {
+    pub(super) fn write_done(&self, queue: &mut Queue, full: bool, left: Left) -> Result<()> {
         if full {
             self.settle(queue)?;
         }
@@ -273,7 +263,7 @@ impl LiveFile {
         Ok(())
     }
 
-    fn settle(&self, queue: &mut Queue) -> Result<()> {
+    pub(super) fn settle(&self, queue: &mut Queue) -> Result<()> {
         self.alone(queue, |live| live.fs().settle(live.number(), &live.open, Patience::Some))
     }
 
@@ -283,7 +273,11 @@ impl LiveFile {
     }
 
     /// Does what may have to wait for requests in flight: those of this queue first, if it does.
-    fn alone<R>(&self, queue: &mut Queue, work: impl Fn(&Live) -> Result<R>) -> Result<R> {
+    pub(super) fn alone<R>(
+        &self,
+        queue: &mut Queue,
+        work: impl Fn(&Live) -> Result<R>,
+    ) -> Result<R> {
         loop {
             match work(&self.0) {
                 Err(error) if error.kind() == ErrorKind::Busy && !queue.state.lives.is_idle() => {
@@ -295,7 +289,7 @@ impl LiveFile {
     }
 
     /// Writes by the file system's own way, piece by piece of memory.
-    fn write_by_file_system(
+    pub(super) fn write_by_file_system(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
@@ -315,130 +309,6 @@ impl LiveFile {
             self.sync(queue, !flags.contains(DioFlags::SYNC))?;
         }
         Ok(done)
-    }
-
-    /// Writes what does not begin and end with sectors: the sectors at both ends are read, and nobody else is at the range meanwhile.
-    fn write_odd(
-        &self,
-        queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        pos: FilePos,
-        flags: DioFlags,
-    ) -> Result<usize> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        if flags.contains(DioFlags::NOWAIT) {
-            return Err(would_change());
-        }
-        if flags.contains(DioFlags::ATOMIC) {
-            return Err(Error::invalid("an atomic write that is not of whole sectors"));
-        }
-        let (mut done, mut zeroed) = (0, None);
-        while done < len {
-            let at = FilePos(pos.0 + done as u64);
-            let count = PIECE.min(len - done);
-            let piece = cut_from(bufs, done, count);
-            match self.write_odd_piece(queue, &piece, at, count, flags, zeroed) {
-                Ok(Odd::Written(count)) => done += count,
-                Ok(Odd::Gap(size)) => {
-                    self.zero_gap(queue)?;
-                    zeroed = Some(size);
-                }
-                Ok(Odd::ByFileSystem) => {
-                    let rest = cut_from(bufs, done, len - done);
-                    return Ok(done + self.write_by_file_system(queue, &rest, at, flags)?);
-                }
-                Err(error) if done > 0 && error.kind() == ErrorKind::NoSpace => break,
-                Err(error) => return Err(error),
-            }
-        }
-        if flags.intersects(SYNCED) {
-            self.sync(queue, !flags.contains(DioFlags::SYNC))?;
-        }
-        Ok(done)
-    }
-
-    fn write_odd_piece(
-        &self,
-        queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        pos: FilePos,
-        len: usize,
-        flags: DioFlags,
-        zeroed: Option<u64>,
-    ) -> Result<Odd> {
-        let live = &*self.0;
-        let (start, widened, _) = live.geometry.widen(pos, len);
-        let ticket = live.open.content.ask(start.0..start.0 + widened as u64, true);
-        self.wait_for(queue, ticket, false)?;
-        let hold = Hold::Range(ticket);
-        let ready = self.prepare_held(queue, pos, len, flags - SYNCED, hold, zeroed);
-        let written = ready.and_then(|ready| match ready {
-            Ready::Gap(size) => Ok((Odd::Gap(size), false)),
-            Ready::ByFileSystem => Ok((Odd::ByFileSystem, false)),
-            Ready::Blocks { len, how, left, .. } => {
-                let full = self.write_widened(queue, bufs, pos, len, how, left)?;
-                Ok((Odd::Written(len), full))
-            }
-        });
-        self.leave(queue, hold);
-        live.fs().writing()?.counters.locked();
-        let (odd, full) = written?;
-        self.write_done(queue, full, Left::empty())?;
-        Ok(odd)
-    }
-
-    /// Writes the sectors that hold a range, which nobody else is at.
-    fn write_widened(
-        &self,
-        queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        pos: FilePos,
-        len: usize,
-        how: How,
-        left: Left,
-    ) -> Result<bool> {
-        let live = &*self.0;
-        let (start, widened, skip) = live.geometry.widen(pos, len);
-        let mut buffer = Buffer::aligned(widened)?;
-        self.read_edges(queue, &mut buffer, start, skip, len)?;
-        copy(bufs, &mut buffer[skip..skip + len]);
-        let more = self.write_held(queue, &[IoSlice::new(&buffer)], start, how)?;
-        let full = live.open.wrote(start, widened, (left | more) - Left::GROW);
-        // The size is what was asked for, not what was written.
-        live.open.wrote(pos, len, left & Left::GROW);
-        Ok(full)
-    }
-
-    /// Reads the first and the last sector of a range, where the new bytes do not fill them.
-    fn read_edges(
-        &self,
-        queue: &mut Queue,
-        buffer: &mut [u8],
-        start: FilePos,
-        skip: usize,
-        count: usize,
-    ) -> Result<()> {
-        let live = &*self.0;
-        let sector = live.geometry.sector();
-        let behind = skip + count;
-        let last = behind / sector * sector;
-        let mut edges = [None, None];
-        if skip > 0 {
-            edges[0] = Some(0);
-        }
-        if behind > last && !(skip > 0 && last == 0) {
-            edges[1] = Some(last);
-        }
-        for edge in edges.into_iter().flatten() {
-            let view = queue.views.current(&mut queue.state.lives, live)?;
-            let target = view.target(live, None);
-            let into = &mut buffer[edge..edge + sector];
-            let at = FilePos(start.0 + edge as u64);
-            with_queue!(&mut queue.device, device => {
-                dio::read_now(device, &mut queue.state, &target, into, at, DioFlags::empty())
-            })?;
-        }
-        Ok(())
     }
 
     #[inline(always)]
@@ -522,8 +392,9 @@ impl LiveFile {
                 })
             }
         };
-        if submitted.is_err() {
-            queue.state.lives.cancel(holding);
+        match &submitted {
+            Ok(()) => queue.state.lives.expect(left),
+            Err(_) => queue.state.lives.cancel(holding),
         }
         submitted
     }
@@ -592,17 +463,21 @@ impl Live {
     }
 }
 
-fn would_change() -> Error {
+pub(super) fn would_change() -> Error {
     Error::would_block("the file's metadata would have to change, or to be read")
 }
 
 /// The first `len` bytes of several buffers.
-fn cut<'a>(bufs: &'a [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'a>; 2]> {
+pub(super) fn cut<'a>(bufs: &'a [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'a>; 2]> {
     cut_from(bufs, 0, len)
 }
 
 /// `len` bytes of several buffers, from `skip` on.
-fn cut_from<'a>(bufs: &'a [IoSlice<'_>], skip: usize, len: usize) -> SmallVec<[IoSlice<'a>; 2]> {
+pub(super) fn cut_from<'a>(
+    bufs: &'a [IoSlice<'_>],
+    skip: usize,
+    len: usize,
+) -> SmallVec<[IoSlice<'a>; 2]> {
     let (mut skip, mut left) = (skip, len);
     let mut parts = SmallVec::new();
     for buf in bufs {
@@ -614,41 +489,4 @@ fn cut_from<'a>(bufs: &'a [IoSlice<'_>], skip: usize, len: usize) -> SmallVec<[I
         (skip, left) = (skip - from, left - count);
     }
     parts
-}
-
-fn copy(bufs: &[IoSlice<'_>], into: &mut [u8]) {
-    let mut at = 0;
-    for part in cut(bufs, into.len()) {
-        into[at..at + part.len()].copy_from_slice(&part);
-        at += part.len();
-    }
-}
-
-/// Does what writes that are complete have left to be done: settles files of which much is to be settled, and syncs those of writes that
-/// wait for it, each once.
-#[cold]
-pub(crate) fn finish_writes(queue: &mut Queue) {
-    for keep in queue.state.lives.take_full() {
-        if let Ok(live) = keep.downcast::<Live>() {
-            // What cannot be settled now is when the file is synced or closed, and the error is met again.
-            let _ = LiveFile(live).settle(queue);
-        }
-    }
-    let mut unsynced = queue.state.lives.take_unsynced();
-    while let Some(first) = unsynced.first() {
-        let Ok(live) = Arc::clone(&first.keep).downcast::<Live>() else { return };
-        let file = LiveFile(live);
-        let same = |write: &mut Unsynced| {
-            write.keep.downcast_ref::<Live>().is_some_and(|live| live.id == file.0.id)
-        };
-        let writes: Vec<_> = unsynced.extract_if(.., same).collect();
-        let data_only = !writes.iter().any(|write| write.left.contains(Left::SYNC));
-        let failed = file.sync(queue, data_only).err();
-        for Unsynced { mut completion, .. } in writes {
-            if let Some(error) = &failed {
-                completion.result = Err(Error::io(error.errno(), error.to_string()));
-            }
-            queue.state.release(completion);
-        }
-    }
 }

@@ -15,6 +15,8 @@ mod dirty;
 mod disk;
 mod extent;
 mod features;
+#[cfg(test)]
+mod for_tests;
 mod group;
 mod hash;
 mod htree;
@@ -40,8 +42,6 @@ mod shuttle_tests;
 mod stamps;
 mod superblock;
 mod symlink;
-#[cfg(test)]
-mod test_image;
 mod tree;
 mod writing;
 mod xattr;

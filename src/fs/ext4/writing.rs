@@ -69,6 +69,8 @@ pub(crate) struct Writing {
     closed: AtomicBool,
     /// What writing has cost.
     pub(crate) counters: Counters,
+    /// An error that only the last handle of a file met: the next sync tells it.
+    pub(crate) unheard: Mutex<Option<Error>>,
 }
 
 impl Writing {
@@ -86,6 +88,7 @@ impl Writing {
             mmp: Mutex::new(None),
             closed: AtomicBool::new(false),
             counters: Counters::default(),
+            unheard: Mutex::default(),
         })
     }
 
@@ -235,7 +238,7 @@ impl Ext4 {
             counts.store(raw);
         })?;
         *writing.mmp.lock() = None;
-        Ok(())
+        self.tell_unheard()
     }
 
     /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.

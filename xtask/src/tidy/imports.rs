@@ -32,12 +32,25 @@ const LAYERS: &[Layer] = &[
     Layer { name: "device", may: &[Any("bio"), Any("sys"), Any("error"), Any("units")] },
     Layer { name: "iomap", may: &[Any("error"), Any("units")] },
     Layer {
+        name: "inode",
+        may: &[Any("iomap"), Any("sync"), Only("bio", &["Left"]), Any("error"), Any("units")],
+    },
+    Layer {
         name: "dio",
-        may: &[Any("iomap"), Any("bio"), Any("device"), Any("events"), Any("error"), Any("units")],
+        may: &[
+            Any("inode"),
+            Any("iomap"),
+            Any("bio"),
+            Any("device"),
+            Any("events"),
+            Any("error"),
+            Any("units"),
+        ],
     },
     Layer {
         name: "fs",
         may: &[
+            Any("inode"),
             Any("iomap"),
             Only("device", &["Device", "Limits"]),
             Only("bio", &["Buffer"]),
@@ -52,6 +65,7 @@ const LAYERS: &[Layer] = &[
                     "has_reflink",
                     "is_realtime",
                     "lease",
+                    "coarse_time",
                     "rate",
                     "ticks",
                 ],
@@ -85,6 +99,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "file",
         may: &[
+            Any("inode"),
             Any("queue"),
             Any("host"),
             Any("dio"),

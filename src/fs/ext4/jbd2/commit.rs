@@ -25,10 +25,16 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was
-    /// made so by an earlier error; `Io`.
+    /// made so by an earlier error; `Io`, also once for what was written to a file and could not be settled when it was closed.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
         self.settle_all(Patience::Some)?;
-        self.commit_and_flush()
+        self.commit_and_flush()?;
+        self.tell_unheard()
+    }
+
+    /// The error that nobody has heard of yet.
+    pub(crate) fn tell_unheard(&self) -> Result<()> {
+        self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
 
     /// The same, all files being settled.

@@ -1,7 +1,7 @@
 //! What the log's writer leaves, recovered by e2fsck and by the reading side: oracles that know nothing of it.
 
 use crate::error::Place;
-use crate::fs::ext4::test_image::{Image, output};
+use crate::fs::ext4::for_tests::{Image, output};
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::FsBlock;
 

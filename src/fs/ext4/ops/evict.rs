@@ -90,8 +90,10 @@ impl Drop for Held {
             }
             // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
             drop(inode);
-            if self.inode().is_ok_and(|inode| inode.stat().links > 0) {
-                let _ = self.fs.settle(self.number, open.inode(), Patience::All);
+            if self.inode().is_ok_and(|inode| inode.stat().links > 0)
+                && let Err(error) = self.fs.settle(self.number, open.inode(), Patience::All)
+            {
+                writing.unheard.lock().get_or_insert(error);
             }
             inode = writing.locks.exclusive(self.number);
             if open.is_last() {

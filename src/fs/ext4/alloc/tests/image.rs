@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 
 /// What is marked in use and belongs to no file.
 pub(super) struct Marked {

@@ -12,7 +12,7 @@ use super::Freed;
 use super::blocks::Reserve;
 use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::{Clock, Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;

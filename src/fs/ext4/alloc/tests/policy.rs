@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::model::Rng;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 

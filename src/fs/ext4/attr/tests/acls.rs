@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::xattrs::{find, remove, set};
 use crate::fs::ext4::attr::SetXattr;
-use crate::fs::ext4::test_image::{Image, Mount};
+use crate::fs::ext4::for_tests::{Image, Mount};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";

@@ -3,7 +3,7 @@
 use crate::fs::Timestamp;
 use crate::fs::ext4::InodeFlags;
 use crate::fs::ext4::attr::{Body, NewInode, Times};
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::units::InodeNo;
 
 fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {

@@ -1,6 +1,6 @@
 //! Volumes with files that get attributes.
 
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 
 impl Image {
     /// A volume with these files in its root, each with its name as content, and a directory and a link besides.

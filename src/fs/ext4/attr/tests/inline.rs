@@ -5,7 +5,7 @@ use super::xattrs::{find, remove, set};
 use crate::ErrorKind;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::SetXattr;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";

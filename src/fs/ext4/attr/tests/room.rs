@@ -5,7 +5,7 @@ use super::xattrs::{Attributes, find, kernels, ours, remove, set};
 use crate::ErrorKind;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::SetXattr;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::units::{FsBlock, InodeNo};
 
 /// Inodes that the kernel gave one block, and values that it gave one inode, are told apart when one of them changes.

@@ -8,7 +8,7 @@ use super::image::Rng;
 use crate::ErrorKind;
 use crate::error::Result;
 use crate::fs::ext4::attr::SetXattr;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::{Ext4, Follow, Inode};
 
 pub(super) type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;

@@ -6,7 +6,7 @@ use crate::ErrorKind;
 use crate::fs::FileType;
 use crate::fs::ext4::ROOT;
 use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::units::{FsBlock, InodeNo};
 
 /// A new directory is one for e2fsck too: inline where the volume has such, else with one block, with every size of the inode.

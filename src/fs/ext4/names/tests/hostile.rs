@@ -8,7 +8,7 @@ use crate::ErrorKind;
 use crate::device::Ram;
 use crate::error::Place;
 use crate::fs::FileType;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::{Clock, Ext4, Follow, ROOT};
 use crate::units::FileBlock;
 

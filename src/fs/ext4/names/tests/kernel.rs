@@ -9,7 +9,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
 
 use super::volume::Volume;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 
 /// Whether the kernel may be asked; else notes where `./x test` looks that a test is skipped.
 fn may_mount(test: &str) -> bool {

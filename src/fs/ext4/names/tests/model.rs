@@ -1,7 +1,7 @@
 //! Random changes against a model, in every form that a directory can have.
 
 use super::volume::{Rng, Volume};
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 
 /// Eight names of one legacy hash, behind 240 times `x`: found by trying all of nine digits.
 const COLLIDING: [u32; 8] = [

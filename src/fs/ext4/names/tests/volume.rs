@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::{ADD_CREDITS, CHANGE_CREDITS};
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::attr::{Body, NewInode};
-use crate::fs::ext4::test_image::{Image, run};
+use crate::fs::ext4::for_tests::{Image, run};
 use crate::fs::ext4::{Ext4, Follow, Inode, InodeFlags, ROOT};
 use crate::fs::{FileType, Timestamp};
 use crate::units::InodeNo;

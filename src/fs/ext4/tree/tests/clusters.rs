@@ -2,7 +2,7 @@
 
 use super::image::extent;
 use super::model::Run;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 
 const BIGALLOC: &str = "-t ext4 -b 1024 -O bigalloc -C 8192";

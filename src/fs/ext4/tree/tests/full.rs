@@ -4,8 +4,8 @@ use super::image::File;
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, Reserve};
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::test_image::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FsBlock;
 

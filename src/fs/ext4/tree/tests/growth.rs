@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::image::File;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::test_image::Image;
 use crate::fs::ext4::{Ext4, Follow, Inode};
 use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};

@@ -3,7 +3,7 @@
 use super::image::extent;
 use super::model::Run;
 use crate::error::ErrorKind;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 
 const KINDS: [(&str, u64); 4] = [

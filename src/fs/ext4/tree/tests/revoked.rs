@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::process::Command;
 
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::{Credentials, NewFile, ROOT};
 use crate::units::FileBlock;
 

@@ -2,7 +2,7 @@
 
 use super::image::extent;
 use crate::error::ErrorKind;
-use crate::fs::ext4::test_image::Image;
+use crate::fs::ext4::for_tests::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FileBlock;
 
