@@ -30,13 +30,24 @@ fn read_now(queue: &mut Queue, file: &File, buffer: &mut Buffer, count: u64) {
     }
 }
 
+/// Starts a request on memory at a position, with its token.
+type Submit = fn(&File, &mut Queue, Memory, FilePos, u64) -> bool;
+
+fn read(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u64) -> bool {
+    file.submit_read(queue, memory, pos, DioFlags::empty(), token).is_ok()
+}
+
+fn write(file: &File, queue: &mut Queue, memory: Memory, pos: FilePos, token: u64) -> bool {
+    file.submit_write(queue, memory, pos, DioFlags::empty(), token).is_ok()
+}
+
 /// Keeps `spare` buffers in flight in batches.
-fn read_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64) {
+fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64, submit: Submit) {
     let mut sent = 0;
     while sent < count {
         while let Some(memory) = spare.pop() {
             let pos = FilePos(sent * 7919 % 256 * BLOCK as u64);
-            assert!(file.submit_read(queue, memory, pos, DioFlags::empty(), sent).is_ok());
+            assert!(submit(file, queue, memory, pos, sent));
             sent += 1;
         }
         assert!(queue.wait(8).is_ok());
@@ -95,9 +106,9 @@ fn a_read_into_owned_memory_allocates_nothing() {
         let plain = (0..16).map(|_| Buffer::aligned(BLOCK).unwrap());
         let mut spare: Vec<Memory> =
             registered.into_iter().chain(plain).map(Memory::Flat).collect();
-        read_owned(&mut queue, &file, &mut spare, 100);
+        run_owned(&mut queue, &file, &mut spare, 100, read);
         let hits = queue.stats().simple_hits;
-        let count = allocations(|| read_owned(&mut queue, &file, &mut spare, READS));
+        let count = allocations(|| run_owned(&mut queue, &file, &mut spare, READS, read));
         assert_eq!(count, 0, "{stack}: allocations in {READS} reads");
         assert!(queue.stats().simple_hits - hits >= READS, "{stack}");
     }
@@ -107,22 +118,6 @@ fn write_now(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
     for index in 0..count {
         let pos = FilePos(index * 7919 % 256 * BLOCK as u64);
         assert!(matches!(file.write_at(queue, buffer, pos), Ok(BLOCK)));
-    }
-}
-
-fn write_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64) {
-    let mut sent = 0;
-    while sent < count {
-        while let Some(memory) = spare.pop() {
-            let pos = FilePos(sent * 7919 % 256 * BLOCK as u64);
-            assert!(file.submit_write(queue, memory, pos, DioFlags::empty(), sent).is_ok());
-            sent += 1;
-        }
-        assert!(queue.wait(8).is_ok());
-        while let Some(done) = queue.pop() {
-            assert!(matches!(done.result, Ok(BLOCK)));
-            spare.push(done.memory);
-        }
     }
 }
 
@@ -148,7 +143,7 @@ fn an_overwrite_allocates_nothing() {
             let what = format!("{engine}, {state}");
             // All parts are noted as written after this, and the queues have the size that they need.
             write_now(&mut queue, &file, &buffer, 256);
-            write_owned(&mut queue, &file, &mut spare, 256);
+            run_owned(&mut queue, &file, &mut spare, 256, write);
             let (hits, handles) = (queue.stats().overwrites, fs.write_counts().handles);
             let count = allocations(|| {
                 write_now(&mut queue, &file, &buffer, READS);
@@ -156,8 +151,8 @@ fn an_overwrite_allocates_nothing() {
             });
             assert_eq!(count, 0, "{what}: allocations in {READS} writes and reads");
             let count = allocations(|| {
-                write_owned(&mut queue, &file, &mut spare, READS);
-                read_owned(&mut queue, &file, &mut spare, READS);
+                run_owned(&mut queue, &file, &mut spare, READS, write);
+                run_owned(&mut queue, &file, &mut spare, READS, read);
             });
             assert_eq!(count, 0, "{what}: allocations with owned memory");
             assert!(queue.stats().overwrites - hits >= 2 * READS, "{what}: simple path");
@@ -184,8 +179,8 @@ fn a_raw_read_of_a_host_file_allocates_nothing() {
         assert_eq!(count, 0, "{engine}: allocations in {READS} reads");
         let buffers = (0..32).map(|_| Memory::Flat(Buffer::aligned(BLOCK).unwrap()));
         let mut spare = buffers.collect();
-        read_owned(&mut queue, &file, &mut spare, 100);
-        let count = allocations(|| read_owned(&mut queue, &file, &mut spare, READS));
+        run_owned(&mut queue, &file, &mut spare, 100, read);
+        let count = allocations(|| run_owned(&mut queue, &file, &mut spare, READS, read));
         assert_eq!(count, 0, "{engine}: allocations in {READS} reads into owned memory");
         assert_eq!(queue.stats().kernel_served, 0, "{engine}: not raw");
     }

@@ -1,8 +1,9 @@
-//! The simple path's gates: a read of at most one block, of one written extent, that needs nothing but one bio.
+//! The simple path's gates: a read of at most one block, of one written extent, that needs nothing but one bio; and a write of one extent,
+//! written or not, of at most one bio.
 //!
-//! Everything that is asked of a request stands in [`gate`], in the order of its cost. After it there is one bio: no
-//! allocation, no lock, no shared counter; the completion runs where it is reaped. Source of the gates: the review of
-//! "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
+//! Everything that is asked of a request stands in [`gate_request`], in the order of its cost, and of its mapping in [`gate`] and
+//! [`gate_write`]. After them there is one bio: no allocation, no lock, no shared counter; the completion runs where it is reaped. Source of
+//! the gates for reads: the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, State, Target};
@@ -26,7 +27,6 @@ pub(super) fn gate<M: MapFile>(
     address: usize,
     flags: DioFlags,
 ) -> Result<DevOffset, NotSimple> {
-    // A length of 0 is beyond every limit here.
     let most = target.geometry.block;
     gate_request(state, target, pos, len, address, flags, most)?;
     let iomap = target.map.map_resident(pos).ok_or(NotSimple::NotResident)?;
@@ -75,6 +75,7 @@ fn gate_request<M>(
         return Err(NotSimple::Flags);
     }
     let length = len as u64;
+    // A length of 0 is beyond every limit here.
     if length.wrapping_sub(1) >= most {
         return Err(NotSimple::Length);
     }

@@ -10,7 +10,7 @@ pub enum NotSimple {
     Flags,
     /// Several buffers.
     Vectored,
-    /// No bytes, or more than a file-system block.
+    /// No bytes, or more than a file-system block; of a write, than one bio carries.
     Length,
     /// Not entirely inside the file's size.
     PastSize,
@@ -64,7 +64,7 @@ impl NotSimple {
 pub struct Stats {
     /// Reads that took the simple path.
     pub simple_hits: u64,
-    /// Reads that did not, by [`NotSimple`].
+    /// Requests that did not take it, by [`NotSimple`].
     pub simple_misses: [u64; NotSimple::ALL.len()],
     /// Writes that took the simple path: over one written extent, with one bio.
     pub overwrites: u64,
@@ -81,7 +81,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The number of reads that missed the simple path for this reason.
+    /// The number of requests that missed the simple path for this reason.
     #[must_use]
     pub fn misses(&self, reason: NotSimple) -> u64 {
         self.simple_misses[reason as usize]

@@ -7,13 +7,11 @@
 //! It comes before the inode's lock, and nobody waits for it with any other lock in his hands. Who waits must have no requests in
 //! flight himself: nobody but he can take their completions.
 
-use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use super::OpenInode;
-use crate::error::{Error, ErrorKind, Result};
+use super::{InFlight, OpenInode};
+use crate::error::Result;
 use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use crate::sync::{Condvar, Mutex};
 
@@ -206,63 +204,13 @@ impl Drop for Alone {
     }
 }
 
-/// How many requests of a queue are at the contents of files. It stays with the thread that made it.
-#[derive(Debug)]
-pub(crate) struct InFlight(Rc<Cell<u32>>);
-
-crate::sync::thread_local! {
-    static QUEUES: RefCell<Vec<Weak<Cell<u32>>>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Default for InFlight {
-    fn default() -> Self {
-        let count = Rc::default();
-        QUEUES.with(|queues| {
-            let mut queues = queues.borrow_mut();
-            queues.retain(|queue| queue.strong_count() > 0);
-            queues.push(Rc::downgrade(&count));
-        });
-        Self(count)
-    }
-}
-
-impl InFlight {
-    #[inline(always)]
-    pub(crate) fn add(&self) {
-        self.0.set(self.0.get() + 1);
-    }
-
-    #[inline(always)]
-    pub(crate) fn remove(&self) {
-        self.0.set(self.0.get() - 1);
-    }
-
-    pub(crate) fn is_none(&self) -> bool {
-        self.0.get() == 0
-    }
-
-    /// # Errors
-    /// `Busy` where the calling thread has requests in flight.
-    pub(crate) fn none_here() -> Result<()> {
-        let busy = |queues: &Vec<Weak<Cell<u32>>>| {
-            queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
-        };
-        if QUEUES.with(|queues| busy(&queues.borrow())) {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                "this thread has requests in flight, whose completions must be taken first",
-            ));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn who_wants_a_range_closes_the_lanes_and_waits_for_them() {

@@ -2,6 +2,7 @@
 //! file system's metadata do not tell yet. As Linux's `struct inode` stands between its file systems and `fs/iomap`.
 
 mod content_lock;
+mod in_flight;
 mod pending;
 
 use crate::bio::Left;
@@ -9,7 +10,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 use crate::units::FilePos;
 
-pub(crate) use content_lock::{Alone, ContentLock, InFlight, Lane, Ticket};
+pub(crate) use content_lock::{Alone, ContentLock, Lane, Ticket};
+pub(crate) use in_flight::InFlight;
 pub(crate) use pending::{Pending, Unsettled};
 
 /// An inode that someone works on or has open.

@@ -1,0 +1,58 @@
+//! Which threads have requests in flight. In user space nobody but a thread itself can take the completions of its queues: one that waited
+//! for a file's content with some of them in flight could wait for itself.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How many requests of a queue are at the contents of files. It stays with the thread that made it.
+#[derive(Debug)]
+pub(crate) struct InFlight(Rc<Cell<u32>>);
+
+crate::sync::thread_local! {
+    static QUEUES: RefCell<Vec<Weak<Cell<u32>>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        let count = Rc::default();
+        QUEUES.with(|queues| {
+            let mut queues = queues.borrow_mut();
+            queues.retain(|queue| queue.strong_count() > 0);
+            queues.push(Rc::downgrade(&count));
+        });
+        Self(count)
+    }
+}
+
+impl InFlight {
+    #[inline(always)]
+    pub(crate) fn add(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    #[inline(always)]
+    pub(crate) fn remove(&self) {
+        self.0.set(self.0.get() - 1);
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    /// # Errors
+    /// `Busy` where the calling thread has requests in flight.
+    pub(crate) fn none_here() -> Result<()> {
+        let busy = |queues: &Vec<Weak<Cell<u32>>>| {
+            queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
+        };
+        if QUEUES.with(|queues| busy(&queues.borrow())) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "this thread has requests in flight, whose completions must be taken first",
+            ));
+        }
+        Ok(())
+    }
+}
