@@ -120,19 +120,18 @@ impl Queue {
     /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, but
     /// for a read of a host file whose lease went meanwhile, which is done again through the kernel.
     /// Completions come in the order of the device, not of submission.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
         // Each way by itself: a completion that is lent must lie in memory, and is moved more often.
         if self.lanes.is_some() {
             return self.pop_settled();
         }
-        with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))
+        dio::pop(&mut self.device, &mut self.state)
     }
 
     #[inline(never)]
     fn pop_settled(&mut self) -> Option<Completion> {
-        let mut completion =
-            with_queue!(&mut self.device, queue => dio::pop(queue, &mut self.state))?;
+        let mut completion = dio::pop(&mut self.device, &mut self.state)?;
         let lanes = self.lanes.as_mut()?;
         lanes.settle(&mut self.device, &mut self.state, &mut completion);
         Some(completion)

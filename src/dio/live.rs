@@ -29,7 +29,10 @@ struct Slot {
     inode: Arc<OpenInode>,
     lane: Arc<Lane>,
     number: InodeNo,
-    in_flight: u32,
+    /// Requests that are in by the lane. All of them count once there, so that only the first and the last write what others read.
+    by_lane: u32,
+    /// Requests that have a range.
+    by_range: u32,
     /// Keeps the file open while there are requests in flight.
     keep: Option<Keep>,
 }
@@ -78,6 +81,15 @@ impl Holding {
     }
 }
 
+impl Slot {
+    fn hold_open(&mut self, in_flight: &InFlight, keep: impl FnOnce() -> Keep) {
+        if self.keep.is_none() {
+            self.keep = Some(keep());
+            in_flight.add();
+        }
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         self.inode.content.remove_lane(&self.lane);
@@ -98,7 +110,7 @@ impl Lives {
             self.slots.resize_with(index + 1, || None);
         }
         let (inode, own) = (Arc::clone(inode), Arc::clone(&lane));
-        self.slots[index] = Some(Slot { inode, lane: own, number, in_flight: 0, keep: None });
+        self.slots[index] = Some(Slot { inode, lane: own, number, by_lane: 0, by_range: 0, keep: None });
         lane
     }
 
@@ -107,15 +119,36 @@ impl Lives {
         self.in_flight.is_none()
     }
 
-    /// A request that holds its content has been submitted.
+    /// A request enters the content of a file by the lane, to leave when it is complete. False where it is to ask for a range, or the queue
+    /// does not know the file.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, slot: u32, keep: impl FnOnce() -> Keep) {
-        let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return };
-        if slot.in_flight == 0 {
-            slot.keep = Some(keep());
+    pub(crate) fn enter(&mut self, slot: u32, keep: impl FnOnce() -> Keep) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return false };
+        if slot.by_lane == 0 {
+            if !slot.inode.content.enter(&slot.lane) {
+                return false;
+            }
+            slot.hold_open(&self.in_flight, keep);
+        } else if slot.inode.content.is_wanted() {
+            return false;
         }
-        slot.in_flight += 1;
-        self.in_flight.add();
+        slot.by_lane += 1;
+        true
+    }
+
+    /// A request that holds its content is being submitted.
+    pub(crate) fn begin(&mut self, holding: Holding, keep: impl FnOnce() -> Keep) {
+        let Some(Some(slot)) = self.slots.get_mut(holding.slot as usize) else { return };
+        slot.hold_open(&self.in_flight, keep);
+        match holding.hold {
+            Hold::Lane => {
+                if slot.by_lane > 0 {
+                    slot.inode.content.leave(&slot.lane);
+                }
+                slot.by_lane += 1;
+            }
+            Hold::Range(_) => slot.by_range += 1,
+        }
     }
 
     /// A request that was begun was not submitted.
@@ -173,12 +206,20 @@ impl Lives {
     pub(super) fn leave(&mut self, slot: u32, hold: Hold) {
         let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return };
         match hold {
-            Hold::Lane => slot.inode.content.leave(&slot.lane),
-            Hold::Range(ticket) => slot.inode.content.give_back(ticket),
+            Hold::Lane => {
+                slot.by_lane -= 1;
+                if slot.by_lane > 0 {
+                    return;
+                }
+                slot.inode.content.leave(&slot.lane);
+            }
+            Hold::Range(ticket) => {
+                slot.by_range -= 1;
+                slot.inode.content.give_back(ticket);
+            }
         }
-        self.in_flight.remove();
-        slot.in_flight -= 1;
-        if slot.in_flight == 0 {
+        if slot.by_lane + slot.by_range == 0 {
+            self.in_flight.remove();
             // The file may end here.
             slot.keep = None;
         }

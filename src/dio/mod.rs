@@ -26,11 +26,11 @@ pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
 pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
 pub(crate) use self::write::{
-    How, blocks_of, overwrite_now, submit_overwrite, submit_write, write_now,
+    How, blocks_of, overwrite_now, pass_overwrite, submit_overwrite, submit_write, write_now,
 };
 
 use self::request::Requests;
-use crate::bio::{BioEnd, BioFlags, Buffer, Dev, Done, Memory};
+use crate::bio::{Bio, BioEnd, BioFlags, Buffer, Dev, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
@@ -387,34 +387,47 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 }
 
 /// Takes a completion that is there. After [`wait`], it waits for the rest of a transfer that the device cut short.
-#[inline]
+#[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
-        let Some(done) = queue.pop() else {
-            if let Some(completion) = state.finished.pop_front() {
-                state.outstanding -= 1;
-                state.fresh = true;
-                return Some(completion);
-            }
-            if state.owed == 0 || !wait_for_owed(queue, state) {
-                return None;
-            }
-            continue;
-        };
-        match (done.bio.end, done.result) {
-            (BioEnd::Whole { token, .. }, Ok(count)) if count == done.bio.memory.len() => {
-                state.outstanding -= 1;
-                return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
-            }
-            (BioEnd::Live { token, slot, left, .. }, Ok(count))
-                if left.is_empty() && count == done.bio.memory.len() =>
+        let popped = queue.pop();
+        // Looked at where it lies: a clean one gives its memory and nothing else.
+        let (token, count) = match &popped {
+            Some(Done { bio: Bio { end, memory, .. }, result: Ok(count) })
+                if *count == memory.len() =>
             {
-                state.lives.leave(slot, Hold::Lane);
-                state.outstanding -= 1;
-                return Some(Completion { token, memory: done.bio.memory, result: Ok(count) });
+                match *end {
+                    BioEnd::Whole { token, .. } => (token, *count),
+                    BioEnd::Live { token, slot, left, .. } if left.is_empty() => {
+                        state.lives.leave(slot, Hold::Lane);
+                        (token, *count)
+                    }
+                    _ => {
+                        popped.into_iter().for_each(|done| unclean(queue, state, done));
+                        continue;
+                    }
+                }
             }
-            _ => unclean(queue, state, done),
-        }
+            Some(_) => {
+                popped.into_iter().for_each(|done| unclean(queue, state, done));
+                continue;
+            }
+            None => {
+                if let Some(completion) = state.finished.pop_front() {
+                    state.outstanding -= 1;
+                    state.fresh = true;
+                    return Some(completion);
+                }
+                if state.owed == 0 || !wait_for_owed(queue, state) {
+                    return None;
+                }
+                continue;
+            }
+        };
+        state.outstanding -= 1;
+        // By its pattern: a closure would be given all of it.
+        let Some(Done { bio: Bio { memory, .. }, .. }) = popped else { return None };
+        return Some(Completion { token, memory, result: Ok(count) });
     }
 }
 

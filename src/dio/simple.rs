@@ -6,6 +6,7 @@
 //! the gates for reads: the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
+use super::write::Passed;
 use super::{DioFlags, State, Target};
 use crate::bio::Left;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
@@ -45,7 +46,7 @@ pub(super) fn gate_write<M: MapFile>(
     len: usize,
     address: usize,
     flags: DioFlags,
-) -> Result<(DevOffset, Left), NotSimple> {
+) -> Result<Passed, NotSimple> {
     let most = u64::from(target.geometry.limits.max_transfer);
     gate_request(state, target, pos, len, address, flags, most)?;
     let iomap = target.map.map_resident_for_write(pos).ok_or(NotSimple::NotResident)?;

@@ -6,13 +6,16 @@ use std::io::IoSlice;
 use smallvec::SmallVec;
 
 use super::request::{self, Rejected, Write};
-use super::{DioFlags, Holding, RETRIES, State, Target, simple};
+use super::{DioFlags, RETRIES, State, Target, simple};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
 use crate::events::Direction;
 use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos};
+
+/// Where a write passes the gate to, and what it leaves to be done.
+pub(crate) type Passed = (DevOffset, Left);
 
 /// What the simple path for writes does not do.
 const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
@@ -47,40 +50,50 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// The same with owned memory, which does not wait. Gives the memory back where it is another write.
+/// Where a write of owned memory goes that may take the simple path, and what it leaves to be done.
+#[inline(always)]
+pub(crate) fn pass_overwrite<M: MapFile>(
+    state: &mut State,
+    target: &Target<'_, M>,
+    memory: &Memory,
+    pos: FilePos,
+    flags: DioFlags,
+) -> Option<Passed> {
+    let Memory::Flat(buffer) = memory else { return None };
+    if flags.intersects(REFUSED) {
+        return None;
+    }
+    match simple::gate_write(state, target, pos, buffer.len(), buffer.address(), flags) {
+        Ok(passed) => Some(passed),
+        Err(reason) => {
+            state.stats.miss(reason);
+            None
+        }
+    }
+}
+
+/// Starts that write. Gives the memory back where there is no slot for it.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
 pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
-    holding: Holding,
+    (at, left): Passed,
     memory: Memory,
     pos: FilePos,
     flags: DioFlags,
     token: u64,
 ) -> Result<(), Memory> {
-    let Memory::Flat(buffer) = &memory else { return Err(memory) };
-    if flags.intersects(REFUSED) {
-        return Err(memory);
+    let slot = target.live.map_or(0, |holding| holding.slot);
+    let end = BioEnd::Live { token, pos, slot, left };
+    let (flags, dev) = (flags.for_bio(), target.dev);
+    if let Err(bio) = queue.submit(Bio { op: BioOp::Write, flags, dev, at, memory, end }) {
+        return Err(bio.memory);
     }
-    match simple::gate_write(state, target, pos, buffer.len(), buffer.address(), flags) {
-        Ok((at, left)) => {
-            let end = BioEnd::Live { token, pos, slot: holding.slot, left };
-            let (flags, dev) = (flags.for_bio(), target.dev);
-            match queue.submit(Bio { op: BioOp::Write, flags, dev, at, memory, end }) {
-                Ok(()) => {}
-                Err(bio) => return Err(bio.memory),
-            }
-            state.stats.overwrites += 1;
-            state.outstanding += 1;
-            Ok(())
-        }
-        Err(reason) => {
-            state.stats.miss(reason);
-            Err(memory)
-        }
-    }
+    state.stats.overwrites += 1;
+    state.outstanding += 1;
+    Ok(())
 }
 
 /// How a write goes to the device.

@@ -78,18 +78,24 @@ impl ContentLock {
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
         // Whoever closes the lanes counts himself before he looks at them, and this looks after it has counted: one sees the other.
         lane.in_flight.fetch_add(1, SeqCst);
-        if self.wanted.load(SeqCst) == 0 {
+        if !self.is_wanted() {
             return true;
         }
         self.leave(lane);
         false
     }
 
+    /// Whether someone wants a range: who is in by a lane lets nobody follow him then.
+    #[inline(always)]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(SeqCst) != 0
+    }
+
     /// Leaves by a lane.
     #[inline(always)]
     pub(crate) fn leave(&self, lane: &Lane) {
         lane.in_flight.fetch_sub(1, SeqCst);
-        if self.wanted.load(SeqCst) != 0 {
+        if self.is_wanted() {
             self.tell();
         }
     }

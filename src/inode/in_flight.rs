@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How many requests of a queue are at the contents of files. It stays with the thread that made it.
+/// At how many files' contents a queue has requests. It stays with the thread that made it.
 #[derive(Debug)]
 pub(crate) struct InFlight(Rc<Cell<u32>>);
 

@@ -7,7 +7,7 @@ use super::LiveFile;
 use crate::bio::Memory;
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -21,7 +21,6 @@ impl LiveFile {
         flags: DioFlags,
     ) -> Result<usize> {
         let live = &*self.0;
-        queue.check(live.volume)?;
         if let Some(view) = queue.views.get(live)
             && let Some(_inside) = view.enter()
             && view.is_current()
@@ -67,16 +66,22 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
-        if let Err(error) = queue.check(live.volume) {
-            return Err(Rejected::boxed(error, memory));
-        }
+        let keep = || Arc::clone(&self.0) as Keep;
         if let Some(view) = queue.views.get(live)
-            && view.enter_for_long()
+            && queue.state.lives.enter(live.slot.number, keep)
         {
+            let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
             if view.is_current() {
-                return self.submit_read_held(queue, Hold::Lane, memory, pos, flags, token);
+                let target = view.target(live, Some(holding));
+                let submitted = with_queue!(&mut queue.device, device => {
+                    dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+                });
+                if submitted.is_err() {
+                    queue.state.lives.cancel(holding);
+                }
+                return submitted;
             }
-            view.leave();
+            queue.state.lives.cancel(holding);
         }
         self.submit_read_slowly(queue, memory, pos, flags, token)
     }
@@ -90,34 +95,25 @@ impl LiveFile {
         flags: DioFlags,
         token: u64,
     ) -> Result<(), Box<Rejected>> {
-        match self.enter(queue, pos, memory.len(), flags.contains(DioFlags::NOWAIT)) {
-            Ok(hold) => self.submit_read_held(queue, hold, memory, pos, flags, token),
-            Err(error) => Err(Rejected::boxed(error, memory)),
-        }
-    }
-
-    /// The content is held, and the view current.
-    #[inline(always)]
-    fn submit_read_held(
-        &self,
-        queue: &mut Queue,
-        hold: Hold,
-        memory: Memory,
-        pos: FilePos,
-        flags: DioFlags,
-        token: u64,
-    ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
-        let holding = Holding { slot: live.slot.number, hold };
-        queue.state.lives.begin(holding.slot, || Arc::clone(&self.0) as Keep);
-        let Some(view) = queue.views.get(live) else {
-            queue.state.lives.cancel(holding);
-            return Err(Rejected::boxed(Error::invalid("a file without a view"), memory));
-        };
-        let target = view.target(live, Some(holding));
-        let submitted = with_queue!(&mut queue.device, device => {
-            dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+        let entered = queue.check(live.volume).and_then(|()| {
+            self.enter(queue, pos, memory.len(), flags.contains(DioFlags::NOWAIT))
         });
+        let hold = match entered {
+            Ok(hold) => hold,
+            Err(error) => return Err(Rejected::boxed(error, memory)),
+        };
+        let holding = Holding { slot: live.slot.number, hold };
+        queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
+        let submitted = match queue.views.current(&mut queue.state.lives, live) {
+            Err(error) => Err(Rejected::boxed(error, memory)),
+            Ok(view) => {
+                let target = view.target(live, Some(holding));
+                with_queue!(&mut queue.device, device => {
+                    dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+                })
+            }
+        };
         if submitted.is_err() {
             queue.state.lives.cancel(holding);
         }

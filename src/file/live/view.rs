@@ -117,7 +117,6 @@ impl View {
     }
 
     /// Enters by the lane, to leave when a request completes.
-    #[inline(always)]
     pub(super) fn enter_for_long(&self) -> bool {
         self.open.content.enter(&self.lane)
     }
@@ -143,8 +142,19 @@ impl View {
         inode.map_or(self.inode.size(), |inode| inode.size()).max(self.open.pending.size())
     }
 
+    /// The file as a request meets it.
     #[inline(always)]
     pub(super) fn target<'a>(
+        &'a self,
+        live: &'a Live,
+        holding: Option<Holding>,
+    ) -> Target<'a, Self> {
+        Target { size: self.size(), ..self.settled_target(live, holding) }
+    }
+
+    /// The same, ending where its metadata say: an overwrite behind that is not a simple one.
+    #[inline(always)]
+    pub(super) fn settled_target<'a>(
         &'a self,
         live: &'a Live,
         holding: Option<Holding>,
@@ -154,7 +164,7 @@ impl View {
             dev: crate::bio::Dev::OWN,
             geometry: &live.geometry,
             inode: self.inode.number(),
-            size: self.size(),
+            size: self.inode.size(),
             strict: live.strict,
             live: holding,
         }

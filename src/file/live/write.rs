@@ -37,14 +37,13 @@ impl LiveFile {
         flags: DioFlags,
     ) -> Result<usize> {
         let live = &*self.0;
-        queue.check(live.volume)?;
         let mut full = false;
         if let Some(view) = queue.views.get(live)
             && let Some(_inside) = view.enter()
             && view.is_current()
             && view.plain
         {
-            let target = view.target(live, None);
+            let target = view.settled_target(live, None);
             let written = with_queue!(&mut queue.device, device => {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, flags)
             });
@@ -321,35 +320,34 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
-        if let Err(error) = queue.check(live.volume) {
-            return Err(Rejected::boxed(error, memory));
-        }
-        let mut memory = memory;
+        let keep = || Arc::clone(&self.0) as Keep;
         if let Some(view) = queue.views.get(live)
             && view.plain
-            && view.enter_for_long()
+            && queue.state.lives.enter(live.slot.number, keep)
         {
-            if view.is_current() {
-                let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
-                queue.state.lives.begin(holding.slot, || Arc::clone(&self.0) as Keep);
-                let target = view.target(live, Some(holding));
+            let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
+            let target = view.settled_target(live, Some(holding));
+            if view.is_current()
+                && let Some(passed) = dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
+            {
                 let submitted = with_queue!(&mut queue.device, device => {
-                    dio::submit_overwrite(device, &mut queue.state, &target, holding, memory, pos, flags, token)
+                    dio::submit_overwrite(device, &mut queue.state, &target, passed, memory, pos, flags, token)
                 });
-                match submitted {
+                return match submitted {
                     Ok(()) => {
                         // Once for all that are submitted between two looks at what has completed.
                         if view.is_first_in(queue.batch) {
                             live.held.stamp(Access::Write);
                         }
-                        return Ok(());
+                        Ok(())
                     }
-                    Err(back) => memory = back,
-                }
-                queue.state.lives.cancel(holding);
-            } else {
-                view.leave();
+                    Err(memory) => {
+                        queue.state.lives.cancel(holding);
+                        self.submit_write_slowly(queue, memory, pos, flags, token)
+                    }
+                };
             }
+            queue.state.lives.cancel(holding);
         }
         self.submit_write_slowly(queue, memory, pos, flags, token)
     }
@@ -364,6 +362,9 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
+        if let Err(error) = queue.check(live.volume) {
+            return Err(Rejected::boxed(error, memory));
+        }
         let len = memory.len();
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
         if live.strict && len > 0 && !live.geometry.is_aligned(pos, addresses) {
@@ -382,7 +383,7 @@ impl LiveFile {
             return self.write_at_once(queue, memory, pos, flags, token);
         }
         let holding = Holding { slot: live.slot.number, hold };
-        queue.state.lives.begin(holding.slot, || Arc::clone(&self.0) as Keep);
+        queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
         let submitted = match queue.views.current(&mut queue.state.lives, live) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {

@@ -1,6 +1,7 @@
 //! How one thread drives a target: one request at a time, or many in flight.
 
 use std::io::IoSlice;
+use std::marker::PhantomData;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{AnyQueue, DeviceQueue};
@@ -8,7 +9,7 @@ use ironmap::dio::{DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
 
-use super::positions::Spot;
+use super::positions::{Course, Spot};
 use super::source::{Shared, Source};
 
 /// A target as one thread drives it.
@@ -103,48 +104,48 @@ impl Target {
         }
     }
 
-    /// Runs one request at a time. `next` gives where; `MANY`: among several files.
+    /// Runs one request at a time.
     #[inline(always)]
-    pub(super) fn run_sync<const MANY: bool>(
+    pub(super) fn run_sync<C: Course>(
         &mut self,
         count: u64,
         buf: &mut [u8],
-        next: &mut impl FnMut() -> Spot,
+        course: C,
         seen: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
         let dsync = writing.dsync;
         match &mut self.way {
             Way::Device(queue, devs) => {
-                let mut lane = DeviceLane { queue, devs: Pick::<_, MANY>::of(devs), dsync };
-                sync_loop(&mut lane, count, buf, writing, next, seen)
+                let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
+                sync_loop(&mut lane, count, buf, writing, course, seen)
             }
             Way::File(files, queue) => {
-                let mut lane = FileLane { queue, files: Pick::<_, MANY>::of(files), dsync };
-                sync_loop(&mut lane, count, buf, writing, next, seen)
+                let mut lane = FileLane { queue, files: Pick::of(files), dsync };
+                sync_loop(&mut lane, count, buf, writing, course, seen)
             }
         }
     }
 
     /// Keeps up to as many requests in flight as there are buffers.
-    pub(super) fn run_async<const MANY: bool>(
+    pub(super) fn run_async<C: Course>(
         &mut self,
         count: u64,
         buffers: &mut Vec<Buffer>,
         batch: Batch,
-        next: &mut impl FnMut() -> Spot,
+        course: C,
         seen: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
         let dsync = writing.dsync;
         match &mut self.way {
             Way::Device(queue, devs) => {
-                let mut lane = DeviceLane { queue, devs: Pick::<_, MANY>::of(devs), dsync };
-                async_loop(&mut lane, count, buffers, batch, writing, next, seen)
+                let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
+                async_loop(&mut lane, count, buffers, batch, writing, course, seen)
             }
             Way::File(files, queue) => {
-                let mut lane = FileLane { queue, files: Pick::<_, MANY>::of(files), dsync };
-                async_loop(&mut lane, count, buffers, batch, writing, next, seen)
+                let mut lane = FileLane { queue, files: Pick::of(files), dsync };
+                async_loop(&mut lane, count, buffers, batch, writing, course, seen)
             }
         }
     }
@@ -175,25 +176,26 @@ pub(super) struct Batch {
 
 /// The files of a target, by number. One alone costs no lookup.
 #[derive(Clone, Copy)]
-struct Pick<'a, T, const MANY: bool> {
+struct Pick<'a, T, C> {
     first: &'a T,
     all: &'a [T],
+    course: PhantomData<C>,
 }
 
-impl<'a, T, const MANY: bool> Pick<'a, T, MANY> {
+impl<'a, T, C: Course> Pick<'a, T, C> {
     /// A target has one file at least.
     fn of(all: &'a [T]) -> Self {
-        Self { first: &all[0], all }
+        Self { first: &all[0], all, course: PhantomData }
     }
 
     #[inline(always)]
     fn get(&self, number: usize) -> &'a T {
-        if MANY { &self.all[number] } else { self.first }
+        if C::MANY { &self.all[number] } else { self.first }
     }
 }
 
 /// One thread's way through a target.
-trait Lane {
+trait Lane<C> {
     fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize>;
     fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()>;
     fn sync(&mut self, file: usize) -> Result<()>;
@@ -202,9 +204,9 @@ trait Lane {
     fn pop(&mut self) -> Option<Result<(Memory, usize)>>;
 }
 
-struct DeviceLane<'a, const MANY: bool> {
+struct DeviceLane<'a, C> {
     queue: &'a mut AnyQueue,
-    devs: Pick<'a, Dev, MANY>,
+    devs: Pick<'a, Dev, C>,
     dsync: bool,
 }
 
@@ -217,14 +219,14 @@ fn failed(errno: Errno, spot: Spot) -> Error {
     Error::io(errno, format!("{} at {}", if spot.write { "write" } else { "read" }, spot.at))
 }
 
-impl<const MANY: bool> DeviceLane<'_, MANY> {
+impl<C> DeviceLane<'_, C> {
     #[inline(always)]
     fn flags(&self, write: bool) -> BioFlags {
         if write && self.dsync { BioFlags::DSYNC } else { BioFlags::empty() }
     }
 }
 
-impl<const MANY: bool> Lane for DeviceLane<'_, MANY> {
+impl<C: Course> Lane<C> for DeviceLane<'_, C> {
     #[inline(always)]
     fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
         let (dev, at, flags) =
@@ -271,20 +273,20 @@ impl<const MANY: bool> Lane for DeviceLane<'_, MANY> {
     }
 }
 
-struct FileLane<'a, const MANY: bool> {
+struct FileLane<'a, C> {
     queue: &'a mut Queue,
-    files: Pick<'a, File, MANY>,
+    files: Pick<'a, File, C>,
     dsync: bool,
 }
 
-impl<const MANY: bool> FileLane<'_, MANY> {
+impl<C> FileLane<'_, C> {
     #[inline(always)]
     fn flags(&self) -> DioFlags {
         if self.dsync { DioFlags::DSYNC } else { DioFlags::empty() }
     }
 }
 
-impl<const MANY: bool> Lane for FileLane<'_, MANY> {
+impl<C: Course> Lane<C> for FileLane<'_, C> {
     #[inline(always)]
     fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
         let (file, pos) = (self.files.get(spot.file), FilePos(spot.at));
@@ -336,16 +338,16 @@ fn short() -> Error {
 
 /// Nothing in it may return across a system call, which can cost more than what is measured.
 #[inline(always)]
-fn sync_loop<L: Lane>(
-    lane: &mut L,
+fn sync_loop<C: Course>(
+    lane: &mut impl Lane<C>,
     count: u64,
     buf: &mut [u8],
     writing: &mut Writing,
-    next: &mut impl FnMut() -> Spot,
+    mut course: C,
     seen: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     for _ in 0..count {
-        let spot = next();
+        let spot = course.next();
         if lane.transfer_now(buf, spot)? != buf.len() {
             return Err(short());
         }
@@ -361,13 +363,13 @@ fn sync_loop<L: Lane>(
 }
 
 #[inline(always)]
-fn async_loop<L: Lane>(
-    lane: &mut L,
+fn async_loop<C: Course>(
+    lane: &mut impl Lane<C>,
     count: u64,
     buffers: &mut Vec<Buffer>,
     batch: Batch,
     writing: &mut Writing,
-    next: &mut impl FnMut() -> Spot,
+    mut course: C,
     seen: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     let (mut issued, mut done) = (0, 0);
@@ -375,7 +377,7 @@ fn async_loop<L: Lane>(
         let ready = (count - issued).min(batch.submit as u64).min(buffers.len() as u64);
         for _ in 0..ready {
             let Some(buffer) = buffers.pop() else { break };
-            let spot = next();
+            let spot = course.next();
             lane.submit(buffer, spot)?;
             // Of what has completed until then, as fio does it.
             if spot.write && writing.is_sync_due() {

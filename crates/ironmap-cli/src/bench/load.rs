@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::{Chunk, Measured, Tally, measured};
 use super::lane::{Batch, Target, Writing};
-use super::positions::{Positions, Rw, Spot};
+use super::positions::{Course, Mix, Positions, Rw, Uniform};
 use super::prepare::{self, Content};
 use super::source::{Opener, Source};
 use super::target::TargetSpec;
@@ -332,13 +332,10 @@ impl Driven {
         let Self { target, registered, immediate, positions, reads, .. } = self;
         let buffers = registered.as_mut().unwrap_or(shared);
         let how = (*immediate, batch, touch);
-        // What is the same for all requests is not asked for each.
         match (*reads, positions.bases.len()) {
-            (100, 1) => drive::<false>(target, requests, buffers, how, || positions.next(false)),
-            (0, 1) => drive::<false>(target, requests, buffers, how, || positions.next(true)),
-            (reads, _) => {
-                drive::<true>(target, requests, buffers, how, || positions.next_mixed(reads))
-            }
+            (100, 1) => drive(target, requests, buffers, how, Uniform::<false>(positions)),
+            (0, 1) => drive(target, requests, buffers, how, Uniform::<true>(positions)),
+            (reads, _) => drive(target, requests, buffers, how, Mix(positions, reads)),
         }
     }
 
@@ -372,12 +369,12 @@ impl Driven {
 }
 
 #[inline(always)]
-fn drive<const MANY: bool>(
+fn drive(
     target: &mut Target,
     requests: u64,
     buffers: &mut Vec<Buffer>,
     (immediate, batch, touch): (bool, Batch, bool),
-    mut next: impl FnMut() -> Spot,
+    course: impl Course,
 ) -> Result<()> {
     let mut seen = |bytes: &[u8]| {
         if touch {
@@ -385,9 +382,9 @@ fn drive<const MANY: bool>(
         }
     };
     if immediate {
-        target.run_sync::<MANY>(requests, &mut buffers[0], &mut next, &mut seen)
+        target.run_sync(requests, &mut buffers[0], course, &mut seen)
     } else {
-        target.run_async::<MANY>(requests, buffers, batch, &mut next, &mut seen)
+        target.run_async(requests, buffers, batch, course, &mut seen)
     }
 }
 

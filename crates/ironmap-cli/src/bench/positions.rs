@@ -89,17 +89,22 @@ impl Positions {
         self.blocks * self.bases.len() as u64
     }
 
+    /// In the only file.
     #[inline(always)]
-    pub(super) fn next(&mut self, write: bool) -> Spot {
-        if let [base] = self.bases[..] {
-            let block = if self.random {
-                self.state = xorshift(self.state);
-                scaled(self.state, self.blocks)
-            } else {
-                self.state = (self.state + 1) % self.blocks;
-                self.state
-            };
-            return Spot { file: 0, at: base + block * self.block, write };
+    fn next_in_one(&mut self, write: bool) -> Spot {
+        let block = if self.random {
+            self.state = xorshift(self.state);
+            scaled(self.state, self.blocks)
+        } else {
+            self.state = (self.state + 1) % self.blocks;
+            self.state
+        };
+        Spot { file: 0, at: self.bases[0] + block * self.block, write }
+    }
+
+    fn next(&mut self, write: bool) -> Spot {
+        if self.bases.len() == 1 {
+            return self.next_in_one(write);
         }
         let (file, block) = if self.random {
             self.state = xorshift(self.state);
@@ -114,11 +119,42 @@ impl Positions {
     }
 
     /// The next one, where so many of a hundred are reads.
-    #[inline(always)]
-    pub(super) fn next_mixed(&mut self, reads: u8) -> Spot {
+    fn next_mixed(&mut self, reads: u8) -> Spot {
         self.dice = xorshift(self.dice);
         let write = scaled(self.dice, 100) >= u64::from(reads);
         self.next(write)
+    }
+}
+
+/// What is the same for all requests of a thread, so that none is asked for it: the loop that drives a target is made for each.
+pub(super) trait Course {
+    /// Whether there is more than one file.
+    const MANY: bool;
+
+    fn next(&mut self) -> Spot;
+}
+
+/// One file that is only read, or only written.
+pub(super) struct Uniform<'a, const WRITE: bool>(pub &'a mut Positions);
+
+impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
+    const MANY: bool = false;
+
+    #[inline(always)]
+    fn next(&mut self) -> Spot {
+        self.0.next_in_one(WRITE)
+    }
+}
+
+/// Any files, of whose requests so many of a hundred are reads.
+pub(super) struct Mix<'a>(pub &'a mut Positions, pub u8);
+
+impl Course for Mix<'_> {
+    const MANY: bool = true;
+
+    #[inline]
+    fn next(&mut self) -> Spot {
+        self.0.next_mixed(self.1)
     }
 }
 
