@@ -139,6 +139,7 @@ mod file;
 pub mod fs;
 pub mod host;
 mod inode;
+pub mod integrity;
 pub mod iomap;
 pub mod location;
 pub mod partition;

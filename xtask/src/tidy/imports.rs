@@ -76,6 +76,10 @@ const LAYERS: &[Layer] = &[
             Any("units"),
         ],
     },
+    Layer {
+        name: "integrity",
+        may: &[Any("bio"), Any("device"), Any("sync"), Any("events"), Any("error"), Any("units")],
+    },
     Layer { name: "partition", may: &[Only("device", &["Device"]), Any("error"), Any("units")] },
     Layer {
         name: "probe",
