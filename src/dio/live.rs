@@ -15,7 +15,7 @@ pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 /// The files that a queue has requests for, each in its slot.
 #[derive(Default)]
 pub(crate) struct Lives {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Slot>,
     in_flight: InFlight,
     /// Requests that are complete but for a sync of their files.
     unsynced: Vec<Unsynced>,
@@ -25,16 +25,23 @@ pub(crate) struct Lives {
     full: Vec<Keep>,
 }
 
+#[derive(Default)]
 struct Slot {
-    inode: Arc<OpenInode>,
-    lane: Arc<Lane>,
-    number: InodeNo,
+    /// None in a slot that is not in use.
+    file: Option<Known>,
     /// Requests that are in by the lane. All of them count once there, so that only the first and the last write what others read.
     by_lane: u32,
     /// Requests that have a range.
     by_range: u32,
     /// Keeps the file open while there are requests in flight.
     keep: Option<Keep>,
+}
+
+/// A file that a queue knows.
+struct Known {
+    inode: Arc<OpenInode>,
+    lane: Arc<Lane>,
+    number: InodeNo,
 }
 
 /// A request that waits for a sync of its file.
@@ -82,6 +89,10 @@ impl Holding {
 }
 
 impl Slot {
+    fn leave_lane(&self) {
+        self.file.iter().for_each(|file| file.inode.content.leave(&file.lane));
+    }
+
     fn hold_open(&mut self, in_flight: &InFlight, keep: impl FnOnce() -> Keep) {
         if self.keep.is_none() {
             self.keep = Some(keep());
@@ -90,7 +101,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for Known {
     fn drop(&mut self) {
         self.inode.content.remove_lane(&self.lane);
     }
@@ -107,10 +118,11 @@ impl Lives {
         let lane = inode.content.add_lane();
         let index = slot as usize;
         if self.slots.len() <= index {
-            self.slots.resize_with(index + 1, || None);
+            self.slots.resize_with(index + 1, Slot::default);
         }
         let (inode, own) = (Arc::clone(inode), Arc::clone(&lane));
-        self.slots[index] = Some(Slot { inode, lane: own, number, by_lane: 0, by_range: 0, keep: None });
+        self.slots[index] =
+            Slot { file: Some(Known { inode, lane: own, number }), ..Slot::default() };
         lane
     }
 
@@ -123,13 +135,14 @@ impl Lives {
     /// does not know the file.
     #[inline(always)]
     pub(crate) fn enter(&mut self, slot: u32, keep: impl FnOnce() -> Keep) -> bool {
-        let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return false };
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return false };
+        let Some(file) = &slot.file else { return false };
         if slot.by_lane == 0 {
-            if !slot.inode.content.enter(&slot.lane) {
+            if !file.inode.content.enter(&file.lane) {
                 return false;
             }
             slot.hold_open(&self.in_flight, keep);
-        } else if slot.inode.content.is_wanted() {
+        } else if file.inode.content.is_wanted() {
             return false;
         }
         slot.by_lane += 1;
@@ -138,12 +151,12 @@ impl Lives {
 
     /// A request that holds its content is being submitted.
     pub(crate) fn begin(&mut self, holding: Holding, keep: impl FnOnce() -> Keep) {
-        let Some(Some(slot)) = self.slots.get_mut(holding.slot as usize) else { return };
+        let Some(slot) = self.slots.get_mut(holding.slot as usize) else { return };
         slot.hold_open(&self.in_flight, keep);
         match holding.hold {
             Hold::Lane => {
                 if slot.by_lane > 0 {
-                    slot.inode.content.leave(&slot.lane);
+                    slot.leave_lane();
                 }
                 slot.by_lane += 1;
             }
@@ -164,10 +177,8 @@ impl Lives {
 
     /// The inode of a slot, for an error's event.
     pub(super) fn number(&self, slot: u32) -> InodeNo {
-        self.slots
-            .get(slot as usize)
-            .and_then(Option::as_ref)
-            .map_or(InodeNo(0), |slot| slot.number)
+        let file = self.slots.get(slot as usize).and_then(|slot| slot.file.as_ref());
+        file.map_or(InodeNo(0), |file| file.number)
     }
 
     /// A request is complete.
@@ -182,9 +193,10 @@ impl Lives {
     #[inline]
     fn end_write(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
         let Owed { slot, hold, left, pos, len } = owed;
-        let Some(Some(file)) = self.slots.get(slot as usize) else { return Some(completion) };
+        let Some(of) = self.slots.get(slot as usize) else { return Some(completion) };
+        let Some(file) = &of.file else { return Some(completion) };
         let full = file.inode.wrote(pos, len, left);
-        let keep = || file.keep.clone();
+        let keep = || of.keep.clone();
         if full && self.full.is_empty() {
             self.full.extend(keep());
             self.expects = true;
@@ -204,18 +216,18 @@ impl Lives {
     /// A request that leaves nothing to be done is complete.
     #[inline(always)]
     pub(super) fn leave(&mut self, slot: u32, hold: Hold) {
-        let Some(Some(slot)) = self.slots.get_mut(slot as usize) else { return };
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
         match hold {
             Hold::Lane => {
                 slot.by_lane -= 1;
                 if slot.by_lane > 0 {
                     return;
                 }
-                slot.inode.content.leave(&slot.lane);
+                slot.leave_lane();
             }
             Hold::Range(ticket) => {
                 slot.by_range -= 1;
-                slot.inode.content.give_back(ticket);
+                slot.file.iter().for_each(|file| file.inode.content.give_back(ticket));
             }
         }
         if slot.by_lane + slot.by_range == 0 {

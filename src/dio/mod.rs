@@ -426,7 +426,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
         };
         state.outstanding -= 1;
         // By its pattern: a closure would be given all of it.
-        let Some(Done { bio: Bio { memory, .. }, .. }) = popped else { return None };
+        let Done { bio: Bio { memory, .. }, .. } = popped?;
         return Some(Completion { token, memory, result: Ok(count) });
     }
 }

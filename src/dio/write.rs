@@ -17,7 +17,7 @@ use crate::units::{DevOffset, FilePos};
 /// Where a write passes the gate to, and what it leaves to be done.
 pub(crate) type Passed = (DevOffset, Left);
 
-/// What the simple path for writes does not do.
+/// What the simple path for writes does not do; [`overwrite_now`] can do the first.
 const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
 /// Writes lent memory over one extent with one bio, and waits: the simple path; gives what is left to be done. `None` where it is another
@@ -29,14 +29,17 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     target: &Target<'_, M>,
     buf: &[u8],
     pos: FilePos,
-    flags: DioFlags,
+    how: How,
 ) -> Option<Left> {
-    if flags.intersects(REFUSED) {
+    let refused = if how.through { REFUSED - DioFlags::DSYNC } else { REFUSED };
+    if how.flags.intersects(refused) {
         return None;
     }
-    match simple::gate_write(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
+    match simple::gate_write(state, target, pos, buf.len(), buf.as_ptr().addr(), how.flags) {
+        // What is to be converted is not durable with the data.
+        Ok((_, left)) if how.through && !left.is_empty() => None,
         Ok((at, left)) => {
-            let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, flags.for_bio());
+            let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, how.for_bio());
             if written != Ok(buf.len()) {
                 return None;
             }
@@ -105,6 +108,7 @@ pub(crate) struct How {
 }
 
 impl How {
+    #[inline(always)]
     fn for_bio(self) -> BioFlags {
         let mut flags = self.flags.for_bio();
         flags.set(BioFlags::DSYNC, self.through);

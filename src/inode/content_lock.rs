@@ -12,14 +12,27 @@ use std::sync::Arc;
 
 use super::{InFlight, OpenInode};
 use crate::error::Result;
-use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use crate::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
 use crate::sync::{Condvar, Mutex};
+use crate::sys::barrier;
 
 /// A queue's way into the content of a file, and how many of its requests are in there.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
     in_flight: AtomicU32,
+}
+
+impl Lane {
+    /// Counts requests in or out, before it is looked who wants a range. Only the queue's thread does.
+    #[inline(always)]
+    fn count(&self, change: i32) {
+        self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
+        barrier::light();
+    }
 }
 
 /// Who is at a file's content.
@@ -64,6 +77,7 @@ pub(crate) struct Alone {
 
 impl ContentLock {
     pub(crate) fn add_lane(&self) -> Arc<Lane> {
+        barrier::promise();
         let lane = Arc::<Lane>::default();
         self.within.lock().lanes.push(Arc::clone(&lane));
         lane
@@ -77,7 +91,7 @@ impl ContentLock {
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
         // Whoever closes the lanes counts himself before he looks at them, and this looks after it has counted: one sees the other.
-        lane.in_flight.fetch_add(1, SeqCst);
+        lane.count(1);
         if !self.is_wanted() {
             return true;
         }
@@ -88,13 +102,13 @@ impl ContentLock {
     /// Whether someone wants a range: who is in by a lane lets nobody follow him then.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(SeqCst) != 0
+        self.wanted.load(Acquire) != 0
     }
 
     /// Leaves by a lane.
     #[inline(always)]
     pub(crate) fn leave(&self, lane: &Lane) {
-        lane.in_flight.fetch_sub(1, SeqCst);
+        lane.count(-1);
         if self.is_wanted() {
             self.tell();
         }
@@ -112,6 +126,9 @@ impl ContentLock {
         let mut within = self.within.lock();
         if exclusive {
             self.wanted.fetch_add(1, SeqCst);
+            if !within.lanes.is_empty() {
+                barrier::heavy();
+            }
         }
         within.last += 1;
         let ticket = within.last;
@@ -198,7 +215,7 @@ impl Within {
                 && place.range.start < other.range.end
         };
         !self.places[..at].iter().any(conflicts)
-            && (!place.exclusive || self.lanes.iter().all(|lane| lane.in_flight.load(SeqCst) == 0))
+            && (!place.exclusive || self.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{PoisonError, RwLock};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::copy::copy_unseen;
 use crate::error::Errno;
 
 /// A shared mapping of a file.
@@ -16,13 +16,11 @@ use crate::error::Errno;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Present in a writable mapping: keeps a copy in from running beside a copy in or out, which would be a data race. A mapping
-    /// for reading only, which is what a volume that is not written has, pays nothing.
-    writers: Option<RwLock<()>>,
+    writable: bool,
 }
 
-// SAFETY: the mapping is plain memory that no reference covers. Copies out of it may run side by side; a copy into it is alone,
-// by the lock. What other processes do to the file is outside of this program's memory model, as with every mapping.
+// SAFETY: the mapping is plain memory that no reference covers, and which is copied in and out by instructions that the compiler does
+// not see: copies may run side by side, in this process and in others that map the file, and each byte is then one of those written.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -40,11 +38,11 @@ impl Mapping {
         let base =
             unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, offset) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::EFAULT)?;
-        Ok(Self { base, len, writers: writable.then(RwLock::default) })
+        Ok(Self { base, len, writable })
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        self.writers.is_some()
+        self.writable
     }
 
     /// Copies from `at` into `buf`. EINVAL where the range is not mapped.
@@ -53,27 +51,27 @@ impl Mapping {
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
-        let _shared =
-            self.writers.as_ref().map(|lock| lock.read().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the range lies within the mapping, as just checked.
         let source = unsafe { self.base.add(at) };
         // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, of
         // which no reference exists.
-        unsafe { source.copy_to_nonoverlapping(NonNull::from(&mut *buf).cast(), buf.len()) };
+        unsafe { copy_unseen(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
 
     /// Copies `buf` to `at`. EINVAL where the range is not mapped, EBADF where the mapping is read-only.
+    #[inline]
     pub(crate) fn write(&self, buf: &[u8], at: usize) -> Result<(), Errno> {
-        let Some(writers) = &self.writers else { return Err(Errno::EBADF) };
+        if !self.writable {
+            return Err(Errno::EBADF);
+        }
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
-        let _alone = writers.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the range lies within the mapping, as just checked.
         let target = unsafe { self.base.add(at) };
         // SAFETY: `target` is writable for `buf.len()` bytes and no reference covers it; `buf` cannot overlap the mapping.
-        unsafe { target.copy_from_nonoverlapping(NonNull::from(buf).cast(), buf.len()) };
+        unsafe { copy_unseen(buf.as_ptr(), target.as_ptr(), buf.len()) };
         Ok(())
     }
 

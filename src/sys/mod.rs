@@ -2,9 +2,11 @@
 //! wrapper. Each use carries its proof. What leaves this module is safe to call in any order.
 #![allow(unsafe_code)]
 
+pub(crate) mod barrier;
 mod buffer;
 mod cachestat;
 mod clock;
+mod copy;
 mod entry;
 mod ioctl;
 pub(crate) mod lease;

@@ -35,6 +35,8 @@ pub(super) struct View {
     extents: Cell<usize>,
     /// The batch of requests with the last write.
     batch: Cell<u64>,
+    /// Its size and map are known to be durable.
+    durable: Cell<bool>,
 }
 
 /// That a request is within a file's content, by its queue's lane.
@@ -94,6 +96,7 @@ impl View {
             lookups: Cell::new(0),
             extents: Cell::new(extents),
             batch: Cell::default(),
+            durable: Cell::default(),
         })
     }
 
@@ -101,6 +104,15 @@ impl View {
     #[inline(always)]
     pub(super) fn is_current(&self) -> bool {
         self.open.changes() == self.changes
+    }
+
+    /// Whether all is durable that is needed to read what is overwritten.
+    pub(super) fn is_durable(&self, live: &Live) -> bool {
+        // What changes the map or the size makes the view an old one; only what is pending does not.
+        if !self.durable.get() {
+            self.durable.set(live.fs().map_is_durable(&live.open));
+        }
+        self.durable.get() && !self.open.pending.has_ranges() && self.open.pending.size() == 0
     }
 
     /// Whether a write is the first one of a batch.

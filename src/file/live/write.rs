@@ -45,7 +45,8 @@ impl LiveFile {
         {
             let target = view.settled_target(live, None);
             let written = with_queue!(&mut queue.device, device => {
-                dio::overwrite_now(device, &mut queue.state, &target, buf, pos, flags)
+                let how = How { flags, through: false };
+                dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
             });
             if let Some(left) = written {
                 live.held.stamp(Access::Write);
@@ -59,7 +60,33 @@ impl LiveFile {
             self.settle(queue)?;
             return Ok(buf.len());
         }
+        if flags.contains(DioFlags::DSYNC) && self.write_through(queue, buf, pos, flags) {
+            return Ok(buf.len());
+        }
         self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
+    }
+
+    /// Overwrites by one bio that reaches the medium, where nothing else is to be synced. False where it is another write.
+    #[inline(never)]
+    fn write_through(&self, queue: &mut Queue, buf: &[u8], pos: FilePos, flags: DioFlags) -> bool {
+        let live = &*self.0;
+        if let Some(view) = queue.views.get(live)
+            && let Some(_inside) = view.enter()
+            && view.is_current()
+            && view.plain
+            && view.is_durable(live)
+        {
+            let target = view.settled_target(live, None);
+            let how = How { flags, through: true };
+            let written = with_queue!(&mut queue.device, device => {
+                dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
+            });
+            if written.is_some() {
+                live.held.stamp(Access::Write);
+                return true;
+            }
+        }
+        false
     }
 
     #[inline(never)]
@@ -328,7 +355,8 @@ impl LiveFile {
             let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
             let target = view.settled_target(live, Some(holding));
             if view.is_current()
-                && let Some(passed) = dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
+                && let Some(passed) =
+                    dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
             {
                 let submitted = with_queue!(&mut queue.device, device => {
                     dio::submit_overwrite(device, &mut queue.state, &target, passed, memory, pos, flags, token)

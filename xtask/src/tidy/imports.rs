@@ -33,7 +33,14 @@ const LAYERS: &[Layer] = &[
     Layer { name: "iomap", may: &[Any("error"), Any("units")] },
     Layer {
         name: "inode",
-        may: &[Any("iomap"), Any("sync"), Only("bio", &["Left"]), Any("error"), Any("units")],
+        may: &[
+            Any("iomap"),
+            Any("sync"),
+            Only("bio", &["Left"]),
+            Only("sys", &["barrier"]),
+            Any("error"),
+            Any("units"),
+        ],
     },
     Layer {
         name: "dio",

@@ -7,16 +7,20 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
+use ironmap::bio::Buffer;
+use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::{Credentials, Ext4, Follow, NewFile, ROOT};
 use ironmap::location::Part;
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{Location, OpenOptions, Result, Volume};
+use ironmap::{FileOptions, Location, OpenOptions, QueueOptions, Result, Volume};
+use rustix::fs::OFlags;
 
 use super::fixture::{FixtureKind, Scratch};
 
 /// Files of a directory.
 const DIRECTORY: usize = 1000;
 const THREADS: [usize; 3] = [1, 2, 16];
+const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
 
@@ -27,8 +31,22 @@ trait Names: Sync {
     fn stat(&self, dir: usize, file: usize) -> Result<()>;
     fn unlink(&self, dir: usize, file: usize) -> Result<()>;
     fn sync(&self) -> Result<()>;
-    /// Appends a block to the file of a thread and makes it durable.
-    fn append(&self, thread: usize, round: u64) -> Result<()>;
+    /// What appends a block to the file of a thread, and makes it durable, each time that it is called.
+    fn appender(&self, thread: usize, how: Durably) -> Result<Box<dyn FnMut() -> Result<()> + '_>>;
+}
+
+/// How an append is made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Durably {
+    /// Written to memory, then synced with all that the file's metadata tell.
+    Fsync,
+    /// `O_DSYNC`, by direct I/O.
+    Dsync,
+}
+
+impl Durably {
+    const ALL: [(Self, &'static str); 2] =
+        [(Self::Fsync, "append 4K and fsync"), (Self::Dsync, "append 4K direct with O_DSYNC")];
 }
 
 fn name(number: usize) -> String {
@@ -69,28 +87,39 @@ impl Names for Kernel<'_> {
         super::fixture::run("sync", &["-f".into(), self.0.display().to_string()])
     }
 
-    fn append(&self, thread: usize, _round: u64) -> Result<()> {
+    fn appender(&self, thread: usize, how: Durably) -> Result<Box<dyn FnMut() -> Result<()> + '_>> {
         use std::io::Write;
-        let path = self.0.join(format!("log-{thread}"));
-        let mut file = io(std::fs::OpenOptions::new().append(true).create(true).open(path))?;
-        io(file.write_all(&[7; 4096]).and_then(|()| file.sync_all()))
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = match how {
+            Durably::Fsync => OFlags::empty(),
+            Durably::Dsync => OFlags::DIRECT | OFlags::DSYNC,
+        };
+        let mut options = std::fs::OpenOptions::new();
+        options.append(true).create(true).custom_flags(flags.bits() as i32);
+        let mut file = io(options.open(self.0.join(format!("log-{thread}"))))?;
+        let block = Buffer::aligned(BLOCK)?;
+        Ok(Box::new(move || {
+            io(file.write_all(&block))?;
+            if how == Durably::Fsync { io(file.sync_all()) } else { Ok(()) }
+        }))
     }
 }
 
-struct Ours {
+struct Ours<'a> {
+    volume: &'a Volume,
     fs: Arc<Ext4>,
     logs: Vec<InodeNo>,
 }
 
-impl Ours {
-    fn new(volume: &Volume) -> Result<Self> {
+impl<'a> Ours<'a> {
+    fn new(volume: &'a Volume) -> Result<Self> {
         let fs = Arc::clone(volume.fs());
         let log = |thread| {
             let name = format!("log-{thread}");
             fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &WHO)
         };
         let logs: Result<_> = (0..16).map(log).collect();
-        Ok(Self { logs: logs?, fs })
+        Ok(Self { volume, logs: logs?, fs })
     }
 
     /// As a program does it that was given a path.
@@ -99,7 +128,7 @@ impl Ours {
     }
 }
 
-impl Names for Ours {
+impl Names for Ours<'_> {
     fn mkdir(&self, dir: usize) -> Result<()> {
         let name = dir.to_string();
         self.fs.create(ROOT, name.as_bytes(), NewFile::Directory, 0o755, &WHO).map(drop)
@@ -126,9 +155,23 @@ impl Names for Ours {
         self.fs.sync()
     }
 
-    fn append(&self, thread: usize, round: u64) -> Result<()> {
-        self.fs.write(self.logs[thread], FilePos(round * 4096), &[7; 4096])?;
-        self.fs.sync()
+    fn appender(&self, thread: usize, how: Durably) -> Result<Box<dyn FnMut() -> Result<()> + '_>> {
+        let block = Buffer::aligned(BLOCK)?;
+        if how == Durably::Dsync {
+            let inode = self.fs.inode(self.logs[thread])?;
+            let file = self.volume.open_inode(inode, FileOptions::default())?;
+            let mut queue = self.volume.queue(&QueueOptions { depth: 1 })?;
+            return Ok(Box::new(move || {
+                file.append(&mut queue, &block, DioFlags::DSYNC).map(drop)
+            }));
+        }
+        let log = self.logs[thread];
+        let mut end = self.fs.inode(log)?.size();
+        Ok(Box::new(move || {
+            self.fs.write(log, FilePos(end), &block)?;
+            end += BLOCK as u64;
+            self.fs.sync()
+        }))
     }
 }
 
@@ -151,22 +194,22 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
     rates.push(("create".to_owned(), each(&|dir, file| names.create(dir, file))?));
     rates.push(("stat".to_owned(), each(&|dir, file| names.stat(dir, file))?));
     rates.push(("unlink".to_owned(), each(&|dir, file| names.unlink(dir, file))?));
-    let mut rounds = [0; 16];
-    for threads in THREADS {
+    for ((how, what), threads) in
+        Durably::ALL.into_iter().flat_map(|how| THREADS.map(|threads| (how, threads)))
+    {
         let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads)
                 .map(|thread| {
-                    let (done, ended, first) = (&done, &ended, rounds[thread]);
-                    scope.spawn(move || -> Result<u64> {
-                        let mut round = first;
+                    let (done, ended) = (&done, &ended);
+                    scope.spawn(move || -> Result<()> {
+                        let mut append = names.appender(thread, how)?;
                         while !ended.load(Ordering::Relaxed) {
-                            names.append(thread, round)?;
-                            round += 1;
+                            append()?;
                             done.fetch_add(1, Ordering::Relaxed);
                         }
-                        Ok(round)
+                        Ok(())
                     })
                 })
                 .collect();
@@ -174,13 +217,10 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
             let (_held, never) = mpsc::channel::<()>();
             let _ = never.recv_timeout(SYNCS);
             ended.store(true, Ordering::Relaxed);
-            for (thread, worker) in workers.into_iter().enumerate() {
-                rounds[thread] = worker.join().unwrap_or(Ok(0))?;
-            }
-            Ok::<(), ironmap::Error>(())
+            workers.into_iter().try_for_each(|worker| worker.join().unwrap_or(Ok(())))
         })?;
         let rate = done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
-        rates.push((format!("append 4K and fsync, {threads} threads"), rate));
+        rates.push((format!("{what}, {threads} threads"), rate));
     }
     Ok(rates)
 }

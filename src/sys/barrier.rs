@@ -1,0 +1,82 @@
+//! A memory barrier of which one side bears the cost.
+//!
+//! Two threads each write something and then look at what the other wrote; one of the two must see it (Dekker's rule). That takes a
+//! barrier between the two steps of both. Where one of them does so for each request and the other rarely, the kernel can run the frequent
+//! side's barrier when the rare side asks for it (`membarrier`), and the frequent side need not wait until its last stores, which may
+//! be a whole copy of data, have left the processor.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+
+/// Set once the kernel has promised to do the frequent side's barriers.
+static PROMISED: AtomicBool = AtomicBool::new(false);
+
+/// The barrier of the frequent side.
+#[inline(always)]
+pub(crate) fn light() {
+    if PROMISED.load(Ordering::Relaxed) {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The barrier of the rare side: when it returns, each thread of the process has had a barrier of its own.
+pub(crate) fn heavy() {
+    fence(Ordering::SeqCst);
+    if promise() {
+        // Cannot fail once it is registered.
+        membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// Asks the kernel, once, to do barriers. Who has not asked uses [`light`] as a full one.
+pub(crate) fn promise() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| {
+        // Miri has no such call, and a model checker's threads run one after the other.
+        let promised = !cfg!(any(miri, shuttle))
+            && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+        PROMISED.store(promised, Ordering::SeqCst);
+        promised
+    })
+}
+
+fn membarrier(command: libc::c_int) -> libc::c_long {
+    // SAFETY: the call has numbers as its arguments only, and touches no memory.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use super::*;
+
+    /// Dekker's rule, many times: never do both miss what the other wrote.
+    #[test]
+    fn one_of_two_sees_what_the_other_wrote() {
+        const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };
+        promise();
+        let (frequent, rare) = (AtomicU32::new(0), AtomicU32::new(0));
+        let turn = Barrier::new(2);
+        let missed = |own: &AtomicU32, other: &AtomicU32, barrier: fn()| {
+            let mut missed = Vec::new();
+            for round in 1..=ROUNDS as u32 {
+                turn.wait();
+                own.store(round, Ordering::Relaxed);
+                barrier();
+                missed.push(other.load(Ordering::Relaxed) < round);
+            }
+            missed
+        };
+        let (first, second) = thread::scope(|scope| {
+            let other = scope.spawn(|| missed(&frequent, &rare, light));
+            (missed(&rare, &frequent, heavy), other.join().unwrap())
+        });
+        assert!(!first.iter().zip(second).any(|(first, second)| *first && second));
+    }
+}
