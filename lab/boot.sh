@@ -111,6 +111,7 @@ namespace 6 64M logical_block_size=4096,physical_block_size=4096,ms=16,mset=0,pi
 tuples() {
     local disk=$root/disk$1 block=$2 format=$3 guard=$4 wrong=$5 first=$((60 * 1048576 / $2)) size=$((67108864))
     local bytes=$(((block == 512) ? 8 : 16)) tuple
+    # shellcheck disable=SC2017  # whole blocks
     local table=$((size / (block + bytes) * block))
     dd if=/dev/zero of="$disk" bs="$block" seek="$first" count=8 conv=notrunc status=none
     for tuple in "$guard 0 $first" "$guard 0 7" "$wrong 0 $((first + 2))" "$wrong 65535 $((first + 3))" "$guard 0 $((first + 4))" \
