@@ -28,21 +28,49 @@ for tool in qemu-system-x86_64 busybox dpkg-deb xz mke2fs; do
     command -v "$tool" >/dev/null || unavailable "needs $tool"
 done
 
-# The newest packaged kernel for virtual machines: as of 6.1 it has all that the jobs need built in, but for a few modules.
-kernel=$out/kernel
-if [ ! -d "$kernel" ]; then
-    newest() { apt-cache search --names-only '^linux-image-[0-9.]+[^ ]*-cloud-amd64(-unsigned)?$' | cut -d' ' -f1 | sort -V | tail -n1; }
-    command -v apt-get >/dev/null || unavailable "needs apt-get for a kernel package"
-    package=$(newest)
-    [ -n "$package" ] || unavailable "no package linux-image-*-cloud-amd64 is known to apt-get"
+# unpack_newest DIRECTORY [APT OPTION...]: the newest packaged kernel for virtual machines, of those that apt-get knows.
+unpack_newest() {
+    local directory=$1 package version part
+    shift
+    package=$(apt-cache "$@" search --names-only '^linux-image-[0-9.]+[^ ]*-cloud-amd64(-unsigned)?$' | cut -d' ' -f1 | sort -V | tail -n1)
+    [ -n "$package" ] || return
     rm -rf "$out/package" && mkdir "$out/package"
-    (cd "$out/package" && apt-get download -qq "$package" 2>"$out/download.log") ||
-        unavailable "$package cannot be downloaded"
-    dpkg-deb -x "$out"/package/*.deb "$out/package/kernel"
-    mv "$out/package/kernel" "$kernel"
+    version=${package#linux-image-}
+    # Since Linux 7 the package is an empty one, and depends on these.
+    for part in "$package" "linux-binary-$version" "linux-modules-$version"; do
+        (cd "$out/package" && apt-get "$@" download -qq "$part" 2>"$out/download.log") || [ "$part" != "$package" ] || return
+    done
+    for part in "$out"/package/*.deb; do
+        dpkg-deb -x "$part" "$out/package/kernel"
+    done
+    mv "$out/package/kernel" "$directory"
     rm -r "$out/package"
+}
+
+# Debian's backports, in a package list of our own: protection information goes with a request as of Linux 6.14.
+unpack_backport() {
+    local apt=$out/apt key=/usr/share/keyrings/debian-archive-keyring.gpg
+    [ -e "$key" ] || return
+    mkdir -p "$apt/lists" "$apt/cache"
+    echo "deb [signed-by=$key] http://deb.debian.org/debian trixie-backports main" >"$apt/sources.list"
+    local options=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
+    timeout 120 apt-get "${options[@]}" update -qq 2>"$out/download.log" && unpack_newest "$1" "${options[@]}"
+}
+
+# Tests run on the newest kernel that can be had; counts stay with the release's own, of which their history is. As of 6.1 it has
+# all that the jobs need built in, but for a few modules.
+kernel=$out/kernel
+if [ "${#plugin[@]}" = 0 ]; then
+    kernel=${LAB_KERNEL:-$out/kernel-backports}
+fi
+if [ ! -d "$kernel" ]; then
+    command -v apt-get >/dev/null || unavailable "needs apt-get for a kernel package"
+    [ "$kernel" != "$out/kernel-backports" ] || unpack_backport "$kernel" || kernel=$out/kernel
+    [ -d "$kernel" ] || unpack_newest "$kernel" || unavailable "no package linux-image-*-cloud-amd64 can be had from apt-get"
 fi
 modules=$(echo "$kernel"/{usr/,}lib/modules/*/kernel | tr ' ' '\n' | grep -v '\*' | head -n1)
+image=$(echo "$kernel"/boot/vmlinuz-* "$kernel"/usr/lib/modules/*/vmlinuz | tr ' ' '\n' | grep -v '\*' | head -n1)
 
 # The guest's whole file system, unpacked into its memory.
 root=$(mktemp -d)
@@ -59,13 +87,13 @@ for program in "$(command -v mke2fs)" "$@"; do
         install -D "$library" "$root$library"
     done
 done
-for module in fs/configfs/configfs drivers/block/null_blk/null_blk; do
+for module in fs/configfs/configfs drivers/block/null_blk/null_blk drivers/scsi/scsi_{common,mod,debug} drivers/scsi/sd_mod; do
     [ ! -e "$modules/$module.ko.xz" ] || xz -dc "$modules/$module.ko.xz" >"$root/modules/${module##*/}.ko"
 done
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >"$root.cpio"
 
-# Namespaces of one controller: sectors of 512 bytes, of 4096, with metadata; their content is lost at the end. The fourth gives
-# zeros without delay.
+# Namespaces of one controller: sectors of 512 bytes, of 4096, with metadata, with protection information of 16 and of 64 bits guard;
+# their content is lost at the end. The fourth gives zeros without delay.
 disks=(-device "nvme,id=nvme,serial=lab,mdts=5")
 namespace() {
     truncate -s "$2" "$root/disk$1"
@@ -74,6 +102,26 @@ namespace() {
 namespace 1 256M logical_block_size=512
 namespace 2 256M logical_block_size=4096,physical_block_size=4096
 namespace 3 16M logical_block_size=512,ms=8,mset=0
+namespace 5 64M logical_block_size=512,ms=8,mset=0,pi=1
+namespace 6 64M logical_block_size=4096,physical_block_size=4096,ms=16,mset=0,pi=1,pif=2
+
+# tuples NUMBER BLOCK FORMAT GUARD WRONG: beneath the controller, eight blocks of zeros at 60 MiB and the tuples of the first five: a right
+# one, a wrong reference tag, a wrong guard, the same with the check switched off, a right one. FORMAT prints guard, application
+# tag and reference tag.
+tuples() {
+    local disk=$root/disk$1 block=$2 format=$3 guard=$4 wrong=$5 first=$((60 * 1048576 / $2)) size=$((67108864))
+    local bytes=$(((block == 512) ? 8 : 16)) tuple
+    # shellcheck disable=SC2017  # whole blocks
+    local table=$((size / (block + bytes) * block))
+    dd if=/dev/zero of="$disk" bs="$block" seek="$first" count=8 conv=notrunc status=none
+    for tuple in "$guard 0 $first" "$guard 0 7" "$wrong 0 $((first + 2))" "$wrong 65535 $((first + 3))" "$guard 0 $((first + 4))" \
+        "$guard 0 $((first + 5))" "$guard 0 $((first + 6))" "$guard 0 $((first + 7))"; do
+        # shellcheck disable=SC2059,SC2086  # a format, and its three values
+        printf "$(printf "$format" $tuple | sed 's/../\\x&/g')"
+    done | dd of="$disk" bs="$bytes" seek="$((table / bytes + first))" conv=notrunc status=none
+}
+tuples 5 512 '%04x%04x%08x' 0 1
+tuples 6 4096 '%016x%04x%012x' 0x6482d367eb22b64e 0x6482d367eb22b64f
 disks+=(-drive "if=none,id=disk4,driver=null-co,size=268435456,read-zeroes=on" -device "nvme-ns,bus=nvme,nsid=4,drive=disk4")
 
 # One emulated processor whose clock is its count of instructions: the same job counts the same twice.
@@ -81,7 +129,7 @@ console=$out/${job%.sh}.txt
 "${pin[@]}" timeout "${LAB_SECONDS:-300}" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off "${plugin[@]}" \
     -machine q35,hpet=off -cpu max,rdrand=off,rdseed=off -smp 1 -m 1024 -rtc base=2026-01-01,clock=vm \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio "${disks[@]}" \
-    -kernel "$kernel"/boot/vmlinuz-* -initrd "$root.cpio" \
+    -kernel "$image" -initrd "$root.cpio" \
     -append "console=ttyS0 quiet nokaslr mitigations=off nowatchdog tsc=reliable no_timer_check panic=-1 nvme.poll_queues=1" \
     </dev/null 2>"$out/qemu.log" | tr -d '\r' | tee "$console" || cat "$out/qemu.log" >&2
 

@@ -19,8 +19,21 @@ null_blk() {
     done
 }
 
-# volume DEVICE FILE: makes an ext4 volume of one file, which leaves the device's last part alone. The shell would take its own mke2fs.
+# scsi_disk OPTION...: a disk of 64 MiB with these options of scsi_debug, as /dev/sda, in the place of the one before.
+scsi_disk() {
+    if [ -e /sys/module/scsi_debug ]; then
+        rmmod scsi_debug || return
+    else
+        insmod /modules/scsi_common.ko && insmod /modules/scsi_mod.ko && insmod /modules/sd_mod.ko || return
+    fi
+    insmod /modules/scsi_debug.ko dev_size_mb=64 delay=0 "$@" || return
+    # The kernel looks at its disks at its leisure.
+    while ! dd if=/dev/sda of=/dev/null bs=512 count=1 2>/dev/null; do :; done
+}
+
+# volume DEVICE FILE [SIZE]: makes an ext4 volume of a file and one to be written, which leaves the device's last part alone. The shell
+# would take its own mke2fs.
 volume() {
-    /bin/mke2fs -q -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$1" 192M &&
-        mount -t ext4 "$1" /mnt && cp "$2" /mnt/data && umount /mnt
+    /bin/mke2fs -q -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$1" "${3:-192M}" &&
+        mount -t ext4 "$1" /mnt && cp "$2" /mnt/data && dd if="$2" of=/mnt/written bs=1M count=1 2>/dev/null && umount /mnt
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
-use super::Limits;
 use super::nvme::Namespace;
+use super::{DeviceProtection, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::Buffer;
 use crate::units::DevOffset;
@@ -58,6 +58,7 @@ pub struct BlockFile {
     is_device: bool,
     limits: Limits,
     notice: Option<String>,
+    protection: Option<DeviceProtection>,
     namespace: Option<Namespace>,
 }
 
@@ -93,10 +94,15 @@ impl BlockFile {
         } else {
             stat.st_size as u64
         };
-        let limits = if is_device {
-            device_limits(&file, stat.st_rdev, direct)
+        let (limits, protection) = if is_device {
+            let queue = queue_of(stat.st_rdev);
+            let protection = DeviceProtection::of(file.as_fd(), &queue);
+            let limits = device_limits(&file, &queue, direct);
+            // Whoever computes the tuples does so over the caller's memory, of which sysfs says nothing.
+            let stable_writes = limits.stable_writes || protection.is_some();
+            (Limits { stable_writes, ..limits }, protection)
         } else {
-            file_limits(&file, direct)
+            (file_limits(&file, direct), None)
         };
 
         let (base, size) = mode.window.unwrap_or((0, whole));
@@ -133,6 +139,7 @@ impl BlockFile {
             is_device,
             limits,
             notice,
+            protection,
             namespace: None,
         })
     }
@@ -145,13 +152,24 @@ impl BlockFile {
             // A command has no page cache to go through.
             return Ok(block);
         }
+        namespace.check_metadata(block.protection.as_ref())?;
         let limits = namespace.limits(&block.limits);
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace that it is, where it was opened by its character device.
+    /// The NVMe namespace that it is, where it was opened by its character device and commands need no tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
-        self.namespace.as_ref()
+        self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
+    }
+
+    /// The NVMe namespace that it is, where it was opened by its character device and commands need tuples.
+    pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
+    }
+
+    /// The protection information that the device has of its own.
+    pub(super) fn protection(&self) -> Option<&DeviceProtection> {
+        self.protection.as_ref()
     }
 
     /// Its path, as given.
@@ -399,11 +417,14 @@ fn refuse_attached(path: &Path, stat: &rustix::fs::Stat, is_device: bool) -> Res
     Ok(())
 }
 
-fn device_limits(file: &File, rdev: u64, direct: bool) -> Limits {
+/// Where sysfs describes the queue of a block device, or of the one that it is a partition of.
+fn queue_of(rdev: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/queue"));
-    let queue =
-        if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() };
+    if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
+}
+
+fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
     let text = |name: &str| std::fs::read_to_string(queue.join(name)).unwrap_or_default();
     let number = |name: &str| text(name).trim().parse::<u32>().ok();
     let logical_block = number("logical_block_size").unwrap_or(512);

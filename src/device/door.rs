@@ -170,6 +170,10 @@ impl Door {
         let mode = OpenMode { exclusive: false, window, ..OpenMode::default() };
         let file = BlockFile::open(&self.path, &mode)?;
         let path = || self.path.display();
+        if file.protected_namespace().is_some() {
+            let what = "protection information goes with each command: its block device is used";
+            return Err(Error::unsupported(format!("{}: {what}", path())));
+        }
         let node = file.namespace().map_or(file.fd(), Namespace::fd);
         let stat = rustix::fs::fstat(node).map_err(|errno| Error::io(errno, path().to_string()))?;
         if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {

@@ -9,7 +9,8 @@ use super::nvme;
 use super::psync::PsyncFiles;
 use super::uring::UringQueue;
 use super::{
-    AnyQueue, BlockFile, Dax, Device, Immediate, Null, Psync, QueueOptions, Uring, UringOptions,
+    AnyQueue, BlockFile, Dax, Device, Immediate, Null, Protected, Psync, QueueOptions, Uring,
+    UringOptions,
 };
 use crate::error::{Error, Result};
 
@@ -115,6 +116,9 @@ pub fn open_engine(file: BlockFile, engine: Engine) -> Result<Opened> {
     let psync = || Arc::new(Psync::new(Arc::clone(&file))) as Arc<dyn Device>;
     let uring = |poll| {
         let options = UringOptions { poll, ..UringOptions::default() };
+        if let Some(device) = Protected::new(&file, options)? {
+            return Ok(Arc::new(device) as Arc<dyn Device>);
+        }
         let device = Arc::new(Uring::new(Arc::clone(&file), options)) as Arc<dyn Device>;
         // A kernel may lack io_uring or forbid it: better known now than at the first queue.
         device.queue(&QueueOptions { depth: 1 }).map(|_| device)

@@ -9,10 +9,13 @@ mod files;
 mod layered;
 mod null;
 mod nvme;
+mod protected;
+mod protection;
 mod psync;
 mod queue;
 mod ram;
 mod record;
+mod runs;
 mod sim;
 mod uring;
 
@@ -32,6 +35,8 @@ pub(crate) use engine::open_queue;
 pub use engine::{Engine, Opened, open_engine};
 pub use layered::{Layer, Layered, Request, Verdict};
 pub use null::Null;
+pub use protected::Protected;
+pub use protection::{DeviceProtection, WrongTuple};
 pub use psync::Psync;
 pub use queue::{DeviceQueue, Immediate, LentPart, Transfer, Transfers};
 pub use ram::Ram;
@@ -77,6 +82,16 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Its size in bytes.
     fn size(&self) -> u64;
+
+    /// The protection information that it has of its own. `None` where it has none.
+    fn protection(&self) -> Option<&DeviceProtection> {
+        None
+    }
+
+    /// The sectors that did not fit their tuples when they were read since the last call, oldest first; the newest 1024 at most.
+    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+        Vec::new()
+    }
 
     /// Fills `buf` from `at`, at any alignment, waiting as long as it takes. Never short.
     ///
@@ -153,7 +168,7 @@ pub enum AnyQueue {
     Dax(Immediate<dax::DaxTransfer>),
     /// See [`Null`].
     Null(Immediate<null::NullTransfer>),
-    /// [`Ram`] and [`Layered`], devices for tests: called through a table, since each kind more costs every request of all others.
+    /// [`Protected`], and [`Ram`] and [`Layered`], devices for tests: called through a table, since each kind more costs every request of all others.
     Other(OtherQueue),
 }
 

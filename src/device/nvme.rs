@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, major, makedev, minor, stat};
 
-use super::Limits;
+use super::{DeviceProtection, Limits};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
@@ -35,7 +35,7 @@ impl Namespace {
     /// Opens a character device and asks what it stands for.
     ///
     /// # Errors
-    /// `InvalidInput` for what is not an NVMe namespace, `Unsupported` for one with metadata or protection information, `Io`.
+    /// `InvalidInput` for what is not an NVMe namespace, `Unsupported` for one whose metadata stands among its data, `Io`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| Error::io(errno, path.display().to_string());
         let sysfs = sysfs(path)?;
@@ -52,12 +52,27 @@ impl Namespace {
         let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
         Ok(Self {
             file,
-            id: NamespaceId { number, shift: format.shift },
+            id: NamespaceId { number, shift: format.shift, metadata: format.metadata },
             block,
             max_transfer: max_transfer(&of_controller).min(by_segments),
             segments,
             volatile_cache: of_controller[525] & 1 != 0,
         })
+    }
+
+    /// Refuses metadata that are no tuples which can be computed: a command has to bring all of them.
+    pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
+        let tuples = protection.and_then(|protection| protection.tuples);
+        match (self.id.metadata, tuples) {
+            (0, _) => Ok(()),
+            (bytes, Some(tuples)) if tuples.kind.bytes() == bytes as usize => Ok(()),
+            (bytes, _) => Err(Error::unsupported(match protection {
+                None => format!("the namespace has {bytes} bytes of metadata with each block"),
+                Some(DeviceProtection { format, .. }) => format!(
+                    "the namespace has {bytes} bytes of metadata with each block, of the format {format}"
+                ),
+            })),
+        }
     }
 
     /// The path of the block device of the same namespace.
@@ -91,7 +106,8 @@ impl Namespace {
             max_transfer: (max_transfer - max_transfer % logical_block).max(logical_block),
             fua: true,
             volatile_cache: self.volatile_cache,
-            stable_writes: false,
+            // Tuples are computed before the device has the data.
+            stable_writes: self.id.metadata != 0,
             // A ring hands a command over without waiting.
             nowait: true,
             ..*block
@@ -108,28 +124,25 @@ pub(super) fn are_present() -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Format {
     shift: u32,
+    /// Bytes with each block, in memory of their own.
+    metadata: u32,
 }
 
 impl Format {
     fn read(identify: &[u8; 4096]) -> Result<Self> {
-        let (count, flbas, protection) = (identify[25], identify[26], identify[29] & 0b111);
+        let (count, flbas) = (identify[25], identify[26]);
         // The upper two bits of the index are in use where there are more than 16 formats.
         let high = if count >= 16 { usize::from(flbas >> 5 & 0b11) } else { 0 };
         let index = high << 4 | usize::from(flbas & 0b1111);
         let format = &identify[128 + 4 * index..][..4];
         let metadata = u16::from_le_bytes([format[0], format[1]]);
-        if protection != 0 {
+        if metadata != 0 && flbas & 1 << 4 != 0 {
             return Err(Error::unsupported(format!(
-                "the namespace has protection information of type {protection}"
-            )));
-        }
-        if metadata != 0 {
-            return Err(Error::unsupported(format!(
-                "the namespace has {metadata} bytes of metadata with each block"
+                "the namespace has {metadata} bytes of metadata among the data of each block"
             )));
         }
         match u32::from(format[2]) {
-            shift @ 9..=16 => Ok(Self { shift }),
+            shift @ 9..=16 => Ok(Self { shift, metadata: metadata.into() }),
             shift => {
                 Err(Error::unsupported(format!("the namespace has blocks of 2^{shift} bytes")))
             }
@@ -191,19 +204,22 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    fn identify(format: u8, metadata: u8, shift: u8, protection: u8) -> [u8; 4096] {
+    fn identify(format: u8, metadata: u8, shift: u8) -> [u8; 4096] {
         let mut bytes = [0; 4096];
-        (bytes[25], bytes[26], bytes[29]) = (3, format, protection);
-        bytes[128 + 4 * usize::from(format)] = metadata;
-        bytes[128 + 4 * usize::from(format) + 2] = shift;
+        (bytes[25], bytes[26]) = (3, format);
+        let at = 128 + 4 * usize::from(format & 0b1111);
+        (bytes[at], bytes[at + 2]) = (metadata, shift);
         bytes
     }
 
     #[test]
-    fn a_format_with_metadata_or_protection_is_refused() {
-        assert_eq!(Format::read(&identify(2, 0, 12, 0)).unwrap(), Format { shift: 12 });
-        for (metadata, shift, protection) in [(8, 9, 0), (0, 9, 1), (0, 8, 0), (0, 255, 0)] {
-            let error = Format::read(&identify(1, metadata, shift, protection)).unwrap_err();
+    fn a_format_is_read_and_metadata_among_the_data_is_refused() {
+        for (metadata, shift) in [(0, 12), (8, 9), (16, 12)] {
+            let expected = Format { shift: shift.into(), metadata: metadata.into() };
+            assert_eq!(Format::read(&identify(2, metadata, shift)).unwrap(), expected);
+        }
+        for (format, metadata, shift) in [(1 | 1 << 4, 8, 9), (1, 0, 8), (1, 0, 255)] {
+            let error = Format::read(&identify(format, metadata, shift)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
         }
     }

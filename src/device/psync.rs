@@ -6,7 +6,10 @@ use std::sync::Arc;
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::files::Files;
-use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer, Transfers};
+use super::{
+    AnyQueue, BlockFile, Device, DeviceProtection, Immediate, Limits, QueueOptions, Transfer,
+    Transfers,
+};
 use crate::bio::{BioFlags, Dev};
 use crate::error::{Errno, Result};
 use crate::sys::nvme;
@@ -33,6 +36,10 @@ impl Device for Psync {
 
     fn size(&self) -> u64 {
         self.file.size()
+    }
+
+    fn protection(&self) -> Option<&DeviceProtection> {
+        self.file.protection()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {

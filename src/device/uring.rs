@@ -11,11 +11,12 @@ use super::nvme::Namespace;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::{
-    AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, QueueOptions, Transfer as _,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, QueueOptions,
+    Transfer as _,
 };
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::error::{Errno, Error, Result};
-use crate::sys::{Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
+use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
 
 /// How a ring is driven.
@@ -52,6 +53,10 @@ impl Device for Uring {
 
     fn size(&self) -> u64 {
         self.file.size()
+    }
+
+    fn protection(&self) -> Option<&DeviceProtection> {
+        self.file.protection()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
@@ -93,12 +98,28 @@ impl Uring {
 }
 
 /// What travels with a bio's memory through the ring.
-struct Attached {
+pub(super) struct Attached {
     op: BioOp,
     flags: BioFlags,
     dev: Dev,
     at: DevOffset,
     end: BioEnd,
+}
+
+impl Passenger for Attached {}
+
+impl Attached {
+    #[inline]
+    pub(super) fn split(bio: Bio) -> (Self, Memory) {
+        let Bio { op, flags, dev, at, memory, end } = bio;
+        (Self { op, flags, dev, at, end }, memory)
+    }
+
+    #[inline]
+    pub(super) fn join(self, memory: Memory) -> Bio {
+        let Self { op, flags, dev, at, end } = self;
+        Bio { op, flags, dev, at, memory, end }
+    }
 }
 
 /// A thread's ring, and the files that its requests go to. NVMe commands need wide entries.
@@ -167,15 +188,14 @@ impl<W: Width> UringQueue<W> {
         }
         let file = self.files.get(bio.dev);
         let result = file.and_then(|(file, _)| run(&mut OneFile(file), &mut bio));
-        let Bio { op, flags, dev, at, memory, end } = bio;
         let raw = result.map_or_else(|errno| -errno.0, |count| count as i32);
-        let attached = Attached { op, flags, dev, at, end };
+        let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push_complete(memory, attached, raw);
-        refused.map_err(|(memory, _)| Bio { op, flags, dev, at, memory, end })
+        refused.map_err(|(memory, attached)| attached.join(memory))
     }
 }
 
-fn result(raw: i32) -> Result<usize, Errno> {
+pub(super) fn result(raw: i32) -> Result<usize, Errno> {
     usize::try_from(raw).map_err(|_| Errno(-raw))
 }
 
@@ -275,18 +295,11 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             BioOp::Write => RingOp::Write,
             BioOp::Flush => RingOp::Flush,
         };
-        let Bio { op, flags, dev, at, memory, end } = bio;
-        let rw_flags = if flags.is_empty() { 0 } else { Self::flags(file, flags) };
-        let attached = Attached { op, flags, dev, at, end };
-        let request = Request { file: way.file, op: ring_op, at: file.absolute(at), rw_flags };
-        self.ring.push(request, memory, attached).map_err(|(memory, _)| Bio {
-            op,
-            flags,
-            dev,
-            at,
-            memory,
-            end,
-        })
+        let rw_flags = if bio.flags.is_empty() { 0 } else { Self::flags(file, bio.flags) };
+        let request = Request { file: way.file, op: ring_op, at: file.absolute(bio.at), rw_flags };
+        let (attached, memory) = Attached::split(bio);
+        let refused = self.ring.push(request, memory, attached);
+        refused.map_err(|(memory, attached)| attached.join(memory))
     }
 
     #[inline]
@@ -301,8 +314,8 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
 
     #[inline]
     fn pop(&mut self) -> Option<Done> {
-        let (Attached { op, flags, dev, at, end }, memory, raw) = self.ring.pop()?;
-        Some(Done { bio: Bio { op, flags, dev, at, memory, end }, result: result(raw) })
+        let (attached, memory, raw) = self.ring.pop()?;
+        Some(Done { bio: attached.join(memory), result: result(raw) })
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use io_uring::{cqueue, opcode, squeue, types};
 
 use super::buffer::RingNumber;
 use super::nvme::{self, Action, Command, NamespaceId};
-use super::{Buffer, Memory};
+use super::{Buffer, Memory, Tuples};
 
 /// The index of a ring's only registered buffer.
 const REGISTERED: u16 = 0;
@@ -104,49 +104,60 @@ pub(crate) struct Request {
 
 impl Request {
     /// The entry of a request on memory in a slot, whose list of ranges, if it needs one, is kept in `iovecs`. The kernel may read
-    /// the list until the request completes on old kernels.
+    /// the list until the request completes on old kernels. The tuples of the data go along with it.
     #[inline]
     pub(super) fn owned<W: Width>(
         self,
         memory: &mut Memory,
         iovecs: &mut Vec<libc::iovec>,
         ring: RingNumber,
+        tuples: Option<&mut Tuples>,
     ) -> W::Submission {
         match memory {
             Memory::Flat(buffer) => {
                 let fixed = buffer.registered_with() == Some(ring);
-                self.flat::<W>(buffer.as_mut_ptr(), buffer.len(), fixed)
+                self.flat::<W>(buffer.as_mut_ptr(), buffer.len(), fixed, tuples)
             }
             Memory::Vectored(buffers) => {
                 let len = buffers.iter().map(|buffer| buffer.len()).sum();
                 *iovecs = buffers.iter_mut().map(Buffer::iovec).collect();
-                self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len)
+                self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len, tuples)
             }
         }
     }
 
     /// The entry of a request on lent memory.
-    pub(super) fn lent<W: Width>(self, bufs: &mut [IoSliceMut<'_>]) -> W::Submission {
+    pub(super) fn lent<W: Width>(
+        self,
+        bufs: &mut [IoSliceMut<'_>],
+        tuples: Option<&mut Tuples>,
+    ) -> W::Submission {
         if let [one] = bufs {
-            return self.flat::<W>(one.as_mut_ptr(), one.len(), false);
+            return self.flat::<W>(one.as_mut_ptr(), one.len(), false, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
         // IoSliceMut is documented to be ABI-compatible with iovec.
-        self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len)
+        self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 
     #[inline]
-    fn flat<W: Width>(self, pointer: *mut u8, len: usize, fixed: bool) -> W::Submission {
+    fn flat<W: Width>(
+        self,
+        pointer: *mut u8,
+        len: usize,
+        fixed: bool,
+        tuples: Option<&mut Tuples>,
+    ) -> W::Submission {
         let Self { file, op, at, rw_flags } = self;
         if W::COMMANDS
             && let Some(namespace) = file.namespace
         {
             let memory = (pointer as u64, len as u32);
-            let command = Command::io(namespace, self.action(), at, len, memory);
+            let command = Command::io(namespace, self.action(), at, len, memory, tuples);
             return W::command(file, nvme::URING_IO, command, fixed && op != RingOp::Flush);
         }
         let (fd, len) = (file.fd(), len.min(MAX_LEN) as u32);
-        let entry = match (op, fixed) {
+        let mut entry = match (op, fixed) {
             (RingOp::Flush, _) => return self.flush::<W>(),
             (RingOp::Write, true) => opcode::WriteFixed::new(fd, pointer, len, REGISTERED)
                 .offset(at)
@@ -163,6 +174,9 @@ impl Request {
                 opcode::Read::new(fd, pointer, len).offset(at).rw_flags(rw_flags).build()
             }
         };
+        if let Some(tuples) = tuples {
+            tuples.attach(&mut entry);
+        }
         entry.flags(file.flags).into()
     }
 
@@ -171,17 +185,18 @@ impl Request {
         iovecs: *const libc::iovec,
         count: usize,
         len: usize,
+        tuples: Option<&mut Tuples>,
     ) -> W::Submission {
         let Self { file, op, at, rw_flags } = self;
         if W::COMMANDS
             && let Some(namespace) = file.namespace
         {
             let memory = (iovecs as u64, count as u32);
-            let command = Command::io(namespace, self.action(), at, len, memory);
+            let command = Command::io(namespace, self.action(), at, len, memory, tuples);
             return W::command(file, nvme::URING_IO_VEC, command, false);
         }
         let (fd, count) = (file.fd(), count as u32);
-        let entry = match op {
+        let mut entry = match op {
             RingOp::Flush => return self.flush::<W>(),
             RingOp::Write => {
                 opcode::Writev::new(fd, iovecs, count).offset(at).rw_flags(rw_flags).build()
@@ -190,6 +205,9 @@ impl Request {
                 opcode::Readv::new(fd, iovecs, count).offset(at).rw_flags(rw_flags).build()
             }
         };
+        if let Some(tuples) = tuples {
+            tuples.attach(&mut entry);
+        }
         entry.flags(file.flags).into()
     }
 

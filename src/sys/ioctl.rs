@@ -12,6 +12,7 @@ use crate::error::Errno;
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
 const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
+const FS_IOC_GETLBMD_CAP: libc::c_ulong = 0xC010_1502;
 const BLKDISCARD: libc::c_ulong = 0x1277;
 const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
@@ -160,6 +161,15 @@ pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), E
     // SAFETY: BLKDISCARD reads two integers of 64 bits.
     unsafe { ioctl(device, BLKDISCARD, &mut range) }?;
     Ok(())
+}
+
+/// How many bytes a block device keeps beside each interval of data. ENOTTY before Linux 6.17.
+pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
+    // struct logical_block_metadata_cap: flags in 32 bits, the interval in 16, then bytes of which the first is this.
+    let mut capability = [0_u8; 16];
+    // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
+    unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;
+    Ok(capability[6].into())
 }
 
 /// Whether an XFS file's data lies on the realtime device.

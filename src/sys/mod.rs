@@ -15,6 +15,7 @@ mod memory;
 pub(crate) mod nvme;
 mod ring;
 mod ticks;
+mod tuples;
 
 pub use buffer::Buffer;
 pub use cachestat::PageCache;
@@ -22,8 +23,11 @@ pub(crate) use clock::coarse_time;
 #[allow(unreachable_pub, reason = "`AnyQueue` names them")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
-pub(crate) use ioctl::{FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_realtime};
+pub(crate) use ioctl::{
+    FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_realtime, metadata_size,
+};
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;
 pub(crate) use ring::{Ring, RingOptions, Transfer};
 pub(crate) use ticks::{rate, ticks};
+pub(crate) use tuples::{Checks, Passenger, Tuples};

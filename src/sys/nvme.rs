@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
+use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
 /// An I/O command whose memory is one range, and one whose memory is a list of ranges.
@@ -18,6 +19,9 @@ const IOCTL_IO64: Opcode = opcode::read_write::<Command64>(b'N', 0x48);
 const IDENTIFY: u8 = 0x06;
 /// Force unit access, in command dword 12.
 const FUA: u32 = 1 << 30;
+/// In command dword 12: the device compares the reference tags, and the guards.
+const CHECK_REFERENCE: u32 = 1 << 26;
+const CHECK_GUARD: u32 = 1 << 28;
 /// No controller moves more at once, and it can be counted in 31 bits.
 const MAX_LEN: usize = 1 << 30;
 /// What a status holds beside its type and code says how to retry.
@@ -29,6 +33,8 @@ pub(crate) struct NamespaceId {
     pub(crate) number: u32,
     /// A logical block is of `1 << shift` bytes.
     pub(crate) shift: u32,
+    /// Bytes of metadata that go with each block, in memory of their own: tuples.
+    pub(crate) metadata: u32,
 }
 
 /// A command as the kernel takes it, by `ioctl` and in a ring.
@@ -88,6 +94,7 @@ impl Command {
         at: u64,
         len: usize,
         (address, data_len): (u64, u32),
+        tuples: Option<&mut Tuples>,
     ) -> Self {
         let base = Self { namespace: namespace.number, ..Self::default() };
         let (opcode, fua) = match action {
@@ -96,14 +103,26 @@ impl Command {
             Action::WriteThrough => (0x01, FUA),
             Action::Read => (0x02, 0),
         };
-        if !carries(namespace, at, len) {
+        let (block, blocks) = (at >> namespace.shift, len >> namespace.shift);
+        let tuples_len = tuples.as_ref().map_or(0, |tuples| tuples.len());
+        if !carries(namespace, at, len) || tuples_len != blocks * namespace.metadata as usize {
             return Self::default();
         }
-        let block = at >> namespace.shift;
         // The number of blocks is given less one.
-        let cdw12 = ((len >> namespace.shift) as u32 - 1) | fua;
+        let cdw12 = (blocks as u32 - 1) | fua;
         let (cdw10, cdw11) = (block as u32, (block >> 32) as u32);
-        Self { opcode, address, data_len, cdw10, cdw11, cdw12, ..base }
+        let plain = Self { opcode, address, data_len, cdw10, cdw11, cdw12, ..base };
+        tuples.map_or(plain, |tuples| plain.with_tuples(tuples))
+    }
+
+    /// The reference tag that is expected of the first block: its lower 32 bits, and the upper ones that the 64-bit guard's tuple has.
+    fn with_tuples(self, tuples: &mut Tuples) -> Self {
+        let (metadata, metadata_len) = tuples.range();
+        let (first, checks) = (tuples.first(), tuples.checks());
+        let check = |which, bit| if checks.contains(which) { bit } else { 0 };
+        let checks = check(Checks::GUARD, CHECK_GUARD) | check(Checks::REFERENCE, CHECK_REFERENCE);
+        let (cdw3, cdw14) = ((first >> 32) as u32 & 0xFFFF, first as u32);
+        Self { metadata, metadata_len, cdw3, cdw12: self.cdw12 | checks, cdw14, ..self }
     }
 
     /// The bytes of an entry of a ring.
@@ -209,7 +228,7 @@ pub(crate) fn read_now(
     at: u64,
 ) -> Result<usize, Errno> {
     let memory = (buf.as_mut_ptr() as u64, buf.len() as u32);
-    let command = Command::io(namespace, Action::Read, at, buf.len(), memory);
+    let command = Command::io(namespace, Action::Read, at, buf.len(), memory, None);
     let mut command = Command64 { command, result: 0 };
     // SAFETY: the command writes to `buf` alone, within its length.
     let status = unsafe { ioctl(device, Call::<IOCTL_IO64, Command64>(&mut command)) };
@@ -223,14 +242,14 @@ pub(crate) fn read_now(
 mod tests {
     use super::*;
 
-    const NAMESPACE: NamespaceId = NamespaceId { number: 7, shift: 9 };
+    const NAMESPACE: NamespaceId = NamespaceId { number: 7, shift: 9, metadata: 0 };
 
     #[test]
     fn a_command_carries_whole_blocks_and_at_most_as_many_as_it_can_count() {
         assert!(carries(NAMESPACE, 512, 512) && carries(NAMESPACE, 0, 512 << 16));
         for (at, len) in [(0, 0), (0, 511), (1, 512), (0, (512 << 16) + 512)] {
             assert!(!carries(NAMESPACE, at, len), "{len} at {at}");
-            let command = Command::io(NAMESPACE, Action::Read, at, len, (0xABCD, len as u32));
+            let command = Command::io(NAMESPACE, Action::Read, at, len, (0xABCD, len as u32), None);
             assert_eq!(command.bytes(), [0; 80], "the namespace 0 is refused");
         }
     }
@@ -238,13 +257,33 @@ mod tests {
     #[test]
     fn a_command_has_its_fields_where_the_kernel_and_the_specification_have_them() {
         let at = 0x1_2345_6789_u64 << 9;
-        let command = Command::io(NAMESPACE, Action::WriteThrough, at, 4096, (0xABCD, 4096));
+        let command = Command::io(NAMESPACE, Action::WriteThrough, at, 4096, (0xABCD, 4096), None);
         let bytes = command.bytes();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!((bytes[0], word(4)), (0x01, 7));
         assert_eq!((word(24), word(36)), (0xABCD, 4096));
         assert_eq!((word(40), word(44), word(48)), (0x2345_6789, 1, 7 | 1 << 30));
         assert_eq!((URING_IO, IOCTL_IO64), (0xC048_4E80, 0xC050_4E48));
+    }
+
+    #[test]
+    fn a_command_with_tuples_names_them_and_what_to_check() {
+        let mut tuples = Tuples::slab(1).unwrap().remove(0);
+        tuples.begin(0x1_2345_6789, 64, Checks::GUARD | Checks::REFERENCE);
+        let at = 0x1_2345_6789_u64 << 9;
+        let namespace = NamespaceId { metadata: 8, ..NAMESPACE };
+        let memory = (0xABCD, 4096);
+        let mut write =
+            |len| Command::io(namespace, Action::Write, at, len, memory, Some(&mut tuples)).bytes();
+        assert_eq!(write(8192), [0; 80], "memory for eight tuples is no memory for sixteen");
+        let bytes = write(4096);
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), tuples.range().0);
+        assert_eq!((word(32), word(36)), (64, 4096));
+        // PRINFO: bits 26 (reference tag) and 28 (guard).
+        assert_eq!((word(48), word(56), word(12)), (7 | 0b101 << 26, 0x2345_6789, 1));
+        let without = Command::io(namespace, Action::Read, at, 4096, memory, None);
+        assert_eq!(without.bytes(), [0; 80], "the device would write tuples where nobody said");
     }
 
     #[test]

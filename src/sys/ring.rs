@@ -12,7 +12,7 @@ use io_uring::{IoUring, cqueue, squeue};
 
 use super::buffer::RingNumber;
 use super::entry::{Narrow, Request, RingFile, Width};
-use super::{Buffer, Memory, nvme};
+use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
 /// How many files can be registered with a ring; requests to others cost the kernel a reference each.
@@ -41,10 +41,11 @@ pub(crate) struct RingOptions {
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
-/// A read into memory that the caller lends for the duration of [`Ring::transfer_now`], and what came of it.
+/// A request on memory that the caller lends for the duration of [`Ring::transfer_now`], and what came of it.
 pub(crate) struct Transfer<'s, 'a> {
     bufs: &'s mut [IoSliceMut<'a>],
     at: u64,
+    tuples: Option<&'s mut Tuples>,
     /// The system call's result (negative errno).
     pub(crate) result: i32,
 }
@@ -54,7 +55,12 @@ impl<'s, 'a> Transfer<'s, 'a> {
     const UNSEEN: i32 = i32::MIN;
 
     pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], at: u64) -> Self {
-        Self { bufs, at, result: Self::UNSEEN }
+        Self { bufs, at, tuples: None, result: Self::UNSEEN }
+    }
+
+    /// The same with the tuples of its data.
+    pub(crate) fn with_tuples(self, tuples: &'s mut Tuples) -> Self {
+        Self { tuples: Some(tuples), ..self }
     }
 }
 
@@ -71,7 +77,7 @@ struct Slot<T> {
 ///
 /// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them. A ring
 /// belongs to the thread that made it.
-pub(crate) struct Ring<T, W: Width = Narrow> {
+pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     // Dropped by hand, since the slots may go only after the kernel is done with them.
     ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: ManuallyDrop<Box<[Option<Slot<T>>]>>,
@@ -95,7 +101,7 @@ pub(crate) struct Ring<T, W: Width = Narrow> {
     _thread: PhantomData<*const ()>,
 }
 
-impl<T, W: Width> Ring<T, W> {
+impl<T: Passenger, W: Width> Ring<T, W> {
     /// A ring of at least `options.entries` slots.
     pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
@@ -184,9 +190,10 @@ impl<T, W: Width> Ring<T, W> {
     ) -> Result<(), (Memory, T)> {
         let Some(index) = self.free.pop() else { return Err((memory, attached)) };
         let slot = self.slots[index as usize].insert(Slot { memory, attached, iovecs: Vec::new() });
-        let mut entry = request.owned::<W>(&mut slot.memory, &mut slot.iovecs, self.number);
+        let Slot { memory, attached, iovecs } = slot;
+        let mut entry = request.owned::<W>(memory, iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
-        // SAFETY: the entry points to memory that the slot owns. The slot is emptied only by `pop` after the completion, and is
+        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only by `pop` after the completion, and is
         // neither moved (the slots are boxed) nor dropped before (see `drop`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
@@ -289,14 +296,14 @@ impl<T, W: Width> Ring<T, W> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Reads into lent memory, all at once, and waits for every one of them. The request's position is each transfer's own.
+    /// Reads into lent memory, or writes from it, all at once, and waits for every one of them. The request's position is each transfer's own.
     pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {
-            let Transfer { bufs, at, .. } = &mut transfers[index];
-            let mut entry = Request { at: *at, ..request }.lent::<W>(bufs);
+            let Transfer { bufs, at, tuples, .. } = &mut transfers[index];
+            let mut entry = Request { at: *at, ..request }.lent::<W>(bufs, tuples.as_deref_mut());
             entry.set_user_data(BORROWED | index as u64 | command::<W>(request.file));
-            // SAFETY: the memory is borrowed by the caller for the whole of this function, which returns only when every
+            // SAFETY: the memory is borrowed by the caller, as are the tuples, for the whole of this function, which returns only when every
             // completion was seen or the entry can no more reach the kernel (see `withdraw`), and nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
                 break;
@@ -359,7 +366,7 @@ impl<T, W: Width> Ring<T, W> {
     }
 }
 
-impl<T, W: Width> Drop for Ring<T, W> {
+impl<T: Passenger, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
         let mut failures = 0;
         while self.in_flight() > 0 && failures < 1000 {
@@ -444,6 +451,8 @@ mod tests {
     use super::*;
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
+
+    impl Passenger for u32 {}
 
     /// Moves a ring to a thread that may not use it, from where the kernel refuses every call: a ring lost for good.
     struct Moved(Ring<u32>);

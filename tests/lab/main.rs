@@ -1,4 +1,5 @@
-//! What needs devices that a machine seldom has to give away: NVMe namespaces, polled queues. Runs only in the guest of
+//! What needs devices that a machine seldom has to give away: NVMe namespaces, polled queues, protection information,
+//! atomic writes. Runs only in the guest of
 //! `./x lab`, whose job (lab/test.sh) makes the devices, and never on a machine's own.
 
 #[path = "../common/mod.rs"]
@@ -6,7 +7,9 @@ mod common;
 mod host;
 mod nvme;
 mod polled;
+mod protection;
 mod reads;
+mod writes;
 
 /// What the guest's job gave to the tests by this name: a device's path, or the path of a file.
 fn given(name: &str) -> String {

@@ -61,7 +61,9 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
         if round % 2 == 0 {
             (pos, len) = (pos & !4095, len.next_multiple_of(4096));
         }
-        let skip = if round % 3 == 0 { rng.below(64) as usize } else { 0 };
+        // null_blk of Linux 7 says that it takes memory at even addresses, and puts wrong bytes there.
+        let takes = !what.starts_with("/dev/nullb");
+        let skip = if round % 3 == 0 && takes { rng.below(64) as usize } else { 0 };
         let buf = &mut memory[skip..skip + len as usize];
         let count = file.read_at(queue, buf, FilePos(pos)).unwrap();
         let expected = &content[pos as usize..content.len().min((pos + len) as usize)];

@@ -29,7 +29,17 @@ const LAYERS: &[Layer] = &[
     Layer { name: "sync", may: &[] },
     Layer { name: "sys", may: &[Any("error"), Any("units")] },
     Layer { name: "bio", may: &[Any("sys"), Any("error"), Any("units")] },
-    Layer { name: "device", may: &[Any("bio"), Any("sys"), Any("error"), Any("units")] },
+    Layer {
+        name: "device",
+        may: &[
+            Any("bio"),
+            Any("sys"),
+            // What tuples look like, which needs no device; those of a device of its own are the device's matter.
+            Only("integrity", &["Interval", "Mismatch", "Protection", "TupleKind"]),
+            Any("error"),
+            Any("units"),
+        ],
+    },
     Layer { name: "iomap", may: &[Any("error"), Any("units")] },
     Layer {
         name: "inode",

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ironmap::Location;
-use ironmap::device::Limits;
+use ironmap::device::{DeviceProtection, Limits};
 use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{Compat, Incompat, Journal, JournalState, RoCompat, Superblock};
 use serde::Serialize;
@@ -112,7 +112,32 @@ struct Device {
     stable_writes: bool,
     nowait: bool,
     poll: bool,
+    atomic_write: u32,
+    /// `null` where the device has none.
+    protection: Option<Protection>,
     notices: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Protection {
+    format: String,
+    interval: u32,
+    metadata: u32,
+    generated: bool,
+    verified: bool,
+    carried: bool,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Protection {
+    fn of(device: &dyn ironmap::device::Device) -> Option<Self> {
+        let protection = device.protection()?;
+        let text = protection.to_string();
+        let DeviceProtection { format, interval, metadata, generated, verified, carried, .. } =
+            protection.clone();
+        Some(Self { format, interval, metadata, generated, verified, carried, text })
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -181,6 +206,8 @@ fn gather(args: &Args, source: &Source) -> Info {
             stable_writes: limits.stable_writes,
             nowait: limits.nowait,
             poll: limits.poll,
+            atomic_write: limits.atomic_write,
+            protection: Protection::of(&**volume.device()),
             notices: volume.notices().to_vec(),
         },
     }
@@ -281,6 +308,13 @@ fn print(info: &Info, sb: &Superblock) -> std::io::Result<()> {
             yes(device.stable_writes)
         ),
     )?;
+    let atomic = match device.atomic_write {
+        0 => "none".to_owned(),
+        most => format!("up to {most} bytes"),
+    };
+    line("Atomic writes", atomic)?;
+    let protection = device.protection.as_ref().map_or("none", |protection| &protection.text);
+    line("Protection", protection.to_owned())?;
     for notice in &device.notices {
         line("Notice", notice.clone())?;
     }

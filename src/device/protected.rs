@@ -1,0 +1,503 @@
+//! A device with protection information of its own, whose requests carry their tuples: computed over the memory that is written,
+//! and verified over the memory that was read. What happens to data anywhere between there and the medium is seen.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::psync::{OneFile, rw_flags};
+use super::queue::run;
+use super::runs::{each_run, until, verify_run};
+use super::uring::{Attached, UringOptions, result};
+use super::{
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, OtherQueue,
+    QueueOptions, Transfer as _, WrongTuple,
+};
+use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done};
+use crate::error::{Errno, Error, Result};
+use crate::integrity::Protection;
+use crate::sys::{
+    Checks, Narrow, Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Tuples,
+    Wide, Width,
+};
+use crate::units::DevOffset;
+
+/// How many wrong tuples are kept until someone takes them; the oldest go first.
+const KEPT: usize = 1024;
+
+/// A block device, or an NVMe namespace by its character device, whose requests carry protection information through io_uring.
+///
+/// A read whose tuples do not fit fails with EILSEQ, and [`Device::take_wrong_tuples`] says which sector it was. Writes are
+/// compared by the device as well before it takes them. Where the kernel has requests without tuples, for metadata and what no
+/// request can carry, it computes and verifies them itself.
+#[derive(Debug)]
+pub struct Protected {
+    file: Arc<BlockFile>,
+    options: UringOptions,
+    limits: Limits,
+    shared: Arc<Shared>,
+}
+
+/// What the queues of a device have in common.
+#[derive(Debug)]
+struct Shared {
+    info: DeviceProtection,
+    tuples: Protection,
+    found: Mutex<VecDeque<WrongTuple>>,
+}
+
+impl Protected {
+    /// The device over an open file. `None` where it has no protection information that this crate computes, or the kernel takes
+    /// none with a request: Linux does so as of 6.14, and with commands to an NVMe namespace.
+    ///
+    /// # Errors
+    /// `Io` where there is no io_uring.
+    pub fn new(file: &Arc<BlockFile>, options: UringOptions) -> Result<Option<Self>> {
+        let (Some(info), true) = (file.protection(), file.limits().direct) else { return Ok(None) };
+        let Some(tuples) = info.tuples else { return Ok(None) };
+        let room = (Tuples::ROOM / tuples.kind.bytes() * tuples.interval.bytes()) as u32;
+        let limits = *file.limits();
+        let limits = Limits { max_transfer: limits.max_transfer.min(room), ..limits };
+        let info = DeviceProtection { carried: true, ..info.clone() };
+        let shared = Arc::new(Shared { info, tuples, found: Mutex::default() });
+        let device = Self { file: Arc::clone(file), options, limits, shared };
+        let carried = match file.protected_namespace() {
+            Some(_) => device.ring_queue::<Wide>(1)?.are_carried(),
+            None => device.ring_queue::<Narrow>(1)?.are_carried(),
+        };
+        Ok(carried.then_some(device))
+    }
+
+    fn ring_queue<W: Width>(&self, slots: usize) -> Result<ProtectedQueue<W>> {
+        let failed = |errno| Error::io(errno, "io_uring");
+        let ring = RingOptions {
+            entries: slots as u32,
+            iopoll: self.options.poll && self.limits.poll,
+            sqpoll_idle: self.options.sqpoll_idle,
+        };
+        let mut ring = Ring::new(ring).map_err(failed)?;
+        let namespace = self.file.protected_namespace();
+        let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
+        // One more than requests can be in flight: a request at once has its own.
+        let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
+        Ok(ProtectedQueue {
+            to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
+            ring,
+            free,
+            parted: Vec::new(),
+            bounce: None,
+            file: Arc::clone(&self.file),
+            limits: self.limits,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+}
+
+impl Device for Protected {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.file.size()
+    }
+
+    fn protection(&self) -> Option<&DeviceProtection> {
+        Some(&self.shared.info)
+    }
+
+    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+        let mut found = self.shared.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.drain(..).collect()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        self.file.read_exact_at(buf, at)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.file.is_writable()
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        self.file.write_all_at(bufs, at, fua)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.file.discard(at, len)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        let slots = options.slots();
+        Ok(AnyQueue::Other(match self.file.protected_namespace() {
+            Some(_) => OtherQueue::new(self.ring_queue::<Wide>(slots)?),
+            None => OtherQueue::new(self.ring_queue::<Narrow>(slots)?),
+        }))
+    }
+}
+
+/// A bio's state in the ring, and its tuples.
+struct Carried {
+    bio: Attached,
+    tuples: Tuples,
+}
+
+impl Passenger for Carried {
+    #[inline]
+    fn tuples(&mut self) -> Option<&mut Tuples> {
+        // A flush has none.
+        (!self.tuples.is_empty()).then_some(&mut self.tuples)
+    }
+}
+
+/// A thread's ring, and the tuples of its requests.
+struct ProtectedQueue<W: Width> {
+    // Before the file: the ring is drained while it is open.
+    ring: Ring<Carried, W>,
+    to: RingFile,
+    free: Vec<Tuples>,
+    /// An interval that two buffers share.
+    parted: Vec<u8>,
+    /// Where lent memory is copied before it is written: others may change it, and the tuples would be wrong.
+    bounce: Option<Buffer>,
+    file: Arc<BlockFile>,
+    limits: Limits,
+    shared: Arc<Shared>,
+}
+
+impl<W: Width> ProtectedQueue<W> {
+    /// Asks with a read whether tuples come along: a kernel that does not know of them leaves the memory for them alone.
+    fn are_carried(&mut self) -> bool {
+        let len = self.limits.logical_block as usize;
+        let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
+            return false;
+        };
+        let tuples_len = self.tuples_len(len);
+        let changed = [0x5A, 0xA5].into_iter().any(|unchanged| {
+            tuples.begin(0, tuples_len, Checks::empty()).fill(unchanged);
+            let mut bufs = [IoSliceMut::new(&mut block)];
+            let mut transfer = [Transfer::new(&mut bufs, 0).with_tuples(&mut tuples)];
+            let request = Request { file: self.to, op: RingOp::Read, at: 0, rw_flags: 0 };
+            self.ring.transfer_now(request, &mut transfer);
+            let [Transfer { result, .. }] = transfer;
+            result == len as i32 && tuples.iter().any(|byte| *byte != unchanged)
+        });
+        self.free.push(tuples);
+        changed
+    }
+
+    fn tuples_len(&self, len: usize) -> usize {
+        let Protection { kind, interval, .. } = self.shared.tuples;
+        len / interval.bytes() * kind.bytes()
+    }
+
+    fn first(&self, at: DevOffset) -> u64 {
+        self.file.absolute(at) / self.shared.tuples.interval.bytes() as u64
+    }
+
+    /// Whether one request can carry these bytes and their tuples. What it cannot is left to the kernel, and its tuples too.
+    fn carries(&self, at: DevOffset, len: usize, buffers: usize) -> bool {
+        let unit = self.limits.logical_block as u64;
+        let at = self.file.absolute(at);
+        let namespace = self.file.protected_namespace();
+        len > 0
+            && len <= self.limits.max_transfer as usize
+            && at.is_multiple_of(unit)
+            && (len as u64).is_multiple_of(unit)
+            && namespace.is_none_or(|namespace| namespace.carries(at, len, buffers))
+    }
+
+    fn flags(&self, flags: BioFlags) -> i32 {
+        // A ring polls by its own flag.
+        rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
+    }
+
+    /// Computes the tuples of what is about to be written, which the device is to compare.
+    fn encode<'a>(
+        &mut self,
+        tuples: &mut Tuples,
+        at: DevOffset,
+        len: usize,
+        bufs: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let (protection, first) = (self.shared.tuples, self.first(at));
+        let bytes = protection.kind.bytes();
+        let checks = Checks::GUARD | Checks::REFERENCE;
+        let memory = tuples.begin(first, self.tuples_len(len), checks);
+        let Ok(()) = each_run(protection, &mut self.parted, bufs, |index, data| {
+            let count = data.len() / protection.interval.bytes();
+            let tuples = &mut memory[index * bytes..(index + count) * bytes];
+            protection.encode(data, first + index as u64, 0, tuples);
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    /// Verifies what was read. The device was not asked to: it would say no more than that something is wrong.
+    fn verify<'a>(
+        &mut self,
+        tuples: &Tuples,
+        bufs: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Errno> {
+        let protection = self.shared.tuples;
+        let bytes = protection.kind.bytes();
+        let verified = each_run(protection, &mut self.parted, bufs, |index, data| {
+            let count = data.len() / protection.interval.bytes();
+            let run = &tuples[index * bytes..(index + count) * bytes];
+            verify_run(protection, data, run, tuples.first() + index as u64)
+        });
+        verified.map_err(|mismatch| {
+            let sector = mismatch.sector;
+            self.report(WrongTuple { sector, mismatch: Some(mismatch) })
+        })
+    }
+
+    /// A SCSI disk compares tuples also where it was not asked to. Finds the first sector that it refuses, by reads of half as much
+    /// each; where none is refused any more, there is none to tell of.
+    #[cold]
+    fn locate(&mut self, at: DevOffset, len: usize) {
+        let unit = self.limits.logical_block as usize;
+        let (Ok(mut scratch), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
+            return;
+        };
+        let mut refused = |at: DevOffset, len: usize| {
+            tuples.begin(self.first(at), self.tuples_len(len), Checks::empty());
+            let mut bufs = [IoSliceMut::new(&mut scratch[..len])];
+            let absolute = self.file.absolute(at);
+            let mut transfer = [Transfer::new(&mut bufs, absolute).with_tuples(&mut tuples)];
+            let request = Request { file: self.to, op: RingOp::Read, at: 0, rw_flags: 0 };
+            self.ring.transfer_now(request, &mut transfer);
+            transfer[0].result == -Errno::EILSEQ.0
+        };
+        let (mut at, mut len) = (at, len);
+        while len > unit {
+            let half = (len / unit).div_ceil(2) * unit;
+            if refused(at, half) {
+                len = half;
+            } else {
+                (at, len) = (DevOffset(at.0 + half as u64), len - half);
+            }
+        }
+        let is_it = refused(at, len);
+        self.free.push(tuples);
+        if is_it {
+            self.report(WrongTuple { sector: self.first(at), mismatch: None });
+        }
+    }
+
+    #[cold]
+    fn report(&self, wrong: WrongTuple) -> Errno {
+        let mut found = self.shared.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.len() == KEPT {
+            found.pop_front();
+        }
+        found.push_back(wrong);
+        Errno::EILSEQ
+    }
+
+    /// Reads parts that a request each can carry, as many as there are tuples for.
+    fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
+        let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
+        let rw_flags = self.flags(flags);
+        let request = Request { file: self.to, op: RingOp::Read, at: 0, rw_flags };
+        for parts in parts.chunks_mut(tuples.len().max(1)) {
+            for (part, tuples) in parts.iter().zip(&mut tuples) {
+                let (first, len) = (self.first(part.at), self.tuples_len(part.len()));
+                tuples.begin(first, len, Checks::empty());
+            }
+            let lend = |(part, tuples)| {
+                let part: &mut &mut LentPart<'_> = part;
+                Transfer::new(&mut part.bufs, self.file.absolute(part.at)).with_tuples(tuples)
+            };
+            let mut lent: Vec<_> = parts.iter_mut().zip(&mut tuples).map(lend).collect();
+            self.ring.transfer_now(request, &mut lent);
+            let results: Vec<i32> = lent.iter().map(|transfer| transfer.result).collect();
+            drop(lent);
+            for ((part, tuples), raw) in parts.iter_mut().zip(&tuples).zip(results) {
+                part.result = result(raw).and_then(|count| {
+                    self.verify(tuples, until(count, part.bufs.iter().map(|buf| &**buf)))?;
+                    Ok(count)
+                });
+                if raw == -Errno::EILSEQ.0 {
+                    refused.push((part.at, part.len()));
+                }
+            }
+        }
+        self.free = tuples;
+        for (at, len) in refused {
+            self.locate(at, len);
+        }
+    }
+
+    /// Carries a bio out before it returns, without tuples of its own.
+    #[cold]
+    fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        let Some(tuples) = self.free.pop().filter(|_| self.ring.room() > 0) else {
+            return Err(bio);
+        };
+        let result = match bio.dev {
+            Dev::OWN => run(&mut OneFile(&self.file), &mut bio),
+            _ => Err(Errno::EBADF),
+        };
+        let raw = result.map_or_else(|errno| -errno.0, |count| count as i32);
+        self.push_complete(bio, tuples, raw)
+    }
+
+    fn push_complete(&mut self, bio: Bio, mut tuples: Tuples, raw: i32) -> Result<(), Bio> {
+        tuples.begin(0, 0, Checks::empty());
+        let (bio, memory) = Attached::split(bio);
+        let refused = self.ring.push_complete(memory, Carried { bio, tuples }, raw);
+        refused.map_err(|(memory, carried)| self.give_back(carried, memory))
+    }
+
+    fn give_back(&mut self, Carried { bio, tuples }: Carried, memory: crate::bio::Memory) -> Bio {
+        self.free.push(tuples);
+        bio.join(memory)
+    }
+}
+
+impl<W: Width> DeviceQueue for ProtectedQueue<W> {
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let mut part = [LentPart::new(smallvec::smallvec![IoSliceMut::new(buf)], at)];
+        self.read_parts_now(dev, &mut part, flags);
+        let [part] = part;
+        part.result
+    }
+
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        let mut carried: smallvec::SmallVec<[&mut LentPart<'_>; 2]> = smallvec::SmallVec::new();
+        for part in parts {
+            if dev != Dev::OWN {
+                part.result = Err(Errno::EBADF);
+            } else if self.carries(part.at, part.len(), part.bufs.len()) {
+                carried.push(part);
+            } else {
+                part.result = OneFile(&self.file).read_vectored(&mut part.bufs, part.at, flags);
+            }
+        }
+        self.read_carried(&mut carried, flags);
+    }
+
+    /// Writes a copy, and only as much as one request carries.
+    fn write_now(
+        &mut self,
+        dev: Dev,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        if dev != Dev::OWN {
+            return Err(Errno::EBADF);
+        }
+        let most = self.limits.max_transfer as usize;
+        let all: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let len = all.min(most);
+        if !self.carries(at, len, 1) || all > most && flags.contains(BioFlags::ATOMIC) {
+            return OneFile(&self.file).write(bufs, at, flags);
+        }
+        let mut copy = match self.bounce.take() {
+            Some(bounce) => bounce,
+            None => Buffer::aligned(most).map_err(|_| Errno::ENOMEM)?,
+        };
+        let mut done = 0;
+        for piece in until(len, bufs.iter().map(|buf| &**buf)) {
+            copy[done..done + piece.len()].copy_from_slice(piece);
+            done += piece.len();
+        }
+        let mut tuples = self.free.pop().ok_or(Errno::EAGAIN)?;
+        self.encode(&mut tuples, at, len, [&copy[..len]].into_iter());
+        let rw_flags = self.flags(flags);
+        let request = Request { file: self.to, op: RingOp::Write, at: 0, rw_flags };
+        let mut slices = [IoSliceMut::new(&mut copy[..len])];
+        let at = self.file.absolute(at);
+        let mut transfer = [Transfer::new(&mut slices, at).with_tuples(&mut tuples)];
+        self.ring.transfer_now(request, &mut transfer);
+        let [Transfer { result: raw, .. }] = transfer;
+        self.free.push(tuples);
+        self.bounce = Some(copy);
+        result(raw)
+    }
+
+    fn flush_now(&mut self, _: Dev) -> Result<(), Errno> {
+        OneFile(&self.file).flush()
+    }
+
+    fn room(&self) -> usize {
+        self.ring.room()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.ring.in_flight()
+    }
+
+    fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+        let buffers = bio.memory.buffers();
+        let (len, count) = (bio.memory.len(), buffers.len());
+        let ours = bio.dev == Dev::OWN && (bio.op != BioOp::Write || self.file.is_writable());
+        if !ours || bio.op != BioOp::Flush && !self.carries(bio.at, len, count) {
+            return self.submit_at_once(bio);
+        }
+        let Some(mut tuples) = self.free.pop() else { return Err(bio) };
+        let op = match bio.op {
+            BioOp::Read => {
+                tuples.begin(self.first(bio.at), self.tuples_len(len), Checks::empty());
+                RingOp::Read
+            }
+            BioOp::Write => {
+                self.encode(&mut tuples, bio.at, len, buffers.iter().map(|buffer| &**buffer));
+                RingOp::Write
+            }
+            BioOp::Flush => {
+                tuples.begin(0, 0, Checks::empty());
+                RingOp::Flush
+            }
+        };
+        let (at, rw_flags) = (self.file.absolute(bio.at), self.flags(bio.flags));
+        let request = Request { file: self.to, op, at, rw_flags };
+        let (bio, memory) = Attached::split(bio);
+        let refused = self.ring.push(request, memory, Carried { bio, tuples });
+        refused.map_err(|(memory, carried)| self.give_back(carried, memory))
+    }
+
+    fn commit(&mut self) -> Result<(), Errno> {
+        self.ring.wait(0)
+    }
+
+    fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        self.ring.wait(min.min(self.ring.in_flight()))
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        let (Carried { bio, tuples }, memory, raw) = self.ring.pop()?;
+        let bio = bio.join(memory);
+        let mut result = result(raw);
+        if bio.op == BioOp::Read && !tuples.is_empty() {
+            let bufs = bio.memory.buffers().iter().map(|buffer| &**buffer);
+            match result {
+                Ok(count) => result = self.verify(&tuples, until(count, bufs)).map(|()| count),
+                Err(Errno::EILSEQ) => self.locate(bio.at, bio.memory.len()),
+                Err(_) => {}
+            }
+        }
+        self.free.push(tuples);
+        Some(Done { bio, result })
+    }
+
+    fn take_fresh(&mut self) -> bool {
+        self.ring.take_fresh()
+    }
+
+    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        self.ring.register(count, size)
+    }
+}

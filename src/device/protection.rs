@@ -1,0 +1,151 @@
+//! Protection information that a device has of its own: what the kernel says of it.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use crate::integrity::{Interval, Mismatch, Protection, TupleKind};
+use crate::sys::metadata_size;
+
+/// A sector that does not fit its tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongTuple {
+    /// The sector, in protection intervals from the start of the device.
+    pub sector: u64,
+    /// What does not fit. `None` where the device compared them itself: it does not say.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl fmt::Display for WrongTuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.mismatch {
+            Some(mismatch) => mismatch.fmt(f),
+            None => write!(f, "sector {}: refused by the device", self.sector),
+        }
+    }
+}
+
+/// Protection information of a device: tuples that it keeps beside its sectors and compares with them.
+///
+/// The kernel's block layer computes the tuples of each write over the caller's memory and verifies those of each read, unless
+/// a request brings its own. So memory must not change during a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProtection {
+    /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.
+    pub format: String,
+    /// Bytes of data that a tuple protects.
+    pub interval: u32,
+    /// Bytes that the device keeps beside each interval, the tuple among them.
+    pub metadata: u32,
+    /// The kernel computes tuples where a request has none (`write_generate`).
+    pub generated: bool,
+    /// The kernel verifies the tuples of reads that did not ask for them (`read_verify`).
+    pub verified: bool,
+    /// The tuples, where they are of a form that this crate computes.
+    pub tuples: Option<Protection>,
+    /// Requests carry tuples that are computed and verified over the caller's memory, from end to end. Otherwise the protection
+    /// begins and ends in the kernel.
+    pub carried: bool,
+}
+
+impl DeviceProtection {
+    /// What the kernel says of an open block device. `None` where it has no protection information.
+    pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
+        let said = Self::read(&queue.with_file_name("integrity"))?;
+        // Since Linux 6.17 the kernel says where the tuple stands. Before, it must be taken to stand alone.
+        let metadata = metadata_size(device).unwrap_or(said.metadata);
+        let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);
+        Some(Self { metadata, tuples: alone, ..said })
+    }
+
+    /// What stands in a directory of sysfs.
+    fn read(integrity: &Path) -> Option<Self> {
+        let text = |name: &str| std::fs::read_to_string(integrity.join(name)).unwrap_or_default();
+        let number = |name: &str| text(name).trim().parse::<u32>().unwrap_or(0);
+        let format = text("format").trim().to_owned();
+        if matches!(format.as_str(), "" | "none" | "nop") {
+            return None;
+        }
+        // Type 3 says nothing of reference tags; a guard of the type IP is no CRC.
+        let kind = match format.as_str() {
+            "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),
+            "EXT-DIF-TYPE1-CRC64" => Some(TupleKind::Nvme64),
+            _ => None,
+        };
+        let interval = number("protection_interval_bytes");
+        let tuples = kind.and_then(|kind| {
+            let interval = Interval::from_bytes(interval.into())?;
+            Some(Protection { kind, interval, generation: false })
+        });
+        Some(Self {
+            metadata: tuples.map_or(0, |tuples| tuples.kind.bytes() as u32),
+            generated: number("write_generate") == 1,
+            verified: number("read_verify") == 1,
+            carried: false,
+            format,
+            interval,
+            tuples,
+        })
+    }
+}
+
+impl fmt::Display for DeviceProtection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { format, interval, metadata, .. } = self;
+        write!(f, "{format}, {metadata} bytes with each {interval}, ")?;
+        f.write_str(match (self.carried, self.generated, self.verified) {
+            (true, ..) => "computed and verified over the memory of each request",
+            (_, true, true) => "computed and verified by the kernel",
+            (_, true, false) => "computed by the kernel and not verified by it",
+            (_, false, true) => "verified by the kernel and not computed by it",
+            (_, false, false) => "left to the device: the kernel has it switched off",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(files: &[(&str, &str)]) -> Option<DeviceProtection> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), format!("{text}\n")).unwrap();
+        }
+        DeviceProtection::read(dir.path())
+    }
+
+    #[test]
+    fn a_device_without_a_format_has_no_protection() {
+        assert_eq!(read(&[]), None);
+        for format in ["none", "nop"] {
+            assert_eq!(read(&[("format", format), ("protection_interval_bytes", "512")]), None);
+        }
+    }
+
+    #[test]
+    fn the_formats_of_type_1_with_a_crc_can_be_computed() {
+        let of = |format, interval| {
+            let files =
+                [("format", format), ("protection_interval_bytes", interval), ("read_verify", "1")];
+            read(&files).unwrap()
+        };
+        let t10 = of("T10-DIF-TYPE1-CRC", "512");
+        let expected =
+            Protection { kind: TupleKind::T10, interval: Interval::B512, generation: false };
+        assert_eq!((t10.tuples, t10.metadata), (Some(expected), 8));
+        assert_eq!(
+            t10.to_string(),
+            "T10-DIF-TYPE1-CRC, 8 bytes with each 512, verified by the kernel and not computed by it"
+        );
+        let nvme = of("EXT-DIF-TYPE1-CRC64", "4096");
+        assert_eq!(nvme.tuples.map(|tuples| tuples.kind), Some(TupleKind::Nvme64));
+        for (format, interval) in [
+            ("T10-DIF-TYPE3-CRC", "512"),
+            ("T10-DIF-TYPE1-IP", "512"),
+            ("T10-DIF-TYPE1-CRC", "520"),
+        ] {
+            assert_eq!(of(format, interval).tuples, None, "{format} {interval}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The tuples that travel with a request to a device with protection information: a page of memory, and how the kernel is told of
+//! it. Sources: docs/PROVENANCE.md.
+
+use bitflags::bitflags;
+use io_uring::squeue;
+
+use super::Buffer;
+use crate::error::Errno;
+
+/// Memory of one request. It begins a page, so that the smallest controller takes it as one range.
+const PAGE: usize = 4096;
+/// The only type of attribute that a request can have so far.
+const ATTRIBUTE_PI: u64 = 1;
+
+bitflags! {
+    /// What the device compares before it carries a request out.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Checks: u16 {
+        const GUARD = 0x1;
+        const REFERENCE = 0x2;
+    }
+}
+
+/// `struct io_uring_attr_pi`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Attribute {
+    flags: u16,
+    application: u16,
+    len: u32,
+    address: u64,
+    seed: u64,
+    reserved: u64,
+}
+
+const _: () = assert!(size_of::<Attribute>() == 32 && size_of::<squeue::Entry>() == 64);
+
+/// The tuples of one request, and the room for those of the next.
+#[derive(Debug)]
+pub(crate) struct Tuples {
+    memory: Buffer,
+    len: usize,
+    checks: Checks,
+    /// The number of the first interval.
+    first: u64,
+    /// The kernel reads it when it takes the request from the queue.
+    attribute: Attribute,
+}
+
+impl Tuples {
+    /// How many bytes of tuples a request can have.
+    pub(crate) const ROOM: usize = PAGE;
+
+    /// One allocation, cut into the tuples of `count` requests.
+    pub(crate) fn slab(count: usize) -> Result<Vec<Self>, Errno> {
+        let bytes = count.checked_mul(PAGE).ok_or(Errno::ENOMEM)?;
+        let mut whole = Buffer::aligned(bytes).map_err(|_| Errno::ENOMEM)?;
+        let cut = |_| Self {
+            memory: whole.split_to(PAGE),
+            len: 0,
+            checks: Checks::empty(),
+            first: 0,
+            attribute: Attribute::default(),
+        };
+        Ok((0..count).map(cut).collect())
+    }
+
+    /// Makes them those of a request that begins with the interval `first`, and gives the memory for `len` bytes of them.
+    ///
+    /// # Panics
+    /// Where `len` exceeds [`ROOM`](Self::ROOM).
+    pub(crate) fn begin(&mut self, first: u64, len: usize, checks: Checks) -> &mut [u8] {
+        (self.first, self.len, self.checks) = (first, len, checks);
+        &mut self.memory[..len]
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub(super) fn checks(&self) -> Checks {
+        self.checks
+    }
+
+    /// Address and length, for a command.
+    pub(super) fn range(&mut self) -> (u64, u32) {
+        (self.memory.as_mut_ptr() as u64, self.len as u32)
+    }
+
+    /// Gives an ordinary entry these tuples: what stands in its last two words. They stay where they are until the request has
+    /// completed, which is the caller's to see to, as for the request's memory.
+    #[inline]
+    pub(super) fn attach(&mut self, entry: &mut squeue::Entry) {
+        let (address, len) = self.range();
+        let (flags, seed) = (self.checks.bits(), self.first);
+        self.attribute = Attribute { flags, len, address, seed, ..Attribute::default() };
+        let attribute = &raw const self.attribute as u64;
+        let words = std::ptr::from_mut(entry).cast::<[u64; 8]>();
+        // SAFETY: an entry is a `repr(C)` structure of 64 bytes, aligned for integers of 64 bits and initialised throughout; any
+        // bytes make a valid one. The crate has no setter for these fields.
+        let words = unsafe { &mut *words };
+        (words[6], words[7]) = (attribute, ATTRIBUTE_PI);
+    }
+}
+
+impl std::ops::Deref for Tuples {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+}
+
+/// What travels with a request through a ring, and comes back with it.
+pub(crate) trait Passenger {
+    /// The tuples of the request, where it has some.
+    #[inline(always)]
+    fn tuples(&mut self) -> Option<&mut Tuples> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::{opcode, types};
+
+    use super::*;
+
+    #[test]
+    fn an_entry_has_its_attribute_where_the_kernel_has_it() {
+        let mut tuples = Tuples::slab(2).unwrap().remove(1);
+        tuples.begin(7, 16, Checks::GUARD | Checks::REFERENCE);
+        let mut entry = opcode::Read::new(types::Fd(3), std::ptr::null_mut(), 512).build();
+        tuples.attach(&mut entry);
+        assert_eq!(tuples.attribute.address % PAGE as u64, 0);
+        assert_eq!((tuples.attribute.flags, tuples.attribute.len), (3, 16));
+        assert_eq!((tuples.attribute.seed, tuples.len()), (7, 16));
+        // SAFETY: plain bytes.
+        let words: [u64; 8] = unsafe { std::mem::transmute(entry) };
+        assert_eq!((words[6], words[7]), (&raw const tuples.attribute as u64, 1));
+        assert_eq!((words[0] >> 32, words[3] as u32), (3, 512));
+    }
+}
