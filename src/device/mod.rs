@@ -153,7 +153,8 @@ pub enum AnyQueue {
     Dax(Immediate<dax::DaxTransfer>),
     /// See [`Null`].
     Null(Immediate<null::NullTransfer>),
-    /// [`Ram`] and [`Layered`], devices for tests: called through a table, since each kind more costs every request of all others.
+    /// [`Ram`], [`Layered`] and [`Integrity`](crate::integrity::Integrity): called through a table, since each kind more costs every
+    /// request of all others.
     Other(OtherQueue),
 }
 

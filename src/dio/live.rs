@@ -110,7 +110,8 @@ impl Lives {
             self.slots.resize_with(index + 1, || None);
         }
         let (inode, own) = (Arc::clone(inode), Arc::clone(&lane));
-        self.slots[index] = Some(Slot { inode, lane: own, number, by_lane: 0, by_range: 0, keep: None });
+        self.slots[index] =
+            Some(Slot { inode, lane: own, number, by_lane: 0, by_range: 0, keep: None });
         lane
     }
 

@@ -96,9 +96,9 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
-        let entered = queue.check(live.volume).and_then(|()| {
-            self.enter(queue, pos, memory.len(), flags.contains(DioFlags::NOWAIT))
-        });
+        let entered = queue
+            .check(live.volume)
+            .and_then(|()| self.enter(queue, pos, memory.len(), flags.contains(DioFlags::NOWAIT)));
         let hold = match entered {
             Ok(hold) => hold,
             Err(error) => return Err(Rejected::boxed(error, memory)),

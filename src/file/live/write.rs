@@ -328,7 +328,8 @@ impl LiveFile {
             let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
             let target = view.settled_target(live, Some(holding));
             if view.is_current()
-                && let Some(passed) = dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
+                && let Some(passed) =
+                    dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
             {
                 let submitted = with_queue!(&mut queue.device, device => {
                     dio::submit_overwrite(device, &mut queue.state, &target, passed, memory, pos, flags, token)
