@@ -51,10 +51,13 @@ impl Info {
             (self.data_size > 0 && self.data_size < 1 << 60, "data_size"),
             (self.data_size.is_multiple_of(u64::from(self.interval.max(1))), "data_size"),
             (self.region.is_power_of_two() && self.region >= BLOCK_LEN, "region"),
-            (self.region < 1 << 60 && self.data_size.div_ceil(self.region) < 1 << 32, "region"),
+            (
+                self.region < 1 << 60 && self.data_size.div_ceil(self.region.max(1)) < 1 << 32,
+                "region",
+            ),
             (self.journal.is_multiple_of(BLOCK_LEN) && self.journal < 1 << 40, "journal_len"),
-            ((self.mode == Mode::Journal) == (self.journal >= SMALLEST_JOURNAL), "journal_len"),
-            (self.mode == Mode::Bitmap || self.journal > 0, "journal_len"),
+            (self.mode != Mode::Bitmap || self.journal == 0, "journal_len"),
+            (self.mode != Mode::Journal || self.journal >= SMALLEST_JOURNAL, "journal_len"),
             (self.area_start == 0 || self.area_start >= self.data_size, "area_start"),
             (self.area_start.is_multiple_of(BLOCK_LEN) && self.area_start < 1 << 60, "area_start"),
         ];
