@@ -39,7 +39,7 @@ fn assert_fails_alone(device: &Integrity, stand: &Stand, sector: u64, what: &str
 fn each_bit_of_a_sector_and_of_its_tuple_is_guarded() {
     for options in all_options().filter(|options| options.interval == 512) {
         let stand = Stand::new(128 << 10, false, &options, 1);
-        let (sector, size) = (37, options.kind.size() as u64);
+        let (sector, size) = (37, options.kind.bytes() as u64);
         for bit in 0..512 * 8 + size * 8 {
             // Of the data's bits some, of the tuple's all.
             if bit < 512 * 8 && bit % 61 != 0 {
@@ -76,7 +76,7 @@ fn any_bit_that_flips_fails_its_sector_and_no_other() {
                 change(&here.data, at, |byte| *byte ^= mask);
                 format!("data at {at} ^ {mask:#x}, {options:?}")
             } else {
-                let size = options.kind.size() as u64;
+                let size = options.kind.bytes() as u64;
                 let at = here.tags_at() + sector * size + rng.below(size);
                 change(here.tag_ram(), at, |byte| *byte ^= mask);
                 format!("tag of {sector} at {at} ^ {mask:#x}, {options:?}")
@@ -111,7 +111,7 @@ fn sectors_that_change_places_are_caught_by_the_reference_tag() {
     for options in all_options() {
         let stand = Stand::new(SIZE, false, &options, 5);
         let (one, two) = (3, 90);
-        let (interval, size) = (u64::from(options.interval), options.kind.size() as u64);
+        let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         swap(&stand.data, one * interval, two * interval, interval);
         // Data alone.
         let here = stand.snapshot();
@@ -123,7 +123,7 @@ fn sectors_that_change_places_are_caught_by_the_reference_tag() {
             assert_fails_alone(&device, &stand, sector, "data and tags");
         }
         let (events, _) = device.take_events();
-        let by_reference = |event: &Event| matches!(event, Event::Mismatch(found) if found.field == Field::Reference);
+        let by_reference = |event: &Event| matches!(event, Event::Mismatch(found) if found.field == Field::ReferenceTag);
         assert!(events.iter().all(by_reference), "{events:?}");
     }
 }
