@@ -196,28 +196,25 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets bits, with a new generation for each, durably.
+    /// Sets bits, with a new generation for each, durably. The bits come first: a region that is not dirty has sectors of its generation.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let mut blocks: Vec<_> = regions.iter().map(|region| map.set(*region, true)).collect();
         blocks.dedup();
-        let mut counters = Vec::new();
-        if !self.generations.is_empty() {
-            for region in regions {
-                counters.push(self.next_generation(map, *region));
-            }
-            counters.dedup();
-        }
-        // The last write is durable by itself; before several there is a flush behind.
-        let one = blocks.len() + counters.len() == 1;
-        for block in counters {
-            let at = self.generations_at + block as u64 * BLOCK_LEN;
-            self.area.write_sealed(&map.generations[block], at, false)?;
-        }
         for block in blocks {
             let at = self.map_at + block as u64 * BLOCK_LEN;
-            self.area.write_sealed(&map.blocks[block], at, one)?;
+            self.area.write_sealed(&map.blocks[block], at, true)?;
         }
-        if one { Ok(()) } else { self.area.device.flush() }
+        if self.generations.is_empty() {
+            return Ok(());
+        }
+        let mut blocks: Vec<_> =
+            regions.iter().map(|region| self.next_generation(map, *region)).collect();
+        blocks.dedup();
+        for block in blocks {
+            let at = self.generations_at + block as u64 * BLOCK_LEN;
+            self.area.write_sealed(&map.generations[block], at, true)?;
+        }
+        Ok(())
     }
 
     /// Counts a region's generation up; 0 is skipped, since it says that none was written yet. The block that it is in.
