@@ -6,7 +6,7 @@
 use super::area::Area;
 use super::disk::{BLOCK_LEN, SEALED};
 use super::geometry::{GENERATIONS_PER_BLOCK, Info, REGIONS_PER_MAP_BLOCK};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -37,6 +37,8 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<Box<[u8; SEALED]>>,
     generations: Vec<Box<[u8; SEALED]>>,
+    /// The device was closed: no bit is set any more.
+    closed: bool,
 }
 
 /// What the map said when it was opened.
@@ -97,7 +99,7 @@ impl Regions {
             counters
                 .extend(generations.iter().flat_map(|block| block.chunks_exact(2)).map(counter));
         }
-        let map = Map { blocks, generations };
+        let map = Map { blocks, generations, closed: false };
         let dirty: Vec<_> = (0..count).filter(|region| map.is_set(*region)).collect();
         let regions = Self {
             area: area.clone(),
@@ -174,6 +176,9 @@ impl Regions {
         if self.is_dirty(region) {
             // Whoever had the lock before saw to it.
             return Ok(());
+        }
+        if map.closed {
+            return Err(closed());
         }
         let mut wanted = std::mem::take(&mut *self.wanted.lock());
         wanted.push(region);
@@ -252,6 +257,13 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
+    /// Lets no region become dirty any more, if none is. False where one is.
+    pub(super) fn close(&self) -> bool {
+        let mut map = self.map.lock();
+        map.closed |= self.dirty_count() == 0;
+        map.closed
+    }
+
     /// The dirty regions without a write in flight, to be [cleared](Self::clear).
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -285,4 +297,10 @@ impl Regions {
         }
         Ok(())
     }
+}
+
+/// What writes get behind the close of a device.
+#[cold]
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the integrity device is closed")
 }

@@ -1,7 +1,8 @@
 //! The journal: a write is there wholly or not at all, and its tags with it.
 //!
-//! Writes that are handed over together are one record, which is durable before any of them goes to its place. A record says by its checksum
-//! that it is whole; the first that is not ends the journal. When the ring is full, what it holds is made durable at its places.
+//! Writes that are handed over together are one record, which is durable before any of them goes to its place. A record says by its
+//! checksum that it is whole; the first that is not ends the journal. When the ring is full, what it holds is made durable at its
+//! places.
 
 use std::io::IoSlice;
 
@@ -9,6 +10,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::area::Area;
 use super::checked::{Checked, Tuples};
+use super::dirty::closed;
 use super::disk::{
     BLOCK, BLOCK_LEN, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord, SEALED,
 };
@@ -60,6 +62,8 @@ struct Ring {
     /// Which head is written next.
     head: u64,
     memory: Buffer,
+    /// The device was closed: nothing is written any more.
+    closed: bool,
 }
 
 /// What a journal held when it was opened.
@@ -143,7 +147,7 @@ impl Journal {
         let memory = Buffer::aligned(0)?;
         // One that was torn has this sequence.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
-        let ring = Ring { sequence, position, used: 0, head, memory };
+        let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
         Ok((Self { area: area.clone(), info: *info, ring, gate }, replayed))
     }
@@ -209,6 +213,9 @@ impl Journal {
         let len = data_at + (data as usize).next_multiple_of(BLOCK);
         let (blocks, all) = (len as u64 / BLOCK_LEN, Self::blocks(&self.info));
         let mut ring = self.ring.lock();
+        if ring.closed {
+            return Err(closed());
+        }
         let left = all - ring.position;
         let skipped = if blocks > left { left } else { 0 };
         if ring.used + skipped + blocks > all {
@@ -259,6 +266,14 @@ impl Journal {
     pub(super) fn checkpoint(&self, checked: &Checked) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(&*checked.data, &checked.tags)
+    }
+
+    /// The same, and takes no record any more.
+    pub(super) fn close(&self, checked: &Checked) -> Result<()> {
+        let _alone = self.gate.write();
+        self.empty(&*checked.data, &checked.tags)?;
+        self.ring.lock().closed = true;
+        Ok(())
     }
 
     pub(super) fn empty(&self, data: &dyn Device, tags: &Tags) -> Result<()> {

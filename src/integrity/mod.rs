@@ -1,8 +1,8 @@
 //! Protection information for every sector of any device.
 //!
-//! An [`Integrity`] device stands over a data device, and keeps a tuple for each sector of it elsewhere: on a device of its own, or in the tail
-//! of the same. What is read is verified; what is written gets a tuple. Data that the device changed, mixed up or gave from another
-//! place are an error (EILSEQ), never data.
+//! An [`Integrity`] device stands over a data device, and keeps a tuple for each sector of it elsewhere: on a device of its own, or
+//! in the tail of the same. What is read is verified; what is written gets a tuple. Data that the device changed, mixed up or gave
+//! from another place are an error (EILSEQ), never data.
 //!
 //! It computes over memory that must not change meanwhile: [`Limits::stable_writes`] says so, and the layers above keep to it.
 //!
@@ -12,7 +12,7 @@
 //! | `guard`, `tuple`, `tagging` | which tuple a sector must have |
 //! | `slot`, `tags` | tuples in memory, and the writes in flight |
 //! | `dirty`, `journal` | how data and tags agree again after a crash |
-//! | `checked` | how a sector is verified, how a write begins and ends |
+//! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
 //! | `queue` | the way of a request |
 //! | `format`, `open`, `scrub` | what is done to all of a device |
 
@@ -32,6 +32,7 @@ mod slot;
 mod tagging;
 mod tags;
 pub mod tuple;
+mod verify;
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -126,8 +127,7 @@ impl Integrity {
         scrub::scrub(&self.checked, found, progress)
     }
 
-    /// Brings all tags to their device, so that nothing is to be recovered. The device can be used further; the next open knows then by the dirty
-    /// map what was.
+    /// Brings all tags to their device, so that nothing is to be recovered. Writes are refused from then on; it can be read further.
     ///
     /// # Errors
     /// `Busy` while writes are in flight; `Io`.

@@ -44,6 +44,8 @@ pub struct Recovered {
     pub regions: u64,
     /// Sectors of these whose tag was not that of what they hold, and that got a new one.
     pub retagged: u64,
+    /// Sectors of these that could not be read; they keep the tags that they had.
+    pub unreadable: u64,
     /// Records of the journal whose writes were done again.
     pub records: u64,
     /// The sectors that these wrote.
@@ -88,7 +90,7 @@ pub(super) fn open(
         Mode::Journal => Some(open_journal(&*data, &area, &info, &tags, writable, &mut recovered)?),
     };
     let unverified = !writable && !found.dirty.is_empty();
-    let checked = Checked {
+    let mut checked = Checked {
         limits: limits(&*data, &info),
         tagging: Tagging::new(&info),
         data,
@@ -98,7 +100,8 @@ pub(super) fn open(
         regions: found.regions,
         journal,
         report: Report::default(),
-        writable,
+        // Who is dropped before it is recovered must not say that it is.
+        writable: false,
         unverified,
         laziness: Laziness { after: options.clean_after, most: options.most_dirty },
         cleaned: Mutex::new(Instant::now()),
@@ -106,10 +109,11 @@ pub(super) fn open(
     };
     if writable && !found.dirty.is_empty() {
         for region in &found.dirty {
-            recovered.retagged += retag(&checked, *region).context(|| "recover a dirty region")?;
+            retag(&checked, *region, &mut recovered).context(|| "recover a dirty region")?;
         }
         checked.clean().context(|| "recover the dirty regions")?;
     }
+    checked.writable = writable;
     Ok(Opened { device: Integrity::over(checked), recovered })
 }
 
@@ -186,25 +190,28 @@ fn open_journal(
     Ok(journal)
 }
 
-/// Gives the sectors of a region the tags of what they hold; how many had others.
-fn retag(checked: &Checked, region: u32) -> Result<u64> {
+/// Gives the sectors of a region the tags of what they hold.
+fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()> {
     let info = &checked.info;
     let start = u64::from(region) * info.region;
     let end = (start + info.region).min(info.data_size);
     let generation = checked.regions.generation(start);
-    let (mut retagged, mut of_now) = (0, false);
+    let (interval, mut of_now) = (u64::from(info.interval), false);
     let mut buffer = Buffer::aligned((1 << 20).min(info.region) as usize)?;
     let mut at = start;
     while at < end {
         let len = (end - at).min(buffer.len() as u64);
         let content = &mut buffer[..len as usize];
-        checked.data.read_exact_at(content, DevOffset(at))?;
-        for (number, data) in content.chunks_exact(info.interval as usize).enumerate() {
-            let sector = at / u64::from(info.interval) + number as u64;
+        let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
+        for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
+            // What cannot be read keeps its tag: who writes it makes it good again.
+            if !whole && checked.data.read_exact_at(data, DevOffset(sector * interval)).is_err() {
+                recovered.unreadable += 1;
+                continue;
+            }
             let (block, index) = checked.tags.place(sector);
-            retagged += checked.tags.with(block, false, |slot| {
-                let tuple = slot.tuple(index);
-                let fits = checked.tagging.fits(sector, data, &tuple);
+            recovered.retagged += checked.tags.with(block, false, |slot| {
+                let fits = checked.tagging.fits(sector, data, &slot.tuple(index));
                 if !fits {
                     slot.set(index, checked.tagging.tuple(sector, data, generation));
                 }
@@ -216,12 +223,12 @@ fn retag(checked: &Checked, region: u32) -> Result<u64> {
     }
     if info.generations && !of_now {
         // Nothing of this generation came to be: the next scrub must not look for it in vain.
-        let sector = start / u64::from(info.interval);
+        let sector = start / interval;
         let data = checked.read_sector(sector)?;
         let (block, index) = checked.tags.place(sector);
         let tuple = checked.tagging.tuple(sector, &data, generation);
         checked.tags.with(block, false, |slot| slot.set(index, tuple))?;
-        retagged += 1;
+        recovered.retagged += 1;
     }
-    Ok(retagged)
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! A queue over the data device's queue: what it reads is verified when it is popped, what it writes is tagged.
 //!
-//! A bio goes down as it is and comes back as it was: all that its end needs to know stands in it, so a request costs no memory. No write
-//! waits for another one. In journal mode writes are handed over together by [`commit`](DeviceQueue::commit), which waits for them.
+//! A bio goes down as it is and comes back as it was: all that its end needs to know stands in it, so a request costs no memory. No
+//! write waits for another one, but in journal mode: there all that is in flight is in the hands of a thread that is running, since
+//! [`commit`](DeviceQueue::commit) waits for the writes that it hands over.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};

@@ -248,3 +248,83 @@ fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
         (word, low & high)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(fill: u8) -> Packed {
+        let mut tuple = [0; LONGEST];
+        tuple[..8].fill(fill);
+        tuple
+    }
+
+    fn slot() -> Slot {
+        Slot::new(TupleKind::T10).unwrap()
+    }
+
+    /// Every range against bits counted one by one.
+    #[test]
+    fn a_range_is_busy_where_it_was_claimed() {
+        for start in [0, 1, 62, 63, 64, 65, 127, 300] {
+            for count in [1, 2, 63, 64, 65, 128, 212] {
+                let (mut slot, range) = (slot(), start..start + count);
+                slot.claim(range.clone(), &vec![1; count * 8]);
+                for index in 0..MOST {
+                    assert_eq!(slot.is_busy(index), range.contains(&index), "{index} of {range:?}");
+                    assert_eq!(slot.any_busy(index..index + 1), range.contains(&index));
+                }
+                assert!(slot.end(range.clone(), Outcome::Written).is_empty());
+                assert!(!slot.any_busy(0..MOST) && slot.is_free() && slot.dirty);
+                assert!(
+                    (0..MOST)
+                        .all(|index| slot.tuple(index) == tuple(range.contains(&index).into()))
+                );
+            }
+        }
+    }
+
+    /// While writes are in flight the sector may hold what was there and what each of them gives; the last one decides.
+    #[test]
+    fn of_writers_that_met_the_last_one_settles() {
+        let mut slot = slot();
+        for fill in 1..=3 {
+            slot.claim(7..8, &[fill; 8]);
+        }
+        let expected: Vec<_> = [0, 1, 2, 3].map(tuple).into();
+        let mut seen = slot.candidates(7).tuples.to_vec();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, expected);
+        assert!(slot.end(7..8, Outcome::Written).is_empty());
+        assert!(slot.end(7..8, Outcome::Written).is_empty());
+        assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
+        // One more joins before it has settled, and settles in its place.
+        slot.claim(7..8, &[4; 8]);
+        slot.settle(7, Some(tuple(3)));
+        slot.pins -= 1;
+        assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
+        assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
+        slot.settle(7, Some(tuple(4)));
+        slot.pins -= 1;
+        assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
+    }
+
+    /// A write that failed leaves its sectors to be read; one that did nothing leaves the tags as they were.
+    #[test]
+    fn what_a_writer_leaves_depends_on_how_it_ended() {
+        let mut slot = slot();
+        slot.claim(0..3, &[1; 24]);
+        assert_eq!(slot.end(0..3, Outcome::Unknown)[..], [0, 1, 2]);
+        for index in 0..3 {
+            assert!(slot.is_busy(index));
+            slot.settle(index, (index < 2).then(|| tuple(9)));
+        }
+        slot.pins -= 1;
+        assert_eq!([0, 1, 2].map(|index| slot.tuple(index)), [9, 9, 0].map(tuple));
+        slot.claim(0..3, &[2; 24]);
+        assert!(slot.end(0..3, Outcome::Nothing).is_empty());
+        assert_eq!([0, 1, 2].map(|index| slot.tuple(index)), [9, 9, 0].map(tuple));
+        assert!(slot.is_free() && !slot.any_busy(0..3));
+    }
+}

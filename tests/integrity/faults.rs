@@ -1,10 +1,11 @@
 //! Devices below that fail: what they made of a write is undefined, but data and tag agree, and readers hear of errors as they were.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
 use ironmap::device::{Device, DeviceQueue, Faults, Ram, Sim};
-use ironmap::integrity::{Event, FormatOptions, Integrity, Mode};
+use ironmap::integrity::{Event, FormatOptions, Integrity, IntegrityOptions, Mode};
 use ironmap::units::DevOffset;
 use ironmap::{Errno, ErrorKind};
 
@@ -83,7 +84,8 @@ fn an_error_at_any_request_is_told_and_harms_nothing_else() {
                     Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
                 let sim = if of_tags { &tags } else { &data };
                 sim.set_faults(Faults { fail_at: Some(number), ..Faults::default() });
-                let opened = Integrity::open(data.clone(), Some(tags.clone()));
+                let lazy = IntegrityOptions { clean_after: Duration::ZERO, ..Default::default() };
+                let opened = Integrity::open_with(data.clone(), Some(tags.clone()), &lazy);
                 let device = match opened {
                     Ok(opened) => opened.device,
                     Err(error) => {
@@ -102,7 +104,7 @@ fn an_error_at_any_request_is_told_and_harms_nothing_else() {
                     let result = read(&device, at, 4096);
                     assert!(result.is_ok() || result.unwrap_err().errno() == Errno::EIO);
                     if step % 5 == 4 {
-                        let _ = device.close();
+                        let _ = device.flush();
                     }
                 }
                 drop(queue);
@@ -119,6 +121,63 @@ fn an_error_at_any_request_is_told_and_harms_nothing_else() {
                     .unwrap();
             }
         }
+    }
+}
+
+/// A recovery that fails says so, changes nothing about what is to be recovered, and the next one succeeds.
+#[test]
+fn a_recovery_that_fails_is_done_again() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let stand = Stand::new(SIZE, false, &options(mode), 8);
+        let device = stand.open().device;
+        for number in 0..8 {
+            write(&device, number * 3 * 32768, &[number as u8; 8192], false).unwrap();
+        }
+        let crashed = stand.snapshot();
+        let mut failed = 0;
+        for of_tags in [false, true] {
+            for number in 0..60 {
+                let here = crashed.snapshot();
+                let device = |ram: &Arc<Ram>, faulty: bool| {
+                    let fail_at = faulty.then_some(number);
+                    let faults = Faults { fail_at, ..Faults::default() };
+                    Arc::new(Sim::new(as_device(ram), faults)) as Arc<dyn Device>
+                };
+                let tags = device(here.tags.as_ref().unwrap(), of_tags);
+                match Integrity::open(device(&here.data, !of_tags), Some(tags)) {
+                    Ok(opened) => drop(opened),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::EIO);
+                        failed += 1;
+                    }
+                }
+                let device = here.open().device;
+                for number in 0..8 {
+                    let content = read(&device, number * 3 * 32768, 8192).unwrap();
+                    assert_eq!(content, [number as u8; 8192]);
+                }
+                device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
+            }
+        }
+        assert!(failed > 5, "{failed}");
+    }
+}
+
+/// Behind its close a device is read, and not written.
+#[test]
+fn a_closed_device_is_read_only() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let stand = Stand::new(SIZE, false, &options(mode), 8);
+        let device = stand.open().device;
+        write(&device, 0, &[1; 4096], false).unwrap();
+        device.close().unwrap();
+        let mut queue = queue(&device);
+        assert_eq!(write(&device, 0, &[2; 4096], false).unwrap_err().kind(), ErrorKind::ReadOnly);
+        queue.submit(bio(BioOp::Write, 0, Buffer::aligned(4096).unwrap(), 0)).unwrap();
+        queue.wait(1).unwrap();
+        assert_eq!(queue.pop().unwrap().result, Err(Errno::EROFS));
+        assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
+        assert!(!stand.open().recovered.crashed);
     }
 }
 
