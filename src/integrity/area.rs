@@ -229,12 +229,12 @@ pub(super) struct Area {
 
 impl Area {
     /// Reads a block that ends in its checksum; `None` where it does not match.
-    pub(super) fn read_sealed(&self, at: u64) -> Result<Option<Box<[u8; SEALED]>>> {
+    pub(super) fn read_sealed(&self, at: u64) -> Result<Option<[u8; SEALED]>> {
         let mut bytes = [0; BLOCK];
         self.device.read_exact_at(&mut bytes, DevOffset(at))?;
         let Ok(raw) = RawSealed::ref_from_bytes(&bytes) else { return Ok(None) };
         let whole = raw.checksum.get() == seal(at, &raw.content);
-        Ok(whole.then(|| Box::new(raw.content)))
+        Ok(whole.then_some(raw.content))
     }
 
     /// Writes a block with its checksum.

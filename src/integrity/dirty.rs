@@ -35,8 +35,8 @@ pub(super) struct Regions {
 /// What the map's blocks hold.
 #[derive(Debug)]
 struct Map {
-    blocks: Vec<Box<[u8; SEALED]>>,
-    generations: Vec<Box<[u8; SEALED]>>,
+    blocks: Vec<[u8; SEALED]>,
+    generations: Vec<[u8; SEALED]>,
     /// The device was closed: no bit is set any more.
     closed: bool,
 }
@@ -82,7 +82,7 @@ impl Regions {
                 .context(|| "read the dirty map")?;
             bad_blocks += u64::from(block.is_none());
             let fill = if clean { 0 } else { 0xFF };
-            blocks.push(block.unwrap_or_else(|| Box::new([fill; SEALED])));
+            blocks.push(block.unwrap_or([fill; SEALED]));
         }
         let (mut generations, mut counters) = (Vec::new(), Vec::new());
         if info.generations {
@@ -92,7 +92,7 @@ impl Regions {
                     .context(|| "read the generations")?;
                 // A generation that is not known is 0: none is looked for.
                 bad_blocks += u64::from(block.is_none());
-                generations.push(block.unwrap_or_else(|| Box::new([0; SEALED])));
+                generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =
                 |bytes: &[u8]| AtomicU32::new(u16::from_le_bytes([bytes[0], bytes[1]]).into());

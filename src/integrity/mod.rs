@@ -150,7 +150,7 @@ impl Integrity {
         }
         checked.begin(at, bufs, &mut Tuples::default(), false)?;
         let written = checked.data.write_all_at(bufs, at, fua);
-        let result = written.as_ref().map(|()| ()).map_err(Error::errno);
+        let result = written.as_ref().map_err(Error::errno).copied();
         checked.end(at, bufs, result, fua);
         written
     }
@@ -177,7 +177,7 @@ impl Device for Integrity {
         let mut done = at.0;
         while done < end {
             let start = done & !mask;
-            let stop = (end + mask & !mask).min(start + CHUNK);
+            let stop = ((end + mask) & !mask).min(start + CHUNK);
             let mut whole = Buffer::aligned((stop - start) as usize)?;
             self.checked.data.read_exact_at(&mut whole, DevOffset(start))?;
             self.checked.verify(DevOffset(start), &mut whole, false)?;

@@ -51,7 +51,7 @@ fn each_bit_of_a_sector_and_of_its_tuple_is_guarded() {
                 change(&here.data, sector * 512 + byte, |byte| *byte ^= mask);
             } else {
                 change(here.tag_ram(), here.tags_at() + sector * size + byte - 512, |byte| {
-                    *byte ^= mask
+                    *byte ^= mask;
                 });
             }
             let device = here.open().device;
