@@ -1,10 +1,10 @@
 //! Writers that do not know of each other: every sector is one of the writes, and always verifies.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
-use ironmap::device::{Device, DeviceQueue, Faults, Sim};
+use ironmap::device::{Device, DeviceQueue, Faults, Layer, Layered, Request, Sim, Verdict};
 use ironmap::integrity::{FormatOptions, Integrity, Mode};
 use ironmap::units::DevOffset;
 
@@ -39,12 +39,27 @@ fn assert_one_write(sector: &[u8], writers: u64) {
     assert!(writer < writers, "nobody wrote that");
 }
 
+/// Lets others go first now and then, so that writes come to the device in another order than to the tags.
+#[derive(Debug)]
+struct Jitter(AtomicU64);
+
+impl Layer for Jitter {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..Rng::new(number).below(4) {
+            std::thread::yield_now();
+        }
+        Verdict::pass(request)
+    }
+}
+
 #[test]
 fn overlapping_writers_leave_sectors_of_one_write_that_verify() {
     const WRITERS: u64 = 4;
     for mode in [Mode::Bitmap, Mode::Journal] {
         let stand = Stand::new(SIZE, false, &options(mode), 11);
-        let device = stand.open().device;
+        let data = Arc::new(Layered::with_layer(as_device(&stand.data), Jitter(AtomicU64::new(0))));
+        let device = Integrity::open(data, stand.tags.as_ref().map(as_device)).unwrap().device;
         // All sectors are somebody's from the beginning.
         let mut first = vec![0; ARENA as usize * 512];
         fill(&mut first, 0, 0);
