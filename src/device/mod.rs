@@ -168,7 +168,8 @@ pub enum AnyQueue {
     Dax(Immediate<dax::DaxTransfer>),
     /// See [`Null`].
     Null(Immediate<null::NullTransfer>),
-    /// [`Protected`], and [`Ram`] and [`Layered`], devices for tests: called through a table, since each kind more costs every request of all others.
+    /// [`Protected`], [`Integrity`](crate::integrity::Integrity), [`Ram`] and [`Layered`]: called through a table, since each kind more costs every
+    /// request of all others.
     Other(OtherQueue),
 }
 

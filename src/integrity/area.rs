@@ -1,0 +1,249 @@
+//! A tag area: the part of a device that holds it, its superblock, and its sealed blocks.
+
+use std::io::{IoSlice, Read};
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::disk::{
+    BLOCK, BLOCK_LEN, GENERATIONS, KIND_NVME64, KIND_T10, KNOWN_FEATURES, MAGIC, MODE_BITMAP,
+    MODE_JOURNAL, RawSealed, RawSuperblock, SEALED, STATE_CLEAN, STATE_OPEN, VERSION,
+};
+use super::geometry::{Info, Mode};
+use super::tuple::TupleKind;
+use crate::bio::Buffer;
+use crate::device::Device;
+use crate::error::{Context, Error, ErrorKind, Place, Result};
+use crate::units::{DevOffset, FsBlock};
+
+const STRUCTURE: &str = "integrity superblock";
+
+/// What a superblock says.
+#[derive(Clone, Debug)]
+pub(super) struct Superblock {
+    pub(super) info: Info,
+    pub(super) area_len: u64,
+    pub(super) sequence: u64,
+    /// It was closed, and nothing is to be recovered.
+    pub(super) clean: bool,
+}
+
+/// A block of memory that devices take.
+pub(super) fn block() -> Result<Buffer> {
+    Buffer::aligned(BLOCK)
+}
+
+/// Writes one block.
+pub(super) fn write_block(device: &dyn Device, bytes: &[u8], at: u64, fua: bool) -> Result<()> {
+    let mut buffer = Buffer::aligned(bytes.len())?;
+    buffer.copy_from_slice(bytes);
+    device.write_all_at(&[IoSlice::new(&buffer)], DevOffset(at), fua)
+}
+
+/// A new identity.
+pub(super) fn random_uuid() -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
+    read.map_err(|error| Error::invalid("/dev/urandom gives no identity").source(error))?;
+    // Version 4, variant 1.
+    uuid[6] = uuid[6] & 0x0F | 0x40;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    Ok(uuid)
+}
+
+impl Superblock {
+    fn parse(bytes: &[u8; BLOCK], at: u64) -> Result<Self> {
+        let raw = RawSuperblock::ref_from_bytes(bytes)
+            .map_err(|_| Error::invalid("a superblock is a block"))?;
+        let place = Place::new(STRUCTURE).block(FsBlock(at / BLOCK_LEN));
+        if raw.magic != MAGIC {
+            return Err(Error::new(
+                ErrorKind::UnknownFormat,
+                format!("there is no integrity superblock at byte {at}"),
+            ));
+        }
+        let sum = crc32c::crc32c(&bytes[..BLOCK - 4]);
+        if raw.checksum.get() != sum {
+            return Err(place.field("checksum").bad_checksum(raw.checksum.get(), sum));
+        }
+        if raw.version.get() != VERSION {
+            return Err(Error::unsupported(format!("integrity format version {}", raw.version)));
+        }
+        let unknown = raw.features.get() & !KNOWN_FEATURES;
+        if unknown != 0 {
+            return Err(Error::unsupported(format!("integrity features {unknown:#x}")));
+        }
+        let bad = |field: &'static str, value: u64| {
+            Err(place.field(field).corrupt(format!("{value:#x} makes no sense")))
+        };
+        let kind = match raw.kind {
+            KIND_T10 => TupleKind::T10,
+            KIND_NVME64 => TupleKind::Nvme64,
+            other => return bad("kind", other.into()),
+        };
+        let mode = match raw.mode {
+            MODE_BITMAP => Mode::Bitmap,
+            MODE_JOURNAL => Mode::Journal,
+            other => return bad("mode", other.into()),
+        };
+        let clean = match raw.state {
+            STATE_CLEAN => true,
+            STATE_OPEN => false,
+            other => return bad("state", other.into()),
+        };
+        let info = Info {
+            uuid: raw.uuid,
+            data_uuid: raw.data_uuid,
+            data_size: raw.data_size.get(),
+            interval: raw.interval.get(),
+            kind,
+            mode,
+            region: raw.region.get(),
+            generations: raw.features.get() & GENERATIONS != 0,
+            application: raw.application.get(),
+            journal: raw.journal_len.get(),
+            area_start: raw.area_start.get(),
+        };
+        info.check().map_err(|field| place.field(field).corrupt("makes no sense"))?;
+        let area_len = raw.area_len.get();
+        if area_len < info.area_len() || area_len >= 1 << 60 || !area_len.is_multiple_of(BLOCK_LEN)
+        {
+            return bad("area_len", area_len);
+        }
+        Ok(Self { info, area_len, sequence: raw.sequence.get(), clean })
+    }
+
+    fn to_bytes(&self) -> Result<Buffer> {
+        let info = &self.info;
+        let mut raw = RawSuperblock::new_zeroed();
+        raw.magic = MAGIC;
+        raw.version = VERSION.into();
+        raw.features = if info.generations { GENERATIONS } else { 0 }.into();
+        raw.uuid = info.uuid;
+        raw.data_uuid = info.data_uuid;
+        raw.data_size = info.data_size.into();
+        raw.area_start = info.area_start.into();
+        raw.area_len = self.area_len.into();
+        raw.sequence = self.sequence.into();
+        raw.region = info.region.into();
+        raw.journal_len = info.journal.into();
+        raw.interval = info.interval.into();
+        raw.application = info.application.into();
+        raw.kind = match info.kind {
+            TupleKind::T10 => KIND_T10,
+            TupleKind::Nvme64 => KIND_NVME64,
+        };
+        raw.mode = match info.mode {
+            Mode::Bitmap => MODE_BITMAP,
+            Mode::Journal => MODE_JOURNAL,
+        };
+        raw.state = if self.clean { STATE_CLEAN } else { STATE_OPEN };
+        raw.checksum = crc32c::crc32c(&raw.as_bytes()[..BLOCK - 4]).into();
+        let mut buffer = block()?;
+        buffer.copy_from_slice(raw.as_bytes());
+        Ok(buffer)
+    }
+
+    /// Reads the superblock of an area that begins somewhere on a device, or ends with the device.
+    pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
+        let last = (device.size() / BLOCK_LEN * BLOCK_LEN).checked_sub(BLOCK_LEN);
+        let Some(last) = last else {
+            return Err(Error::new(ErrorKind::UnknownFormat, "there is no room for a superblock"));
+        };
+        let read = |at: u64| {
+            let mut bytes = [0; BLOCK];
+            device.read_exact_at(&mut bytes, DevOffset(at))?;
+            let found = Self::parse(&bytes, at)?;
+            let (start, len) = (found.info.area_start, found.area_len);
+            let place = Place::new(STRUCTURE).block(FsBlock(at / BLOCK_LEN));
+            if start + len > device.size() || (start > 0) != tail {
+                return Err(place.field("area_start").corrupt(format!(
+                    "the area of {len} bytes at {start} does not lie on this device of {} bytes",
+                    device.size()
+                )));
+            }
+            if at != start && at != found.info.last_at(len) {
+                return Err(place.field("area_start").corrupt("it does not name its own place"));
+            }
+            Ok(found)
+        };
+        let copies = if tail {
+            // Only the last tells where the first one is. Where the last is torn, the first is looked for.
+            match read(last) {
+                Ok(found) => [read(found.info.area_start), Ok(found)],
+                Err(error) => [find_first(device, read), Err(error)],
+            }
+        } else {
+            match read(0) {
+                Ok(found) => [read(found.info.last_at(found.area_len)), Ok(found)],
+                Err(error) => [read(last), Err(error)],
+            }
+        };
+        match copies {
+            [Ok(one), Ok(two)] if one.info == two.info => {
+                Ok(if one.sequence > two.sequence { one } else { two })
+            }
+            // Formatted anew, and not to its end: the sequence began again.
+            [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
+                .field("uuid")
+                .corrupt("its two copies are of two devices")),
+            [Ok(one), Err(_)] => Ok(one),
+            [Err(_), Ok(two)] => Ok(two),
+            [_, Err(error)] => Err(error),
+        }
+    }
+
+    /// Writes both copies, one after the other: one of them is whole at any moment.
+    pub(super) fn write(&self, device: &dyn Device) -> Result<()> {
+        let bytes = self.to_bytes()?;
+        for at in [self.info.area_start, self.info.last_at(self.area_len)] {
+            device
+                .write_all_at(&[IoSlice::new(&bytes)], DevOffset(at), true)
+                .context(|| format!("write the {STRUCTURE}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks for the first copy of a reserved tail, whose last copy is not whole: from the end on, no further than tags of 1/32 reach.
+fn find_first(device: &dyn Device, read: impl Fn(u64) -> Result<Superblock>) -> Result<Superblock> {
+    let end = device.size() / BLOCK_LEN;
+    let bound = (end / 16).clamp(1 << 10, 1 << 24).min(end);
+    let mut magic = [0; 8];
+    for block in (end - bound..end).rev() {
+        device.read_exact_at(&mut magic, DevOffset(block * BLOCK_LEN))?;
+        if magic == MAGIC
+            && let Ok(found) = read(block * BLOCK_LEN)
+        {
+            return Ok(found);
+        }
+    }
+    Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
+}
+
+/// The device that holds a tag area.
+#[derive(Clone, Debug)]
+pub(super) struct Area {
+    pub(super) device: Arc<dyn Device>,
+}
+
+impl Area {
+    /// Reads a block that ends in its checksum; `None` where it does not match.
+    pub(super) fn read_sealed(&self, at: u64) -> Result<Option<[u8; SEALED]>> {
+        let mut bytes = [0; BLOCK];
+        self.device.read_exact_at(&mut bytes, DevOffset(at))?;
+        let Ok(raw) = RawSealed::ref_from_bytes(&bytes) else { return Ok(None) };
+        let whole = raw.checksum.get() == seal(at, &raw.content);
+        Ok(whole.then_some(raw.content))
+    }
+
+    /// Writes a block with its checksum.
+    pub(super) fn write_sealed(&self, content: &[u8; SEALED], at: u64, fua: bool) -> Result<()> {
+        let raw = RawSealed { content: *content, checksum: seal(at, content).into() };
+        write_block(&*self.device, raw.as_bytes(), at, fua)
+    }
+}
+
+fn seal(at: u64, content: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&(at / BLOCK_LEN).to_le_bytes()), content)
+}

@@ -1,0 +1,348 @@
+//! What a device and its queues share: how a write begins and ends, and when the dirty map is cleared.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::area::Superblock;
+use super::dirty::Regions;
+use super::geometry::Info;
+use super::journal::{Journal, Write};
+use super::report::{Event, Report, add};
+use super::slot::Outcome;
+use super::tagging::{LONGEST, Tagging};
+use super::tags::{Piece, Tags};
+use crate::bio::Buffer;
+use crate::device::{Device, Limits};
+use crate::error::{Context, Errno, Error, Result};
+use crate::sync::Mutex;
+use crate::units::DevOffset;
+
+/// When the dirty map is cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Laziness {
+    /// At a flush, when so much time has gone since the last time.
+    pub(super) after: Duration,
+    /// At a flush, when more regions than this are dirty.
+    pub(super) most: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) data: Arc<dyn Device>,
+    pub(super) tag_device: Arc<dyn Device>,
+    pub(super) info: Info,
+    pub(super) tagging: Tagging,
+    pub(super) limits: Limits,
+    pub(super) tags: Tags,
+    pub(super) regions: Regions,
+    /// None in bitmap mode.
+    pub(super) journal: Option<Journal>,
+    pub(super) report: Report,
+    /// Not before all that was to be recovered is.
+    pub(super) writable: bool,
+    /// Read-only after a crash: nobody has seen to the dirty regions.
+    pub(super) unverified: bool,
+    pub(super) laziness: Laziness,
+    /// When the map was cleared last. Locked while it is.
+    pub(super) cleaned: Mutex<Instant>,
+    pub(super) superblock: Mutex<Superblock>,
+}
+
+impl Checked {
+    /// Whether a request is of whole sectors of the device.
+    #[inline]
+    pub(super) fn check(&self, at: DevOffset, len: usize) -> Result<(), Errno> {
+        let mask = u64::from(self.limits.logical_block) - 1;
+        let end = at.0.checked_add(len as u64);
+        let fits = end.is_some_and(|end| end <= self.info.data_size);
+        if fits && len > 0 && (at.0 | len as u64) & mask == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    pub(super) fn sector(&self, at: u64) -> u64 {
+        at >> self.tagging.shift
+    }
+
+    /// Computes the tuples of data that will be written.
+    #[inline]
+    pub(super) fn tuples(&self, at: DevOffset, bufs: &[IoSlice<'_>], out: &mut Tuples) {
+        let (shift, size) = (self.tagging.shift, self.tagging.size());
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        out.0.resize((len >> shift) * size, 0);
+        if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
+            // A sector lies in several buffers.
+            return self.encode(at, &flat(bufs), &mut out.0);
+        }
+        let (mut pos, mut rest) = (at, &mut out.0[..]);
+        for buf in bufs {
+            let (tuples, behind) = rest.split_at_mut((buf.len() >> shift) * size);
+            self.encode(pos, buf, tuples);
+            (pos.0, rest) = (pos.0 + buf.len() as u64, behind);
+        }
+    }
+
+    #[inline]
+    fn encode(&self, at: DevOffset, data: &[u8], tuples: &mut [u8]) {
+        let first = self.sector(at.0);
+        if !self.info.generations {
+            return self.tagging.encode(first, data, 0, tuples);
+        }
+        // Each sector has the generation of its region.
+        let sectors = data.chunks_exact(self.tagging.interval());
+        let tuples = tuples.chunks_exact_mut(self.tagging.size());
+        for ((sector, data), tuple) in (first..).zip(sectors).zip(tuples) {
+            let generation = self.regions.generation(sector << self.tagging.shift);
+            self.tagging.encode(sector, data, generation, tuple);
+        }
+    }
+
+    /// A write of whole sectors begins. When this returns its regions are durably dirty, and readers know what it writes.
+    ///
+    /// # Errors
+    /// Those of the tag device, EAGAIN with `nowait`: nothing has begun then.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        at: DevOffset,
+        bufs: &[IoSlice<'_>],
+        tuples: &mut Tuples,
+        nowait: bool,
+    ) -> Result<()> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        self.regions.begin(at.0, len as u64, nowait)?;
+        self.tuples(at, bufs, tuples);
+        let claimed = self.claim(at, len, tuples, nowait);
+        if claimed.is_err() {
+            self.regions.end(at.0, len as u64);
+        }
+        claimed
+    }
+
+    fn claim(&self, at: DevOffset, len: usize, tuples: &Tuples, nowait: bool) -> Result<()> {
+        let size = self.tagging.size();
+        let first = self.sector(at.0);
+        for piece in self.tags.pieces(first, len >> self.tagging.shift) {
+            let tuples = &tuples.0[piece.before * size..(piece.before + piece.count) * size];
+            let claimed =
+                self.tags.with(piece.block, nowait, |slot| slot.claim(piece.range(), tuples));
+            if let Err(error) = claimed {
+                self.end_pieces(first, piece.before, None, Outcome::Nothing, false);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a write that waits for all others to its sectors.
+    pub(super) fn claim_alone(&self, write: &Write<'_>, tuples: &Tuples) -> Result<()> {
+        let size = self.tagging.size();
+        let (first, count) =
+            (self.sector(write.at.0), (write.len() >> self.tagging.shift) as usize);
+        for piece in self.tags.pieces(first, count) {
+            let tuples = &tuples.0[piece.before * size..(piece.before + piece.count) * size];
+            if let Err(error) = self.tags.claim_alone(piece, tuples) {
+                self.end_pieces(first, piece.before, None, Outcome::Nothing, false);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes through the journal: all of it or, after a crash, nothing.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub(super) fn write_journaled(&self, journal: &Journal, write: &Write<'_>) -> Result<()> {
+        let mut failed = None;
+        let in_place = || {
+            let written = self.data.write_all_at(write.bufs, write.at, false);
+            let errno = written.as_ref().err().map(Error::errno);
+            failed = written.err();
+            vec![errno.map_or(Ok(()), Err)]
+        };
+        journal.write(self, &[*write], in_place)?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Ends a write that had its sectors alone.
+    pub(super) fn end_claimed(&self, write: &Write<'_>, result: Result<(), Errno>) {
+        let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Unknown };
+        self.end_with(write, outcome);
+        if let Err(errno) = result {
+            let count = write.len() >> self.tagging.shift;
+            self.retagged(self.sector(write.at.0), count, errno);
+        }
+    }
+
+    pub(super) fn end_with(&self, write: &Write<'_>, outcome: Outcome) {
+        let count = (write.len() >> self.tagging.shift) as usize;
+        self.end_pieces(self.sector(write.at.0), count, None, outcome, false);
+    }
+
+    #[cold]
+    fn retagged(&self, sector: u64, count: u64, errno: Errno) {
+        add(&self.report.retagged, count);
+        self.report.event(Event::Retagged { sector, count, errno });
+    }
+
+    /// A write that began has ended; `bufs` are what it wrote.
+    #[inline]
+    pub(super) fn end(
+        &self,
+        at: DevOffset,
+        bufs: &[IoSlice<'_>],
+        result: Result<(), Errno>,
+        fua: bool,
+    ) {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let count = len >> self.tagging.shift;
+        let outcome = match result {
+            Ok(()) => Outcome::Written,
+            // A region of a new generation must have a sector of it.
+            Err(Errno::EAGAIN) if !self.info.generations => Outcome::Nothing,
+            Err(_) => Outcome::Unknown,
+        };
+        let first = self.sector(at.0);
+        let mine = (outcome == Outcome::Written).then_some(bufs);
+        self.end_pieces(first, count, mine, outcome, fua);
+        if let Err(errno) = result
+            && outcome == Outcome::Unknown
+        {
+            self.retagged(first, count as u64, errno);
+        }
+        self.regions.end(at.0, len as u64);
+    }
+
+    #[inline]
+    pub(super) fn end_pieces(
+        &self,
+        first: u64,
+        count: usize,
+        mine: Option<&[IoSlice<'_>]>,
+        outcome: Outcome,
+        fua: bool,
+    ) {
+        for piece in self.tags.pieces(first, count) {
+            let left = self.tags.end(piece.block, |slot| slot.end(piece.range(), outcome));
+            if let Some(left) = left.filter(|left| !left.is_empty()) {
+                self.settle(first, piece, &left, mine, fua);
+            }
+        }
+    }
+
+    /// Sees to it that data and tag of these sectors of a piece agree.
+    #[cold]
+    fn settle(
+        &self,
+        first: u64,
+        piece: Piece,
+        left: &[usize],
+        mine: Option<&[IoSlice<'_>]>,
+        fua: bool,
+    ) {
+        for index in left {
+            let number = piece.before + index - piece.index;
+            let sector = first + number as u64;
+            // What was written last, once more and alone; else what is there.
+            let written = mine.and_then(|bufs| {
+                add(&self.report.contested, 1);
+                self.rewrite(sector, &sector_of(bufs, number, self.tagging.interval()), fua).ok()
+            });
+            let content = written.or_else(|| self.read_sector(sector).ok());
+            let tuple = content.map(|data| {
+                let generation = self.regions.generation(sector << self.tagging.shift);
+                self.tagging.tuple(sector, &data, generation)
+            });
+            self.tags.end(piece.block, |slot| slot.settle(*index, tuple));
+        }
+        self.tags.end(piece.block, |slot| slot.pins -= 1);
+    }
+
+    fn rewrite(&self, sector: u64, content: &[u8], fua: bool) -> Result<Buffer> {
+        let mut buffer = Buffer::aligned(content.len())?;
+        buffer.copy_from_slice(content);
+        let at = DevOffset(sector << self.tagging.shift);
+        self.data.write_all_at(&[IoSlice::new(&buffer)], at, fua)?;
+        Ok(buffer)
+    }
+
+    /// Makes what was written before durable. Clears the dirty map now and then.
+    pub(super) fn flushed(&self) -> Result<()> {
+        let dirty = self.regions.dirty_count();
+        if dirty == 0 || self.journal.is_some() {
+            return Ok(());
+        }
+        let late =
+            dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
+        if late { self.clean() } else { Ok(()) }
+    }
+
+    /// Clears the bits of regions that nobody writes to.
+    pub(super) fn clean(&self) -> Result<()> {
+        let mut cleaned = self.cleaned.lock();
+        let idle = self.regions.idle();
+        if !idle.is_empty() {
+            self.data.flush().context(|| "flush the data")?;
+            self.tags.write_back()?;
+            self.tag_device.flush().context(|| "flush the tags")?;
+            self.regions.clear(&idle)?;
+        }
+        *cleaned = Instant::now();
+        Ok(())
+    }
+
+    /// Brings everything to its place, and says so in the superblock where nothing is left to be recovered.
+    pub(super) fn close(&self) -> Result<()> {
+        if !self.writable {
+            return Ok(());
+        }
+        if let Some(journal) = &self.journal {
+            journal.close(self)?;
+        }
+        self.clean()?;
+        if !self.regions.close() {
+            let busy = crate::error::ErrorKind::Busy;
+            return Err(Error::new(busy, "writes are in flight on an integrity device"));
+        }
+        self.tag_device.flush()?;
+        self.mark(true)
+    }
+
+    /// Says in the superblock whether something is to be recovered.
+    pub(super) fn mark(&self, clean: bool) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        if superblock.clean != clean {
+            let sequence = superblock.sequence + 1;
+            let next = Superblock { clean, sequence, ..superblock.clone() };
+            next.write(&*self.tag_device)?;
+            *superblock = next;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        // Nobody is left to hear of it; what is not at its place is recovered at the next open.
+        let _ = self.close();
+    }
+}
+
+/// Memory for the tuples of one write, kept from one to the next.
+#[derive(Debug, Default)]
+pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
+
+/// Buffers as one.
+pub(super) fn flat(bufs: &[IoSlice<'_>]) -> Vec<u8> {
+    let mut flat = Vec::with_capacity(bufs.iter().map(|buf| buf.len()).sum());
+    bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
+    flat
+}
+
+/// One sector out of buffers.
+fn sector_of(bufs: &[IoSlice<'_>], number: usize, interval: usize) -> Vec<u8> {
+    let bytes = bufs.iter().flat_map(|buf| buf.iter().copied());
+    bytes.skip(number * interval).take(interval).collect()
+}

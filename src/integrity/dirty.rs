@@ -1,0 +1,306 @@
+//! The dirty map: which regions are being written, so that after a crash only these are read and tagged again.
+//!
+//! A region's bit is durable before the first write to it begins. It is cleared when nobody writes there any more, and data and tags of all
+//! before are durable.
+
+use super::area::Area;
+use super::disk::{BLOCK_LEN, SEALED};
+use super::geometry::{GENERATIONS_PER_BLOCK, Info, REGIONS_PER_MAP_BLOCK};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// `state` of a region: its bit is set, and that is durable.
+const DIRTY: u64 = 1 << 31;
+/// The writes in flight stand below it.
+const FLYING: u64 = DIRTY - 1;
+/// How often one began stands above it, so that who looks twice sees whether one began in between.
+const BEGUN: u64 = 1 << 32;
+
+#[derive(Debug)]
+pub(super) struct Regions {
+    area: Area,
+    map_at: u64,
+    generations_at: u64,
+    shift: u32,
+    states: Box<[AtomicU64]>,
+    /// Generations, where they are counted. Written with the map's lock held.
+    generations: Box<[AtomicU32]>,
+    dirty: AtomicU32,
+    /// Regions that wait for their bit: one flush serves them all.
+    wanted: Mutex<Vec<u32>>,
+    map: Mutex<Map>,
+}
+
+/// What the map's blocks hold.
+#[derive(Debug)]
+struct Map {
+    blocks: Vec<[u8; SEALED]>,
+    generations: Vec<[u8; SEALED]>,
+    /// The device was closed: no bit is set any more.
+    closed: bool,
+}
+
+/// What the map said when it was opened.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) regions: Regions,
+    /// The regions that were being written.
+    pub(super) dirty: Vec<u32>,
+    /// Blocks of the map that did not hold their own checksum.
+    pub(super) bad_blocks: u64,
+}
+
+impl Map {
+    fn is_set(&self, region: u32) -> bool {
+        let (block, byte, bit) = place(region);
+        self.blocks[block][byte] >> bit & 1 != 0
+    }
+
+    /// Sets or clears a bit; the block that it is in.
+    fn set(&mut self, region: u32, dirty: bool) -> usize {
+        let (block, byte, bit) = place(region);
+        let byte = &mut self.blocks[block][byte];
+        *byte = *byte & !(1 << bit) | u8::from(dirty) << bit;
+        block
+    }
+}
+
+fn place(region: u32) -> (usize, usize, u32) {
+    let (block, bit) = (region as usize / (SEALED * 8), region as usize % (SEALED * 8));
+    (block, bit / 8, bit as u32 % 8)
+}
+
+impl Regions {
+    /// Reads the map. A block that is not whole says that all of its regions are dirty, unless the device was `clean`: then none is.
+    pub(super) fn read(area: &Area, info: &Info, clean: bool) -> Result<Found> {
+        let count = info.regions() as u32;
+        let (mut blocks, mut bad_blocks) = (Vec::new(), 0);
+        for number in 0..info.regions().div_ceil(REGIONS_PER_MAP_BLOCK) {
+            let block = area
+                .read_sealed(info.map_at() + number * BLOCK_LEN)
+                .context(|| "read the dirty map")?;
+            bad_blocks += u64::from(block.is_none());
+            let fill = if clean { 0 } else { 0xFF };
+            blocks.push(block.unwrap_or([fill; SEALED]));
+        }
+        let (mut generations, mut counters) = (Vec::new(), Vec::new());
+        if info.generations {
+            for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
+                let block = area
+                    .read_sealed(info.generations_at() + number * BLOCK_LEN)
+                    .context(|| "read the generations")?;
+                // A generation that is not known is 0: none is looked for.
+                bad_blocks += u64::from(block.is_none());
+                generations.push(block.unwrap_or([0; SEALED]));
+            }
+            let counter =
+                |bytes: &[u8]| AtomicU32::new(u16::from_le_bytes([bytes[0], bytes[1]]).into());
+            counters
+                .extend(generations.iter().flat_map(|block| block.chunks_exact(2)).map(counter));
+        }
+        let map = Map { blocks, generations, closed: false };
+        let dirty: Vec<_> = (0..count).filter(|region| map.is_set(*region)).collect();
+        let regions = Self {
+            area: area.clone(),
+            map_at: info.map_at(),
+            generations_at: info.generations_at(),
+            shift: info.region.trailing_zeros(),
+            states: (0..count)
+                .map(|region| AtomicU64::new(if map.is_set(region) { DIRTY } else { 0 }))
+                .collect(),
+            generations: counters.into(),
+            dirty: AtomicU32::new(dirty.len() as u32),
+            wanted: Mutex::default(),
+            map: Mutex::new(map),
+        };
+        Ok(Found { regions, dirty, bad_blocks })
+    }
+
+    /// Makes a map of clean regions on the device. No flush.
+    pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
+        for number in 0..(info.tags_at() - info.map_at()) / BLOCK_LEN {
+            area.write_sealed(&[0; SEALED], info.map_at() + number * BLOCK_LEN, false)?;
+        }
+        Ok(())
+    }
+
+    /// The region that a byte is in.
+    #[inline]
+    pub(super) fn region_of(&self, at: u64) -> u32 {
+        (at >> self.shift) as u32
+    }
+
+    fn of(&self, at: u64, len: u64) -> std::ops::RangeInclusive<u32> {
+        self.region_of(at)..=self.region_of(at + len - 1)
+    }
+
+    /// A write begins. When this returns, its regions are durably dirty, until [`end`](Self::end). `nowait`: EAGAIN where they are not.
+    ///
+    /// # Errors
+    /// Those of the tag device: nothing has begun then.
+    #[inline]
+    pub(super) fn begin(&self, at: u64, len: u64, nowait: bool) -> Result<()> {
+        for region in self.of(at, len) {
+            let before = self.states[region as usize].fetch_add(BEGUN + 1, Ordering::AcqRel);
+            if before & DIRTY != 0 {
+                continue;
+            }
+            let dirtied = if nowait {
+                Err(Error::would_block("the region is not dirty yet"))
+            } else {
+                self.dirty_now(region)
+            };
+            if let Err(error) = dirtied {
+                for begun in *self.of(at, len).start()..=region {
+                    self.states[begun as usize].fetch_sub(1, Ordering::AcqRel);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A write has ended, and the tags in memory are those of its sectors.
+    #[inline]
+    pub(super) fn end(&self, at: u64, len: u64) {
+        for region in self.of(at, len) {
+            self.states[region as usize].fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    #[cold]
+    fn dirty_now(&self, region: u32) -> Result<()> {
+        self.wanted.lock().push(region);
+        let mut map = self.map.lock();
+        if self.is_dirty(region) {
+            // Whoever had the lock before saw to it.
+            return Ok(());
+        }
+        if map.closed {
+            return Err(closed());
+        }
+        let mut wanted = std::mem::take(&mut *self.wanted.lock());
+        wanted.push(region);
+        wanted.sort_unstable();
+        wanted.dedup();
+        // Who found its bit set by another left its wish behind.
+        wanted.retain(|region| !map.is_set(*region) && self.stillness(*region).is_none());
+        let written = self.write_dirty(&mut map, &wanted);
+        if let Err(error) = written {
+            // Others who wait find their region clean, and try for themselves.
+            for region in wanted {
+                map.set(region, false);
+            }
+            return Err(error.context("set bits of the dirty map"));
+        }
+        for region in &wanted {
+            self.states[*region as usize].fetch_or(DIRTY, Ordering::AcqRel);
+        }
+        self.dirty.fetch_add(wanted.len() as u32, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets bits, with a new generation for each, durably. The bits come first: a region that is not dirty has sectors of its generation.
+    fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
+        let mut blocks: Vec<_> = regions.iter().map(|region| map.set(*region, true)).collect();
+        blocks.dedup();
+        for block in blocks {
+            let at = self.map_at + block as u64 * BLOCK_LEN;
+            self.area.write_sealed(&map.blocks[block], at, true)?;
+        }
+        if self.generations.is_empty() {
+            return Ok(());
+        }
+        let mut blocks: Vec<_> =
+            regions.iter().map(|region| self.next_generation(map, *region)).collect();
+        blocks.dedup();
+        for block in blocks {
+            let at = self.generations_at + block as u64 * BLOCK_LEN;
+            self.area.write_sealed(&map.generations[block], at, true)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a region's generation up; 0 is skipped, since it says that none was written yet. The block that it is in.
+    fn next_generation(&self, map: &mut Map, region: u32) -> usize {
+        let counter = &self.generations[region as usize];
+        let next = (counter.load(Ordering::Acquire) as u16).wrapping_add(1).max(1);
+        counter.store(next.into(), Ordering::Release);
+        let (block, at) = (
+            region as usize / GENERATIONS_PER_BLOCK as usize,
+            region as usize % GENERATIONS_PER_BLOCK as usize * 2,
+        );
+        map.generations[block][at..at + 2].copy_from_slice(&next.to_le_bytes());
+        block
+    }
+
+    /// The generation of the region that a byte is in; 0 where they are not counted. It stays while a write is in flight.
+    #[inline]
+    pub(super) fn generation(&self, at: u64) -> u16 {
+        let region = self.region_of(at) as usize;
+        self.generations.get(region).map_or(0, |counter| counter.load(Ordering::Acquire) as u16)
+    }
+
+    pub(super) fn is_dirty(&self, region: u32) -> bool {
+        self.states[region as usize].load(Ordering::Acquire) & DIRTY != 0
+    }
+
+    /// A number that changes when a write to the region begins; `None` while one is in flight.
+    pub(super) fn stillness(&self, region: u32) -> Option<u64> {
+        let state = self.states[region as usize].load(Ordering::Acquire);
+        (state & FLYING == 0).then_some(state)
+    }
+
+    /// How many regions are dirty.
+    pub(super) fn dirty_count(&self) -> u32 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Lets no region become dirty any more, if none is. False where one is.
+    pub(super) fn close(&self) -> bool {
+        let mut map = self.map.lock();
+        map.closed |= self.dirty_count() == 0;
+        map.closed
+    }
+
+    /// The dirty regions without a write in flight, to be [cleared](Self::clear).
+    pub(super) fn idle(&self) -> Vec<(u32, u64)> {
+        let idle = |(region, state): (usize, &AtomicU64)| {
+            let state = state.load(Ordering::Acquire);
+            (state & DIRTY != 0 && state & FLYING == 0).then_some((region as u32, state))
+        };
+        self.states.iter().enumerate().filter_map(idle).collect()
+    }
+
+    /// Clears the bits of regions to which no write began since they were found [idle](Self::idle); data and tags of all earlier writes
+    /// are durable. The map is not: a bit too many costs a crash some reading.
+    pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
+        let mut map = self.map.lock();
+        let mut blocks = Vec::new();
+        for (region, state) in idle {
+            let clean = state & !DIRTY;
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            let exchanged =
+                self.states[*region as usize].compare_exchange(*state, clean, order.0, order.1);
+            if exchanged.is_ok() {
+                blocks.push(map.set(*region, false));
+                self.dirty.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        blocks.dedup();
+        for block in blocks {
+            let at = self.map_at + block as u64 * BLOCK_LEN;
+            self.area
+                .write_sealed(&map.blocks[block], at, false)
+                .context(|| "clear bits of the dirty map")?;
+        }
+        Ok(())
+    }
+}
+
+/// What writes get behind the close of a device.
+#[cold]
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the integrity device is closed")
+}

@@ -1,0 +1,179 @@
+//! Makes an integrity device: every sector gets a tag for what it holds.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::area::{Area, Superblock, random_uuid};
+use super::dirty::Regions;
+use super::disk::{BLOCK, BLOCK_LEN};
+use super::geometry::{Info, Mode, default_region};
+use super::journal::Journal;
+use super::tagging::Tagging;
+use super::tuple::TupleKind;
+use crate::bio::Buffer;
+use crate::device::Device;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::units::DevOffset;
+
+/// How an integrity device is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// What one tuple protects, in bytes: 512 or 4096, and no less than a block of the data device.
+    pub interval: u32,
+    /// Which tuple.
+    pub kind: TupleKind,
+    /// How it survives crashes.
+    pub mode: Mode,
+    /// Lets the application tag count generations of each region: then a scrub finds writes that were lost, data and tag.
+    pub generations: bool,
+    /// What one bit of the dirty map stands for, in bytes: a power of two. If not set, as much as lets the map be one block.
+    pub region: Option<u64>,
+    /// The application tag, where it does not count generations.
+    pub application: u16,
+    /// The journal's length in bytes; 16 MiB if not set.
+    pub journal: Option<u64>,
+    /// The identity of the data device, where it has one.
+    pub data_uuid: [u8; 16],
+    /// Also where there is an integrity device already.
+    pub force: bool,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            interval: 4096,
+            kind: TupleKind::T10,
+            mode: Mode::Bitmap,
+            generations: false,
+            region: None,
+            application: 0,
+            journal: None,
+            data_uuid: [0; 16],
+            force: false,
+        }
+    }
+}
+
+/// What is read of the data at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// Makes an integrity device of a device and another one for its tags, or of one device whose tail they take: what stood there is lost.
+/// What the data device holds stays, and gets tags. `progress` hears how many bytes of how many are done.
+///
+/// # Errors
+/// `InvalidInput` for options that do not fit the devices; `Exists` where there is an integrity device; `Io`.
+pub fn format(
+    data: &Arc<dyn Device>,
+    tags: Option<&Arc<dyn Device>>,
+    options: &FormatOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Info> {
+    let (info, area_len) = plan(&**data, tags.map(|tags| &**tags), options)?;
+    let device = tags.unwrap_or(data);
+    if !options.force
+        && !matches!(Superblock::read(&**device, tags.is_none()), Err(error) if error.kind() == ErrorKind::UnknownFormat)
+    {
+        return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
+    }
+    let area = Area { device: Arc::clone(device) };
+    // Half of it made is none at all.
+    let zeros = Buffer::aligned(BLOCK)?;
+    for at in [info.area_start, info.last_at(area_len)] {
+        device.write_all_at(&[IoSlice::new(&zeros)], DevOffset(at), true)?;
+    }
+    Regions::format(&area, &info)?;
+    if info.mode == Mode::Journal {
+        Journal::format(&area, &info)?;
+    }
+    tag_all(&**data, &**device, &info, progress)?;
+    device.flush()?;
+    Superblock { info, area_len, sequence: 1, clean: true }.write(&**device)?;
+    device.flush()?;
+    Ok(info)
+}
+
+fn plan(
+    data: &dyn Device,
+    tags: Option<&dyn Device>,
+    options: &FormatOptions,
+) -> Result<(Info, u64)> {
+    let device = tags.unwrap_or(data);
+    for (device, what) in [(data, "data"), (device, "tag")] {
+        if !device.is_writable() {
+            let read_only = ErrorKind::ReadOnly;
+            return Err(Error::new(read_only, format!("the {what} device is not writable")));
+        }
+    }
+    if data.limits().logical_block > options.interval {
+        return Err(Error::invalid(format!(
+            "the data device has blocks of {} bytes, longer than what a tuple protects",
+            data.limits().logical_block
+        )));
+    }
+    if device.limits().logical_block as usize > BLOCK {
+        return Err(Error::invalid("the tag device has blocks longer than 4096 bytes"));
+    }
+    let size = data.size() / BLOCK_LEN * BLOCK_LEN;
+    let journal = match options.mode {
+        Mode::Bitmap => 0,
+        Mode::Journal => options.journal.unwrap_or(16 << 20),
+    };
+    let mut info = Info {
+        uuid: random_uuid()?,
+        data_uuid: options.data_uuid,
+        data_size: size.max(BLOCK_LEN),
+        interval: options.interval,
+        kind: options.kind,
+        mode: options.mode,
+        region: options.region.unwrap_or_else(|| default_region(size)),
+        generations: options.generations,
+        application: options.application,
+        journal,
+        area_start: 0,
+    };
+    // Before anything is divided by what was asked for.
+    info.check()
+        .map_err(|field| Error::invalid(format!("no integrity device has this {field}")))?;
+    let area_len = match tags {
+        Some(tags) => tags.size() / BLOCK_LEN * BLOCK_LEN,
+        None => info.fit(data.size())?,
+    };
+    if area_len < info.area_len() {
+        return Err(Error::invalid(format!(
+            "the tag device has {area_len} bytes, {} are needed",
+            info.area_len()
+        )));
+    }
+    Ok((info, area_len))
+}
+
+/// Tags what the device holds.
+fn tag_all(
+    data: &dyn Device,
+    tags: &dyn Device,
+    info: &Info,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let (tagging, size) = (Tagging::new(info), info.kind.bytes());
+    // The tuples of a chunk fill whole blocks.
+    let chunk = CHUNK.max(info.tuples_per_block() * u64::from(info.interval));
+    let mut content = Buffer::aligned(chunk as usize)?;
+    let most = (chunk / u64::from(info.interval)) as usize * size;
+    let mut out = Buffer::aligned(most.next_multiple_of(BLOCK))?;
+    let mut at = 0;
+    while at < info.data_size {
+        let len = chunk.min(info.data_size - at);
+        let content = &mut content[..len as usize];
+        data.read_exact_at(content, DevOffset(at)).context(|| "read the data")?;
+        let first = at / u64::from(info.interval);
+        out.fill(0);
+        let count = len as usize / tagging.interval() * size;
+        tagging.encode(first, content, 0, &mut out[..count]);
+        let bufs = [IoSlice::new(&out[..count.next_multiple_of(BLOCK)])];
+        let place = info.tags_at() + first * size as u64;
+        tags.write_all_at(&bufs, DevOffset(place), false).context(|| "write tags")?;
+        at += len;
+        progress(at, info.data_size);
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Where everything lies in a tag area: computed from few numbers, the same when it is formatted and when it is opened.
+
+use super::disk::{BLOCK, BLOCK_LEN, SEALED};
+use super::tuple::TupleKind;
+use crate::error::{Error, Result};
+
+/// How data and tags are kept from disagreeing after a crash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// A map says which regions were being written; after a crash these are read and tagged again. Torn writes exist, as on any disk.
+    #[default]
+    Bitmap,
+    /// Data and tags go through a journal: a write is there wholly or not at all, and its tag with it.
+    Journal,
+}
+
+/// The numbers that an integrity device is made of. All sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its own identity.
+    pub uuid: [u8; 16],
+    /// That of the data device where it was given one, else zeros.
+    pub data_uuid: [u8; 16],
+    /// What it holds.
+    pub data_size: u64,
+    /// What one tuple protects: 512 or 4096.
+    pub interval: u32,
+    /// Which tuple.
+    pub kind: TupleKind,
+    /// How it survives crashes.
+    pub mode: Mode,
+    /// What one bit of the dirty map stands for.
+    pub region: u64,
+    /// Whether the application tag counts generations.
+    pub generations: bool,
+    /// The application tag where it does not.
+    pub application: u16,
+    /// The journal's length; 0 in bitmap mode.
+    pub journal: u64,
+    /// Where the tag area begins: behind the data on the same device, or 0 on a device of its own.
+    pub area_start: u64,
+}
+
+/// The smallest journal.
+pub(super) const SMALLEST_JOURNAL: u64 = 64 << 10;
+
+impl Info {
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let sound = [
+            (matches!(self.interval, 512 | 4096), "interval"),
+            (self.data_size > 0 && self.data_size < 1 << 60, "data_size"),
+            (self.data_size.is_multiple_of(u64::from(self.interval.max(1))), "data_size"),
+            (self.region.is_power_of_two() && self.region >= BLOCK_LEN, "region"),
+            (
+                self.region < 1 << 60 && self.data_size.div_ceil(self.region.max(1)) < 1 << 32,
+                "region",
+            ),
+            (self.journal.is_multiple_of(BLOCK_LEN) && self.journal < 1 << 40, "journal_len"),
+            (self.mode != Mode::Bitmap || self.journal == 0, "journal_len"),
+            (self.mode != Mode::Journal || self.journal >= SMALLEST_JOURNAL, "journal_len"),
+            (self.area_start == 0 || self.area_start >= self.data_size, "area_start"),
+            (self.area_start.is_multiple_of(BLOCK_LEN) && self.area_start < 1 << 60, "area_start"),
+        ];
+        sound.into_iter().find(|(sound, _)| !sound).map_or(Ok(()), |(_, field)| Err(field))
+    }
+
+    /// How many sectors there are.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        self.data_size / u64::from(self.interval)
+    }
+
+    /// How many regions the dirty map has.
+    #[must_use]
+    pub fn regions(&self) -> u64 {
+        self.data_size.div_ceil(self.region)
+    }
+
+    /// How many tuples a block holds.
+    pub(super) fn tuples_per_block(&self) -> u64 {
+        (BLOCK / self.kind.bytes()) as u64
+    }
+
+    fn map_blocks(&self) -> u64 {
+        self.regions().div_ceil(REGIONS_PER_MAP_BLOCK)
+    }
+
+    fn generation_blocks(&self) -> u64 {
+        if self.generations { self.regions().div_ceil(GENERATIONS_PER_BLOCK) } else { 0 }
+    }
+
+    /// How many blocks the tags take.
+    pub(super) fn tag_blocks(&self) -> u64 {
+        self.sectors().div_ceil(self.tuples_per_block())
+    }
+
+    /// Where the dirty map begins on the tag device.
+    pub(super) fn map_at(&self) -> u64 {
+        self.area_start + BLOCK_LEN
+    }
+
+    pub(super) fn generations_at(&self) -> u64 {
+        self.map_at() + self.map_blocks() * BLOCK_LEN
+    }
+
+    pub(super) fn tags_at(&self) -> u64 {
+        self.generations_at() + self.generation_blocks() * BLOCK_LEN
+    }
+
+    pub(super) fn journal_at(&self) -> u64 {
+        self.tags_at() + self.tag_blocks() * BLOCK_LEN
+    }
+
+    /// Where the last copy of the superblock lies, in an area of so many bytes.
+    pub(super) fn last_at(&self, area_len: u64) -> u64 {
+        self.area_start + area_len - BLOCK_LEN
+    }
+
+    /// How many bytes the area needs.
+    #[must_use]
+    pub fn area_len(&self) -> u64 {
+        self.journal_at() + self.journal + BLOCK_LEN - self.area_start
+    }
+
+    /// Gives the device the most data that leave room for the area behind them, on one device of so many bytes.
+    pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
+        // Each round takes what the last left too little, and the area of less data is never longer.
+        let usable = size / BLOCK_LEN * BLOCK_LEN;
+        self.data_size = usable;
+        for _ in 0..64 {
+            self.area_start = self.data_size;
+            let over = (self.data_size + self.area_len()).saturating_sub(usable);
+            if over == 0 {
+                return Ok(usable - self.data_size);
+            }
+            match self.data_size.checked_sub(over.next_multiple_of(BLOCK_LEN)) {
+                Some(left) if left > 0 => self.data_size = left,
+                _ => break,
+            }
+        }
+        Err(Error::invalid(format!("{size} bytes have no room for data and their tags")))
+    }
+}
+
+/// Bits of a block of the map.
+pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
+/// Counters of a block of generations.
+pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
+
+/// The region that is chosen where none is asked for: the map is one block where that is no less than a mebibyte.
+pub(super) fn default_region(data_size: u64) -> u64 {
+    data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
+}

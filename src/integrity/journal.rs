@@ -1,0 +1,369 @@
+//! The journal: a write is there wholly or not at all, and its tags with it.
+//!
+//! Writes that are handed over together are one record, which is durable before any of them goes to its place. A record says by its
+//! checksum that it is whole; the first that is not ends the journal. When the ring is full, what it holds is made durable at its
+//! places.
+
+use std::io::IoSlice;
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::area::Area;
+use super::checked::{Checked, Tuples};
+use super::dirty::closed;
+use super::disk::{
+    BLOCK, BLOCK_LEN, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord, SEALED,
+};
+use super::geometry::Info;
+use super::slot::Outcome;
+use super::tags::Tags;
+use crate::bio::Buffer;
+use crate::device::Device;
+use crate::error::{Context, Error, Place, Result};
+use crate::sync::{Mutex, RwLock};
+use crate::units::{DevOffset, FsBlock};
+
+/// The most data of a record in bytes.
+pub(super) const MOST_DATA: u64 = 1 << 20;
+/// The longest record: with a tuple of 16 bytes for each 512, and an extent for each sector.
+const LONGEST: u64 = 2 << 20;
+/// Two heads, written in turns, stand before the ring.
+const HEADS: u64 = 2;
+
+/// A write of whole sectors.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write<'a> {
+    pub(super) at: DevOffset,
+    pub(super) bufs: &'a [IoSlice<'a>],
+}
+
+impl Write<'_> {
+    pub(super) fn len(&self) -> u64 {
+        self.bufs.iter().map(|buf| buf.len() as u64).sum()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    area: Area,
+    info: Info,
+    ring: Mutex<Ring>,
+    /// Held by who has a record whose writes are not all at their places. A checkpoint waits for them.
+    gate: RwLock<()>,
+}
+
+/// In blocks.
+#[derive(Debug)]
+struct Ring {
+    /// Of the next record.
+    sequence: u64,
+    position: u64,
+    used: u64,
+    /// Which head is written next.
+    head: u64,
+    memory: Buffer,
+    /// The device was closed: nothing is written any more.
+    closed: bool,
+}
+
+/// What a journal held when it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Replayed {
+    pub(super) records: u64,
+    pub(super) sectors: u64,
+}
+
+struct Record {
+    bytes: Vec<u8>,
+    extents: Vec<(u64, u64)>,
+    /// Where tuples and data begin.
+    tuples: usize,
+    data: usize,
+}
+
+fn place(at: u64) -> Place {
+    Place::new("integrity journal").block(FsBlock(at / BLOCK_LEN))
+}
+
+impl Journal {
+    fn blocks(info: &Info) -> u64 {
+        info.journal / BLOCK_LEN - HEADS
+    }
+
+    /// How many bytes one record may write.
+    pub(super) fn most(info: &Info) -> u64 {
+        // Tuples and extents take less than the data, and two records find room.
+        (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
+    }
+
+    /// Makes an empty journal on the device. No flush.
+    pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
+        write_head(area, info, 0, 1, 0)?;
+        area.write_sealed(&[0; SEALED], info.journal_at() + BLOCK_LEN, false)
+    }
+
+    /// Opens the journal. Its records are given to `replay`, in order.
+    pub(super) fn open(
+        area: &Area,
+        info: &Info,
+        mut replay: impl FnMut(&[(u64, u64)], &[u8], &[u8]) -> Result<()>,
+    ) -> Result<(Self, Replayed)> {
+        let mut newest: Option<(u64, u64, u64)> = None;
+        for head in 0..HEADS {
+            let at = info.journal_at() + head * BLOCK_LEN;
+            let Some(content) = area.read_sealed(at)? else { continue };
+            let Ok((raw, _)) = RawJournalHead::ref_from_prefix(&content[..]) else { continue };
+            if raw.magic != HEAD_MAGIC {
+                continue;
+            }
+            let (sequence, position) = (raw.sequence.get(), raw.position.get());
+            if position > Self::blocks(info) || sequence > u64::MAX / 2 {
+                return Err(place(at).field("position").corrupt("is behind the journal's end"));
+            }
+            if newest.is_none_or(|(newest, ..)| sequence > newest) {
+                newest = Some((sequence, position, head));
+            }
+        }
+        let Some((mut sequence, mut position, head)) = newest else {
+            return Err(place(info.journal_at()).field("magic").corrupt("neither head is whole"));
+        };
+        let mut replayed = Replayed::default();
+        // Each record takes a block at least, and a sequence is there once.
+        for _ in 0..Self::blocks(info) {
+            let found = match Self::read_record(area, info, sequence, position)? {
+                None if position != 0 => {
+                    position = 0;
+                    Self::read_record(area, info, sequence, 0)?
+                }
+                found => found,
+            };
+            let Some(record) = found else { break };
+            replay(&record.extents, &record.bytes[record.tuples..], &record.bytes[record.data..])?;
+            replayed.records += 1;
+            replayed.sectors += record.extents.iter().map(|(_, count)| count).sum::<u64>();
+            position += record.bytes.len() as u64 / BLOCK_LEN;
+            sequence += 1;
+        }
+        let memory = Buffer::aligned(0)?;
+        // One that was torn has this sequence.
+        let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
+        let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
+        let (ring, gate) = (Mutex::new(ring), RwLock::default());
+        Ok((Self { area: area.clone(), info: *info, ring, gate }, replayed))
+    }
+
+    /// The record of this sequence, if it is whole and stands there.
+    fn read_record(
+        area: &Area,
+        info: &Info,
+        sequence: u64,
+        position: u64,
+    ) -> Result<Option<Record>> {
+        let at = info.journal_at() + (HEADS + position) * BLOCK_LEN;
+        let room = (Self::blocks(info) - position) * BLOCK_LEN;
+        if room == 0 {
+            return Ok(None);
+        }
+        let mut first = [0; BLOCK];
+        area.device.read_exact_at(&mut first, DevOffset(at))?;
+        let Ok((raw, _)) = RawRecord::ref_from_prefix(&first) else { return Ok(None) };
+        let (len, extents) = (raw.len.get(), raw.extents.get() as usize);
+        let sound = raw.magic == RECORD_MAGIC
+            && raw.uuid == info.uuid
+            && raw.sequence.get() == sequence
+            && len.is_multiple_of(BLOCK_LEN)
+            && (BLOCK_LEN..=room.min(LONGEST)).contains(&len);
+        if !sound {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len as usize];
+        area.device.read_exact_at(&mut bytes, DevOffset(at))?;
+        if checksum(&bytes) != raw.checksum.get() {
+            return Ok(None);
+        }
+        // It is as it was written: what is wrong now was wrong then.
+        let bad = |field: &'static str| Err(place(at).field(field).corrupt("makes no sense"));
+        let behind = size_of::<RawRecord>();
+        let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
+        let Ok((raws, _)) = raws else { return bad("extents") };
+        let (mut list, mut sectors) = (Vec::new(), 0_u64);
+        for raw in raws {
+            let (sector, count) = (raw.sector.get(), raw.count.get());
+            if sector.checked_add(count).is_none_or(|end| end > info.sectors()) {
+                return bad("sector");
+            }
+            sectors += count;
+            list.push((sector, count));
+        }
+        let tuples = behind + extents * size_of::<RawExtent>();
+        let data = (tuples as u64 + sectors.min(LONGEST) * info.kind.bytes() as u64)
+            .next_multiple_of(BLOCK_LEN);
+        if data + sectors.min(LONGEST) * u64::from(info.interval) > len {
+            return bad("len");
+        }
+        Ok(Some(Record { bytes, extents: list, tuples, data: data as usize }))
+    }
+
+    /// Appends a record, durably. False where there is no room.
+    fn append(&self, writes: &[Write<'_>], tuples: &[Tuples]) -> Result<bool> {
+        let extents = writes.len() * size_of::<RawExtent>();
+        let tags: usize = tuples.iter().map(|tuples| tuples.0.len()).sum();
+        let data_at = (size_of::<RawRecord>() + extents + tags).next_multiple_of(BLOCK);
+        let data: u64 = writes.iter().map(Write::len).sum();
+        let len = data_at + (data as usize).next_multiple_of(BLOCK);
+        let (blocks, all) = (len as u64 / BLOCK_LEN, Self::blocks(&self.info));
+        let mut ring = self.ring.lock();
+        if ring.closed {
+            return Err(closed());
+        }
+        let left = all - ring.position;
+        let skipped = if blocks > left { left } else { 0 };
+        if ring.used + skipped + blocks > all {
+            return Ok(false);
+        }
+        let position = if skipped > 0 || left == 0 { 0 } else { ring.position };
+        if ring.memory.len() < len {
+            ring.memory = Buffer::aligned(len)?;
+        }
+        let sequence = ring.sequence;
+        let memory = &mut ring.memory[..len];
+        let mut raw = RawRecord::new_zeroed();
+        raw.magic = RECORD_MAGIC;
+        raw.uuid = self.info.uuid;
+        raw.sequence = sequence.into();
+        raw.len = (len as u64).into();
+        raw.extents = (writes.len() as u32).into();
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            memory[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(raw.as_bytes());
+        for write in writes {
+            let interval = u64::from(self.info.interval);
+            let (sector, count) = (write.at.0 / interval, write.len() / interval);
+            put(RawExtent { sector: sector.into(), count: count.into() }.as_bytes());
+        }
+        tuples.iter().for_each(|tuples| put(&tuples.0));
+        put(&[0; BLOCK][..data_at - (size_of::<RawRecord>() + extents + tags)]);
+        writes.iter().flat_map(|write| write.bufs).for_each(|buf| put(buf));
+        memory[at..].fill(0);
+        raw.checksum = checksum(memory).into();
+        memory[..size_of::<RawRecord>()].copy_from_slice(raw.as_bytes());
+        let place = self.info.journal_at() + (HEADS + position) * BLOCK_LEN;
+        let bufs = [IoSlice::new(&ring.memory[..len])];
+        self.area
+            .device
+            .write_all_at(&bufs, DevOffset(place), true)
+            .context(|| "write a record of the journal")?;
+        ring.sequence += 1;
+        ring.position = position + blocks;
+        ring.used += skipped + blocks;
+        Ok(true)
+    }
+
+    /// Makes all records durable at their places, and empties the journal.
+    pub(super) fn checkpoint(&self, checked: &Checked) -> Result<()> {
+        let _alone = self.gate.write();
+        self.empty(&*checked.data, &checked.tags)
+    }
+
+    /// The same, and takes no record any more.
+    pub(super) fn close(&self, checked: &Checked) -> Result<()> {
+        let _alone = self.gate.write();
+        self.empty(&*checked.data, &checked.tags)?;
+        self.ring.lock().closed = true;
+        Ok(())
+    }
+
+    pub(super) fn empty(&self, data: &dyn Device, tags: &Tags) -> Result<()> {
+        let mut ring = self.ring.lock();
+        data.flush().context(|| "flush the data")?;
+        tags.write_back()?;
+        self.area.device.flush().context(|| "flush the tags")?;
+        write_head(&self.area, &self.info, ring.head, ring.sequence, ring.position)?;
+        ring.head = (ring.head + 1) % HEADS;
+        ring.used = 0;
+        Ok(())
+    }
+
+    /// Carries out writes that do not overlap, all of them or, after a crash, none. `in_place` writes those of these numbers.
+    ///
+    /// # Errors
+    /// Those of the devices, for each write.
+    pub(super) fn write(
+        &self,
+        checked: &Checked,
+        writes: &[Write<'_>],
+        in_place: impl FnOnce() -> Vec<Result<(), crate::Errno>>,
+    ) -> Result<Vec<Result<(), crate::Errno>>> {
+        let mut tuples: Vec<Tuples> = Vec::with_capacity(writes.len());
+        for write in writes {
+            let mut one = Tuples::default();
+            checked.tuples(write.at, write.bufs, &mut one);
+            tuples.push(one);
+        }
+        // In rising order, so that of two that wait for each other's sectors one has them all.
+        let mut order: Vec<_> = (0..writes.len()).collect();
+        order.sort_unstable_by_key(|number| writes[*number].at);
+        let mut claimed = Vec::new();
+        for number in order {
+            if let Err(error) = checked.claim_alone(&writes[number], &tuples[number]) {
+                self.unclaim(checked, writes, &claimed);
+                return Err(error);
+            }
+            claimed.push(number);
+        }
+        let gate = loop {
+            let gate = self.gate.read();
+            match self.append(writes, &tuples) {
+                Ok(true) => break gate,
+                Ok(false) => {}
+                Err(error) => {
+                    drop(gate);
+                    self.unclaim(checked, writes, &claimed);
+                    return Err(error);
+                }
+            }
+            drop(gate);
+            if let Err(error) = self.checkpoint(checked) {
+                self.unclaim(checked, writes, &claimed);
+                return Err(error);
+            }
+        };
+        let results = in_place();
+        for (write, result) in writes.iter().zip(&results) {
+            checked.end_claimed(write, *result);
+        }
+        drop(gate);
+        Ok(results)
+    }
+
+    fn unclaim(&self, checked: &Checked, writes: &[Write<'_>], claimed: &[usize]) {
+        for number in claimed {
+            checked.end_with(&writes[*number], Outcome::Nothing);
+        }
+    }
+}
+
+fn write_head(area: &Area, info: &Info, head: u64, sequence: u64, position: u64) -> Result<()> {
+    let raw =
+        RawJournalHead { magic: HEAD_MAGIC, sequence: sequence.into(), position: position.into() };
+    let mut content = [0; SEALED];
+    content[..size_of::<RawJournalHead>()].copy_from_slice(raw.as_bytes());
+    area.write_sealed(&content, info.journal_at() + head * BLOCK_LEN, true)
+        .context(|| "write the journal's head")
+}
+
+/// The checksum of a record, as if its field held 0.
+fn checksum(record: &[u8]) -> u32 {
+    let at = std::mem::offset_of!(RawRecord, checksum);
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&record[..at]), &[0; 4]);
+    crc32c::crc32c_append(sum, &record[at + 4..])
+}
+
+/// What is wrong with a journal that a device opened read-only has to replay.
+#[cold]
+pub(super) fn needs_replay() -> Error {
+    Error::unsupported("the integrity journal has writes to replay: open it for writing once")
+}

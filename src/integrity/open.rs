@@ -1,0 +1,234 @@
+//! Opens an integrity device, and makes data and tags agree again where it was not closed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Integrity;
+use super::area::{Area, Superblock};
+use super::checked::{Checked, Laziness};
+use super::dirty::Regions;
+use super::geometry::{Info, Mode};
+use super::journal::{Journal, needs_replay};
+use super::report::Report;
+use super::tagging::{Tagging, load};
+use super::tags::Tags;
+use crate::bio::Buffer;
+use crate::device::{Device, Limits};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::sync::Mutex;
+use crate::units::DevOffset;
+
+/// What an open integrity device keeps in memory, and how long it leaves its map as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntegrityOptions {
+    /// Bytes of tags in memory.
+    pub cache: u64,
+    /// The dirty map is cleared by the first flush after this time.
+    pub clean_after: Duration,
+    /// Or by the first flush that finds more regions dirty.
+    pub most_dirty: u32,
+}
+
+impl Default for IntegrityOptions {
+    fn default() -> Self {
+        Self { cache: 64 << 20, clean_after: Duration::from_secs(10), most_dirty: 4096 }
+    }
+}
+
+/// What was done about a crash when a device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// It had not been closed.
+    pub crashed: bool,
+    /// Regions that had been in use, all of whose sectors were read. Of a device that is read-only: that are not verified.
+    pub regions: u64,
+    /// Sectors of these whose tag was not that of what they hold, and that got a new one.
+    pub retagged: u64,
+    /// Sectors of these that could not be read; they keep the tags that they had.
+    pub unreadable: u64,
+    /// Records of the journal whose writes were done again.
+    pub records: u64,
+    /// The sectors that these wrote.
+    pub replayed: u64,
+    /// Blocks of the dirty map that were not whole: all their regions were seen as in use.
+    pub bad_map_blocks: u64,
+}
+
+/// An open device and what had to be done for it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The device.
+    pub device: Integrity,
+    /// What was done.
+    pub recovered: Recovered,
+}
+
+pub(super) fn open(
+    data: Arc<dyn Device>,
+    tag_device: Option<Arc<dyn Device>>,
+    options: &IntegrityOptions,
+) -> Result<Opened> {
+    let tail = tag_device.is_none();
+    let tag_device = tag_device.unwrap_or_else(|| Arc::clone(&data));
+    let mut superblock = Superblock::read(&*tag_device, tail).context(|| "open the tags")?;
+    let info = superblock.info;
+    check(&*data, &*tag_device, &info)?;
+    let writable = data.is_writable() && tag_device.is_writable();
+    let area = Area { device: Arc::clone(&tag_device) };
+    let crashed = !superblock.clean;
+    let mut recovered = Recovered { crashed, ..Recovered::default() };
+    let found = Regions::read(&area, &info, !crashed)?;
+    recovered.bad_map_blocks = found.bad_blocks;
+    recovered.regions = found.dirty.len() as u64;
+    let tags = Tags::new(area.clone(), &info, options.cache);
+    if writable && superblock.clean {
+        superblock = Superblock { clean: false, sequence: superblock.sequence + 1, ..superblock };
+        superblock.write(&*tag_device)?;
+    }
+    let journal = match info.mode {
+        Mode::Bitmap => None,
+        Mode::Journal => Some(open_journal(&*data, &area, &info, &tags, writable, &mut recovered)?),
+    };
+    let unverified = !writable && !found.dirty.is_empty();
+    let mut checked = Checked {
+        limits: limits(&*data, &info),
+        tagging: Tagging::new(&info),
+        data,
+        tag_device,
+        info,
+        tags,
+        regions: found.regions,
+        journal,
+        report: Report::default(),
+        // Who is dropped before it is recovered must not say that it is.
+        writable: false,
+        unverified,
+        laziness: Laziness { after: options.clean_after, most: options.most_dirty },
+        cleaned: Mutex::new(Instant::now()),
+        superblock: Mutex::new(superblock),
+    };
+    if writable && !found.dirty.is_empty() {
+        for region in &found.dirty {
+            retag(&checked, *region, &mut recovered).context(|| "recover a dirty region")?;
+        }
+        checked.clean().context(|| "recover the dirty regions")?;
+    }
+    checked.writable = writable;
+    Ok(Opened { device: Integrity::over(checked), recovered })
+}
+
+fn check(data: &dyn Device, tags: &dyn Device, info: &Info) -> Result<()> {
+    let size = data.size();
+    if size < info.data_size {
+        let corrupt = ErrorKind::Corrupt;
+        return Err(Error::new(
+            corrupt,
+            format!("the tags are for {} bytes, the data device has {size}", info.data_size),
+        ));
+    }
+    if data.limits().logical_block > info.interval || tags.limits().logical_block > 4096 {
+        return Err(Error::unsupported(
+            "the device's blocks are longer than what a tuple protects",
+        ));
+    }
+    Ok(())
+}
+
+fn limits(data: &dyn Device, info: &Info) -> Limits {
+    let below = *data.limits();
+    let interval = info.interval;
+    let limits = Limits {
+        logical_block: interval.max(below.logical_block),
+        physical_block: interval.max(below.physical_block),
+        max_transfer: (below.max_transfer / interval * interval).max(interval),
+        stable_writes: true,
+        poll: false,
+        ..below
+    };
+    if info.mode == Mode::Bitmap {
+        return limits;
+    }
+    let most = limits.max_transfer.min(Journal::most(info) as u32);
+    // What a write leaves in the journal is durable.
+    Limits { max_transfer: most, fua: true, volatile_cache: false, atomic_write: most, ..limits }
+}
+
+fn open_journal(
+    data: &dyn Device,
+    area: &Area,
+    info: &Info,
+    tags: &Tags,
+    writable: bool,
+    recovered: &mut Recovered,
+) -> Result<Journal> {
+    let (interval, size) = (info.interval as usize, info.kind.bytes());
+    let replay = |extents: &[(u64, u64)], tuples: &[u8], content: &[u8]| {
+        if !writable {
+            return Err(needs_replay());
+        }
+        let mut number = 0;
+        for (sector, count) in extents {
+            let (from, len) = (number * interval, *count as usize * interval);
+            let mut buffer = Buffer::aligned(len)?;
+            buffer.copy_from_slice(&content[from..from + len]);
+            let at = DevOffset(sector * interval as u64);
+            data.write_all_at(&[std::io::IoSlice::new(&buffer)], at, false)?;
+            for sector in *sector..sector + count {
+                let (block, index) = tags.place(sector);
+                let tuple = load(info.kind, &tuples[number * size..]);
+                tags.with(block, false, |slot| slot.set(index, tuple))?;
+                number += 1;
+            }
+        }
+        Ok(())
+    };
+    let (journal, replayed) = Journal::open(area, info, replay).context(|| "replay the journal")?;
+    (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
+    if writable {
+        journal.empty(data, tags)?;
+    }
+    Ok(journal)
+}
+
+/// Gives the sectors of a region the tags of what they hold.
+fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()> {
+    let info = &checked.info;
+    let start = u64::from(region) * info.region;
+    let end = (start + info.region).min(info.data_size);
+    let generation = checked.regions.generation(start);
+    let (interval, mut of_now) = (u64::from(info.interval), false);
+    let mut buffer = Buffer::aligned((1 << 20).min(info.region) as usize)?;
+    let mut at = start;
+    while at < end {
+        let len = (end - at).min(buffer.len() as u64);
+        let content = &mut buffer[..len as usize];
+        let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
+        for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
+            // What cannot be read keeps its tag: who writes it makes it good again.
+            if !whole && checked.data.read_exact_at(data, DevOffset(sector * interval)).is_err() {
+                recovered.unreadable += 1;
+                continue;
+            }
+            let (block, index) = checked.tags.place(sector);
+            recovered.retagged += checked.tags.with(block, false, |slot| {
+                let fits = checked.tagging.fits(sector, data, &slot.tuple(index));
+                if !fits {
+                    slot.set(index, checked.tagging.tuple(sector, data, generation));
+                }
+                of_now |= checked.tagging.generation(&slot.tuple(index)) == generation;
+                u64::from(!fits)
+            })?;
+        }
+        at += len;
+    }
+    if info.generations && !of_now {
+        // Nothing of this generation came to be: the next scrub must not look for it in vain.
+        let sector = start / interval;
+        let data = checked.read_sector(sector)?;
+        let (block, index) = checked.tags.place(sector);
+        let tuple = checked.tagging.tuple(sector, &data, generation);
+        checked.tags.with(block, false, |slot| slot.set(index, tuple))?;
+        recovered.retagged += 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,442 @@
+//! A queue over the data device's queue: what it reads is verified when it is popped, what it writes is tagged.
+//!
+//! A bio goes down as it is and comes back as it was: all that its end needs to know stands in it, so a request costs no memory. No
+//! write waits for another one, but in journal mode: there all that is in flight is in the hands of a thread that is running, since
+//! [`commit`](DeviceQueue::commit) waits for the writes that it hands over.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::checked::{Checked, Tuples};
+use super::journal::{Journal, Write};
+use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
+use crate::device::{AnyQueue, BlockFile, DeviceQueue, LentPart};
+use crate::error::Errno;
+use crate::units::DevOffset;
+
+type Slices<'a> = SmallVec<[IoSlice<'a>; 4]>;
+
+pub(super) struct IntegrityQueue {
+    below: AnyQueue,
+    checked: Arc<Checked>,
+    /// What completed without the queue below.
+    held: VecDeque<Done>,
+    /// Writes that wait for the next commit, in journal mode.
+    staged: Vec<Bio>,
+    tuples: Tuples,
+    depth: usize,
+}
+
+impl IntegrityQueue {
+    pub(super) fn new(below: AnyQueue, checked: Arc<Checked>, depth: usize) -> Self {
+        let (held, staged) = (VecDeque::new(), Vec::new());
+        Self { below, checked, held, staged, tuples: Tuples::default(), depth }
+    }
+
+    /// Reads the rest of what the device below cut short.
+    #[cold]
+    fn read_rest(
+        &mut self,
+        bufs: &mut [&mut [u8]],
+        at: DevOffset,
+        mut done: usize,
+        flags: BioFlags,
+    ) -> Result<(), Errno> {
+        let whole: usize = bufs.iter().map(|buf| buf.len()).sum();
+        while done < whole {
+            let mut skip = done;
+            let rest: SmallVec<[IoSliceMut<'_>; 2]> = bufs
+                .iter_mut()
+                .filter_map(|buf| {
+                    let from = skip.min(buf.len());
+                    skip -= from;
+                    (from < buf.len()).then(|| IoSliceMut::new(&mut buf[from..]))
+                })
+                .collect();
+            let mut part = [LentPart::new(rest, DevOffset(at.0 + done as u64))];
+            self.below.read_parts_now(Dev::OWN, &mut part, flags);
+            done += some(part[0].result)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what of a write has not been written yet.
+    fn write_rest(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        mut done: usize,
+        flags: BioFlags,
+    ) -> Result<(), Errno> {
+        let whole = total(bufs);
+        while done < whole {
+            let mut skip = done;
+            let rest: Slices<'_> = bufs
+                .iter()
+                .filter_map(|buf| {
+                    let from = skip.min(buf.len());
+                    skip -= from;
+                    (from < buf.len()).then(|| IoSlice::new(&buf[from..]))
+                })
+                .collect();
+            let at = DevOffset(at.0 + done as u64);
+            match self.below.write_now(Dev::OWN, &rest, at, flags) {
+                // A part is written: the rest may not say that nothing has happened.
+                Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
+                    return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
+                }
+                result => done += some(result)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One read has come back from below.
+    #[inline]
+    fn verify_flat(
+        &mut self,
+        buf: &mut [u8],
+        at: DevOffset,
+        result: Result<usize, Errno>,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let count = result?;
+        if count < buf.len() {
+            self.read_rest(&mut [&mut *buf], at, count, flags)?;
+        }
+        let nowait = flags.contains(BioFlags::NOWAIT);
+        self.checked.verify(at, buf, nowait).map_err(|error| error.errno())?;
+        Ok(buf.len())
+    }
+
+    fn verify_bufs(
+        &mut self,
+        bufs: &mut [&mut [u8]],
+        at: DevOffset,
+        result: Result<usize, Errno>,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let (count, whole) = (result?, bufs.iter().map(|buf| buf.len()).sum());
+        if count < whole {
+            self.read_rest(bufs, at, count, flags)?;
+        }
+        let nowait = flags.contains(BioFlags::NOWAIT);
+        let verified = self.checked.verify_vectored(at, bufs, nowait);
+        verified.map_err(|error| error.errno())?;
+        Ok(whole)
+    }
+
+    /// A bio has come back from below.
+    #[inline]
+    fn completed(&mut self, mut done: Done) -> Done {
+        if done.bio.dev != Dev::OWN {
+            return done;
+        }
+        let (at, flags) = (done.bio.at, done.bio.flags);
+        match (done.bio.op, &mut done.bio.memory) {
+            (BioOp::Read, Memory::Flat(buffer)) => {
+                done.result = self.verify_flat(buffer, at, done.result, flags);
+            }
+            (BioOp::Read, Memory::Vectored(buffers)) => {
+                let mut bufs: SmallVec<[&mut [u8]; 4]> =
+                    buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+                done.result = self.verify_bufs(&mut bufs, at, done.result, flags);
+            }
+            (BioOp::Write, memory) => {
+                let bufs = slices(memory);
+                done.result = self.written(&bufs, at, done.result, flags);
+            }
+            (BioOp::Flush, _) => {
+                if done.result.is_ok() {
+                    done.result = self.flushed();
+                }
+            }
+        }
+        done
+    }
+
+    /// A write has come back from below.
+    #[inline]
+    fn written(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        result: Result<usize, Errno>,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let whole = total(bufs);
+        let result = match result {
+            Ok(count) if count < whole => self.write_rest(bufs, at, count, flags),
+            result => result.map(drop),
+        };
+        self.checked.end(at, bufs, result, flags.contains(BioFlags::DSYNC));
+        result.map(|()| whole)
+    }
+
+    fn flushed(&self) -> Result<usize, Errno> {
+        self.checked.flushed().map(|()| 0).map_err(|error| error.errno())
+    }
+
+    fn check_write(&self, at: DevOffset, len: usize) -> Result<(), Errno> {
+        if !self.checked.writable {
+            return Err(Errno::EROFS);
+        }
+        if self.checked.journal.is_some()
+            && len as u64 > u64::from(self.checked.limits.max_transfer)
+        {
+            return Err(Errno::EINVAL);
+        }
+        self.checked.check(at, len)
+    }
+
+    fn hold(&mut self, bio: Bio, result: Result<usize, Errno>) {
+        self.held.push_back(Done { bio, result });
+    }
+
+    /// Carries out what was staged: as many writes to a record as fit and do not overlap.
+    #[cold]
+    fn commit_staged(&mut self) {
+        let checked = Arc::clone(&self.checked);
+        let Some(journal) = &checked.journal else { return };
+        let most = Journal::most(&checked.info);
+        let mut staged = std::mem::take(&mut self.staged);
+        let mut rest = staged.drain(..).peekable();
+        while let Some(first) = rest.next() {
+            let mut len = first.memory.len() as u64;
+            let mut batch = vec![first];
+            while let Some(next) = rest.next_if(|next| {
+                let fits = len + next.memory.len() as u64 <= most;
+                fits && !batch.iter().any(|bio| overlap(bio, next))
+            }) {
+                len += next.memory.len() as u64;
+                batch.push(next);
+            }
+            let results = self.write_batch(&checked, journal, &batch);
+            for (bio, result) in batch.into_iter().zip(results) {
+                let len = bio.memory.len();
+                self.hold(bio, result.map(|()| len));
+            }
+        }
+        drop(rest);
+        self.staged = staged;
+    }
+
+    fn write_batch(
+        &mut self,
+        checked: &Checked,
+        journal: &Journal,
+        batch: &[Bio],
+    ) -> Vec<Result<(), Errno>> {
+        let bufs: Vec<_> = batch.iter().map(|bio| slices(&bio.memory)).collect();
+        let writes: Vec<_> =
+            batch.iter().zip(&bufs).map(|(bio, bufs)| Write { at: bio.at, bufs }).collect();
+        let in_place = || {
+            let write =
+                |write: &Write<'_>| self.write_rest(write.bufs, write.at, 0, BioFlags::empty());
+            writes.iter().map(write).collect()
+        };
+        match journal.write(checked, &writes, in_place) {
+            Ok(results) => results,
+            Err(error) => vec![Err(error.errno()); batch.len()],
+        }
+    }
+}
+
+impl DeviceQueue for IntegrityQueue {
+    #[inline]
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        if dev != Dev::OWN {
+            return self.below.read_now(dev, buf, at, flags);
+        }
+        self.checked.check(at, buf.len())?;
+        let result = self.below.read_now(dev, buf, at, flags);
+        self.verify_flat(buf, at, result, flags)
+    }
+
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        if dev != Dev::OWN {
+            return self.below.read_parts_now(dev, parts, flags);
+        }
+        if parts.iter().any(|part| self.checked.check(part.at, part.len()).is_err()) {
+            parts.iter_mut().for_each(|part| part.result = Err(Errno::EINVAL));
+            return;
+        }
+        self.below.read_parts_now(dev, parts, flags);
+        for part in parts {
+            let mut bufs: SmallVec<[&mut [u8]; 4]> =
+                part.bufs.iter_mut().map(|buf| &mut **buf).collect();
+            part.result = self.verify_bufs(&mut bufs, part.at, part.result, flags);
+        }
+    }
+
+    #[inline]
+    fn write_now(
+        &mut self,
+        dev: Dev,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        if dev != Dev::OWN {
+            return self.below.write_now(dev, bufs, at, flags);
+        }
+        let len = total(bufs);
+        self.check_write(at, len)?;
+        if let Some(journal) = &self.checked.journal {
+            let written = self.checked.write_journaled(journal, &Write { at, bufs });
+            return written.map(|()| len).map_err(|error| error.errno());
+        }
+        let nowait = flags.contains(BioFlags::NOWAIT);
+        let begun = self.checked.begin(at, bufs, &mut self.tuples, nowait);
+        begun.map_err(|error| error.errno())?;
+        let result = self.below.write_now(dev, bufs, at, flags);
+        self.written(bufs, at, result, flags)
+    }
+
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        if dev == Dev::OWN && self.checked.journal.is_some() {
+            return Ok(());
+        }
+        self.below.flush_now(dev)?;
+        if dev == Dev::OWN { self.flushed().map(drop) } else { Ok(()) }
+    }
+
+    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+        self.below.attach(file, lasting)
+    }
+
+    fn detach(&mut self, dev: Dev) {
+        self.below.detach(dev);
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.depth
+            .saturating_sub(self.held.len() + self.staged.len() + self.below.in_flight())
+            .min(self.below.room())
+    }
+
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.held.len() + self.staged.len() + self.below.in_flight()
+    }
+
+    #[inline]
+    fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+        if bio.dev != Dev::OWN {
+            return self.below.submit(bio);
+        }
+        if self.room() == 0 {
+            return Err(bio);
+        }
+        let (at, len, flags) = (bio.at, bio.memory.len(), bio.flags);
+        match bio.op {
+            BioOp::Read => match self.checked.check(at, len) {
+                Ok(()) => return self.below.submit(bio),
+                Err(errno) => self.hold(bio, Err(errno)),
+            },
+            BioOp::Flush if self.checked.journal.is_some() => self.hold(bio, Ok(0)),
+            BioOp::Flush => return self.below.submit(bio),
+            BioOp::Write => {
+                if let Err(errno) = self.check_write(at, len) {
+                    self.hold(bio, Err(errno));
+                    return Ok(());
+                }
+                if self.checked.journal.is_some() {
+                    self.staged.push(bio);
+                    return Ok(());
+                }
+                let nowait = flags.contains(BioFlags::NOWAIT);
+                let bufs = slices(&bio.memory);
+                if let Err(error) = self.checked.begin(at, &bufs, &mut self.tuples, nowait) {
+                    drop(bufs);
+                    self.hold(bio, Err(error.errno()));
+                    return Ok(());
+                }
+                drop(bufs);
+                return self.below.submit(bio).inspect_err(|bio| {
+                    self.checked.end(at, &slices(&bio.memory), Err(Errno::EAGAIN), false);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(&mut self) -> Result<(), Errno> {
+        if !self.staged.is_empty() {
+            self.commit_staged();
+        }
+        self.below.commit()
+    }
+
+    #[inline]
+    fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        if !self.staged.is_empty() {
+            self.commit_staged();
+        }
+        self.below.wait(min.saturating_sub(self.held.len()))
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Done> {
+        if let Some(done) = self.held.pop_front() {
+            return Some(done);
+        }
+        let done = self.below.pop()?;
+        Some(self.completed(done))
+    }
+
+    #[inline]
+    fn take_fresh(&mut self) -> bool {
+        self.below.take_fresh() || !self.held.is_empty()
+    }
+
+    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        self.below.register_buffers(count, size)
+    }
+}
+
+impl Drop for IntegrityQueue {
+    /// Writes in flight end, or their sectors would be taken for ever.
+    fn drop(&mut self) {
+        while self.below.in_flight() > 0 && self.below.wait(1).is_ok() {
+            let mut any = false;
+            while let Some(done) = self.below.pop() {
+                any = true;
+                self.completed(done);
+            }
+            if !any {
+                break;
+            }
+        }
+    }
+}
+
+/// A transfer that moved nothing will not move anything.
+fn some(result: Result<usize, Errno>) -> Result<usize, Errno> {
+    result.and_then(|count| if count == 0 { Err(Errno::EIO) } else { Ok(count) })
+}
+
+fn total(bufs: &[IoSlice<'_>]) -> usize {
+    bufs.iter().map(|buf| buf.len()).sum()
+}
+
+#[inline]
+fn slices(memory: &Memory) -> Slices<'_> {
+    memory.buffers().iter().map(|buffer| IoSlice::new(buffer)).collect()
+}
+
+fn overlap(one: &Bio, two: &Bio) -> bool {
+    let end = |bio: &Bio| bio.at.0 + bio.memory.len() as u64;
+    one.at.0 < end(two) && two.at.0 < end(one)
+}

@@ -1,0 +1,330 @@
+//! One block of tags in memory, and the writes in flight to its sectors.
+//!
+//! A write does not wait for another one to the same sector: it may be held by a queue that nobody looks at. While a sector is being
+//! written, it may hold what was there or what any of its writers gives; all these tuples are kept. Where two writers met, the last that
+//! completes writes its sector once more, alone, so that data and tag are of the same write.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::disk::BLOCK;
+use super::tagging::{LONGEST, Packed, load};
+use super::tuple::TupleKind;
+use crate::bio::Buffer;
+use crate::error::Result;
+
+/// The most tuples that a block holds.
+const MOST: usize = BLOCK / 8;
+
+/// Which tuples a sector may have at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Candidates {
+    pub(super) tuples: SmallVec<[Packed; 2]>,
+    /// A write is in flight.
+    pub(super) busy: bool,
+}
+
+/// A sector that several writers have in flight, or had until one was left.
+#[derive(Debug)]
+struct Contested {
+    index: usize,
+    writers: u32,
+    tuples: SmallVec<[Packed; 4]>,
+}
+
+/// How a write to a sector ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Written,
+    /// It may have been written, wholly, in part, or not at all.
+    Unknown,
+    /// Nothing was written.
+    Nothing,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    kind: TupleKind,
+    /// Which block it holds.
+    pub(super) block: Option<u64>,
+    pub(super) loading: bool,
+    /// It is being written to the device.
+    pub(super) writing: bool,
+    pub(super) dirty: bool,
+    /// Since the eviction's hand came by.
+    pub(super) used: bool,
+    pub(super) tuples: Buffer,
+    /// What the writes in flight give, where the sector's bit is set.
+    pending: Option<Box<[u8; BLOCK]>>,
+    busy: [u64; MOST / 64],
+    /// Writes in flight. It stays in memory until they end.
+    pub(super) pins: u32,
+    contested: Vec<Contested>,
+}
+
+impl Slot {
+    pub(super) fn new(kind: TupleKind) -> Result<Self> {
+        Ok(Self {
+            kind,
+            block: None,
+            loading: false,
+            writing: false,
+            dirty: false,
+            used: false,
+            tuples: Buffer::aligned(BLOCK)?,
+            pending: None,
+            busy: [0; MOST / 64],
+            pins: 0,
+            contested: Vec::new(),
+        })
+    }
+
+    /// Whether another block may take its place, once it is not dirty.
+    pub(super) fn is_free(&self) -> bool {
+        self.pins == 0 && !self.loading && !self.writing
+    }
+
+    fn bytes(&self, range: Range<usize>) -> Range<usize> {
+        let size = self.kind.bytes();
+        range.start * size..range.end * size
+    }
+
+    #[inline]
+    pub(super) fn tuple(&self, index: usize) -> Packed {
+        load(self.kind, &self.tuples[index * self.kind.bytes()..])
+    }
+
+    pub(super) fn set(&mut self, index: usize, tuple: Packed) {
+        let bytes = self.bytes(index..index + 1);
+        let tuple = &tuple[..bytes.len()];
+        self.tuples[bytes].copy_from_slice(tuple);
+        self.dirty = true;
+    }
+
+    /// The tuples of a range, one behind the other.
+    #[inline]
+    pub(super) fn tuples(&self, range: Range<usize>) -> &[u8] {
+        &self.tuples[self.bytes(range)]
+    }
+
+    fn pending(&self, index: usize) -> Packed {
+        let bytes = self.bytes(index..index + 1);
+        self.pending.as_ref().map_or([0; LONGEST], |pending| load(self.kind, &pending[bytes]))
+    }
+
+    #[inline]
+    pub(super) fn is_busy(&self, index: usize) -> bool {
+        self.busy[index / 64] >> (index % 64) & 1 != 0
+    }
+
+    pub(super) fn any_busy(&self, range: Range<usize>) -> bool {
+        words(range).any(|(word, mask)| self.busy[word] & mask != 0)
+    }
+
+    fn set_busy(&mut self, range: Range<usize>, busy: bool) {
+        for (word, mask) in words(range) {
+            let word = &mut self.busy[word];
+            *word = if busy { *word | mask } else { *word & !mask };
+        }
+    }
+
+    /// What a sector may hold now.
+    pub(super) fn candidates(&self, index: usize) -> Candidates {
+        let mut tuples = SmallVec::new();
+        tuples.push(self.tuple(index));
+        let busy = self.is_busy(index);
+        if busy {
+            tuples.push(self.pending(index));
+            let contested = self.contested.iter().filter(|contested| contested.index == index);
+            tuples.extend(contested.flat_map(|contested| contested.tuples.iter().copied()));
+        }
+        Candidates { tuples, busy }
+    }
+
+    /// A write begins, of these tuples.
+    #[inline]
+    pub(super) fn claim(&mut self, range: Range<usize>, tuples: &[u8]) {
+        if self.any_busy(range.clone()) {
+            self.contest(range.clone(), tuples);
+        }
+        let bytes = self.bytes(range.clone());
+        let pending = self.pending.get_or_insert_with(|| Box::new([0; BLOCK]));
+        pending[bytes].copy_from_slice(tuples);
+        self.set_busy(range, true);
+        self.pins += 1;
+    }
+
+    #[cold]
+    fn contest(&mut self, range: Range<usize>, tuples: &[u8]) {
+        for (index, tuple) in range.zip(tuples.chunks_exact(self.kind.bytes())) {
+            if !self.is_busy(index) {
+                continue;
+            }
+            let (tuple, before) = (load(self.kind, tuple), self.pending(index));
+            let found = self.contested.iter_mut().find(|contested| contested.index == index);
+            if let Some(contested) = found {
+                contested.writers += 1;
+                contested.tuples.push(tuple);
+            } else {
+                let tuples = [before, tuple].into_iter().collect();
+                self.contested.push(Contested { index, writers: 2, tuples });
+            }
+        }
+    }
+
+    /// A write has ended. The sectors that are returned are left to this writer to [settle](Self::settle).
+    #[inline]
+    pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
+        if self.contested.is_empty() && outcome != Outcome::Unknown {
+            if outcome == Outcome::Written {
+                self.accept(range.clone());
+            }
+            self.set_busy(range, false);
+            self.pins -= 1;
+            return SmallVec::new();
+        }
+        let left = self.end_each(range, outcome);
+        if left.is_empty() {
+            self.pins -= 1;
+        }
+        left
+    }
+
+    fn accept(&mut self, range: Range<usize>) {
+        let bytes = self.bytes(range);
+        if let Some(pending) = &self.pending {
+            self.tuples[bytes.clone()].copy_from_slice(&pending[bytes]);
+            self.dirty = true;
+        }
+    }
+
+    #[cold]
+    fn end_each(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
+        let mut left = SmallVec::new();
+        for index in range {
+            match self.contested.iter_mut().find(|contested| contested.index == index) {
+                Some(contested) if contested.writers > 1 => contested.writers -= 1,
+                Some(_) => left.push(index),
+                None if outcome == Outcome::Unknown => left.push(index),
+                None => {
+                    if outcome == Outcome::Written {
+                        self.accept(index..index + 1);
+                    }
+                    self.set_busy(index..index + 1, false);
+                }
+            }
+        }
+        left
+    }
+
+    /// The last writer has seen to it that the sector has this tuple, if nobody has joined meanwhile. `None` where nobody can say what it
+    /// holds: the tag stays.
+    pub(super) fn settle(&mut self, index: usize, tuple: Option<Packed>) {
+        let found = self.contested.iter().position(|contested| contested.index == index);
+        if let Some(at) = found {
+            let contested = &mut self.contested[at];
+            if contested.writers > 1 {
+                contested.writers -= 1;
+                contested.tuples.extend(tuple);
+                return;
+            }
+            self.contested.swap_remove(at);
+        }
+        if let Some(tuple) = tuple {
+            self.set(index, tuple);
+        }
+        self.set_busy(index..index + 1, false);
+    }
+}
+
+/// The words of a bit set that a range touches, and the bits of it in each.
+#[inline]
+fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    (range.start / 64..range.end.div_ceil(64)).map(move |word| {
+        let (from, to) = (word * 64, word * 64 + 64);
+        let low = u64::MAX << range.start.saturating_sub(from);
+        let high = u64::MAX >> to.saturating_sub(range.end);
+        (word, low & high)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(fill: u8) -> Packed {
+        let mut tuple = [0; LONGEST];
+        tuple[..8].fill(fill);
+        tuple
+    }
+
+    fn slot() -> Slot {
+        Slot::new(TupleKind::T10).unwrap()
+    }
+
+    /// Every range against bits counted one by one.
+    #[test]
+    fn a_range_is_busy_where_it_was_claimed() {
+        for start in [0, 1, 62, 63, 64, 65, 127, 300] {
+            for count in [1, 2, 63, 64, 65, 128, 212] {
+                let (mut slot, range) = (slot(), start..start + count);
+                slot.claim(range.clone(), &vec![1; count * 8]);
+                for index in 0..MOST {
+                    assert_eq!(slot.is_busy(index), range.contains(&index), "{index} of {range:?}");
+                    assert_eq!(slot.any_busy(index..index + 1), range.contains(&index));
+                }
+                assert!(slot.end(range.clone(), Outcome::Written).is_empty());
+                assert!(!slot.any_busy(0..MOST) && slot.is_free() && slot.dirty);
+                assert!(
+                    (0..MOST)
+                        .all(|index| slot.tuple(index) == tuple(range.contains(&index).into()))
+                );
+            }
+        }
+    }
+
+    /// While writes are in flight the sector may hold what was there and what each of them gives; the last one decides.
+    #[test]
+    fn of_writers_that_met_the_last_one_settles() {
+        let mut slot = slot();
+        for fill in 1..=3 {
+            slot.claim(7..8, &[fill; 8]);
+        }
+        let expected: Vec<_> = [0, 1, 2, 3].map(tuple).into();
+        let mut seen = slot.candidates(7).tuples.to_vec();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, expected);
+        assert!(slot.end(7..8, Outcome::Written).is_empty());
+        assert!(slot.end(7..8, Outcome::Written).is_empty());
+        assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
+        // One more joins before it has settled, and settles in its place.
+        slot.claim(7..8, &[4; 8]);
+        slot.settle(7, Some(tuple(3)));
+        slot.pins -= 1;
+        assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
+        assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
+        slot.settle(7, Some(tuple(4)));
+        slot.pins -= 1;
+        assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
+    }
+
+    /// A write that failed leaves its sectors to be read; one that did nothing leaves the tags as they were.
+    #[test]
+    fn what_a_writer_leaves_depends_on_how_it_ended() {
+        let mut slot = slot();
+        slot.claim(0..3, &[1; 24]);
+        assert_eq!(slot.end(0..3, Outcome::Unknown)[..], [0, 1, 2]);
+        for index in 0..3 {
+            assert!(slot.is_busy(index));
+            slot.settle(index, (index < 2).then(|| tuple(9)));
+        }
+        slot.pins -= 1;
+        assert_eq!([0, 1, 2].map(|index| slot.tuple(index)), [9, 9, 0].map(tuple));
+        slot.claim(0..3, &[2; 24]);
+        assert!(slot.end(0..3, Outcome::Nothing).is_empty());
+        assert_eq!([0, 1, 2].map(|index| slot.tuple(index)), [9, 9, 0].map(tuple));
+        assert!(slot.is_free() && !slot.any_busy(0..3));
+    }
+}

@@ -1,0 +1,86 @@
+//! Which tuple a sector of a device must have, for its data and its place.
+
+use super::geometry::Info;
+use super::tuple::{Interval, Mismatch, Protection, TupleKind};
+
+/// The longest tuple in bytes.
+pub(super) const LONGEST: usize = 16;
+
+/// A tuple as it is stored, and zeros behind it.
+pub(super) type Packed = [u8; LONGEST];
+
+/// How the sectors of a device are tagged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tagging {
+    pub(super) protection: Protection,
+    /// log2 of the sector's size.
+    pub(super) shift: u32,
+    /// The application tag of every sector; none where it counts generations.
+    application: Option<u16>,
+}
+
+/// Reads a tuple from the first of these bytes.
+#[inline]
+pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
+    let mut tuple = [0; LONGEST];
+    // Lengths that the compiler knows: no call.
+    match kind {
+        TupleKind::T10 => tuple[..8].copy_from_slice(&bytes[..8]),
+        TupleKind::Nvme64 => tuple.copy_from_slice(&bytes[..16]),
+    }
+    tuple
+}
+
+impl Tagging {
+    pub(super) fn new(info: &Info) -> Self {
+        let shift = info.interval.trailing_zeros();
+        // The interval was checked.
+        let interval = Interval::from_bytes(info.interval.into()).unwrap_or(Interval::B4096);
+        let protection = Protection { kind: info.kind, interval, generation: info.generations };
+        let application = (!info.generations).then_some(info.application);
+        Self { protection, shift, application }
+    }
+
+    /// The size of a sector in bytes.
+    #[inline]
+    pub(super) fn interval(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// The size of a tuple in bytes.
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        self.protection.kind.bytes()
+    }
+
+    /// Writes the tuples of sectors in a row. `generation` is their application tag where that counts generations.
+    #[inline]
+    pub(super) fn encode(&self, first: u64, data: &[u8], generation: u16, tuples: &mut [u8]) {
+        let application = self.application.unwrap_or(generation);
+        self.protection.encode(data, first, application, tuples);
+    }
+
+    /// The tuple of one sector.
+    pub(super) fn tuple(&self, sector: u64, data: &[u8], generation: u16) -> Packed {
+        let mut tuple = [0; LONGEST];
+        self.encode(sector, data, generation, &mut tuple[..self.size()]);
+        tuple
+    }
+
+    /// Whether tuples are those of these data at this place.
+    #[inline]
+    pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
+        self.protection.verify(data, tuples, first, self.application)
+    }
+
+    /// Whether a tuple is that of a sector's data.
+    #[inline]
+    pub(super) fn fits(&self, sector: u64, data: &[u8], tuple: &Packed) -> bool {
+        self.check(sector, data, &tuple[..self.size()]).is_ok()
+    }
+
+    /// The generation that a tuple names.
+    pub(super) fn generation(&self, tuple: &Packed) -> u16 {
+        self.protection.applications(&tuple[..self.size()]).next().unwrap_or(0)
+    }
+}

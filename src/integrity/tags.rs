@@ -1,0 +1,286 @@
+//! The tags in memory: a bounded cache of the area's tag blocks.
+//!
+//! It is cut in shards, each with one lock. A lock is held for the moment in which tuples are looked at or set, never while a device is at
+//! work. Whoever reads or writes a block to the device is a thread that is running, so others may wait for it.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use foldhash::HashMap;
+
+use super::area::Area;
+use super::disk::{BLOCK, BLOCK_LEN};
+use super::geometry::Info;
+use super::slot::Slot;
+use super::tuple::TupleKind;
+use crate::bio::Buffer;
+use crate::error::{Context, Error, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::units::DevOffset;
+
+const SHARDS: usize = 64;
+
+/// Sectors in a row whose tuples are in one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) block: u64,
+    /// The first one's place in the block.
+    pub(super) index: usize,
+    pub(super) count: usize,
+    /// How many sectors of the request come before.
+    pub(super) before: usize,
+}
+
+impl Piece {
+    pub(super) fn range(&self) -> Range<usize> {
+        self.index..self.index + self.count
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Tags {
+    area: Area,
+    kind: TupleKind,
+    /// Where the tags begin on their device.
+    start: u64,
+    per_block: u64,
+    blocks: u64,
+    /// How many blocks a shard holds; more only while writes are in flight to all of them.
+    most: usize,
+    shards: Box<[Shard]>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    state: Mutex<Slots>,
+    /// A block was loaded or written, or a write ended that someone waits for.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    index: HashMap<u64, usize>,
+    slots: Vec<Slot>,
+    hand: usize,
+    waiting: u32,
+}
+
+/// What can be done to take a slot for another block.
+enum Victim {
+    Free(usize),
+    Dirty(usize),
+    None,
+}
+
+impl Slots {
+    fn victim(&mut self, most: usize) -> Victim {
+        if self.slots.len() < most {
+            return Victim::None;
+        }
+        for _ in 0..2 * self.slots.len() {
+            let at = self.hand % self.slots.len();
+            self.hand = at + 1;
+            let slot = &mut self.slots[at];
+            if !slot.is_free() {
+                continue;
+            }
+            if std::mem::take(&mut slot.used) {
+                continue;
+            }
+            return if slot.dirty { Victim::Dirty(at) } else { Victim::Free(at) };
+        }
+        Victim::None
+    }
+}
+
+impl Tags {
+    pub(super) fn new(area: Area, info: &Info, cache: u64) -> Self {
+        let most = (cache / BLOCK_LEN / SHARDS as u64).clamp(2, 1 << 20) as usize;
+        let shard = || Shard { state: Mutex::new(Slots::default()), changed: Condvar::new() };
+        Self {
+            area,
+            kind: info.kind,
+            start: info.tags_at(),
+            per_block: info.tuples_per_block(),
+            blocks: info.tag_blocks(),
+            most,
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    /// The pieces of a range of sectors.
+    #[inline]
+    pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = Piece> + use<> {
+        let (per_block, mut before) = (self.per_block, 0);
+        std::iter::from_fn(move || {
+            let sector = first + before as u64;
+            // The number of tuples in a block is a power of two.
+            let index = (sector & (per_block - 1)) as usize;
+            let len = (per_block as usize - index).min(count - before);
+            let block = sector >> per_block.trailing_zeros();
+            let piece = Piece { block, index, count: len, before };
+            before += len;
+            (len > 0).then_some(piece)
+        })
+    }
+
+    /// The sectors whose tuples are in a block.
+    pub(super) fn place(&self, sector: u64) -> (u64, usize) {
+        (sector / self.per_block, (sector % self.per_block) as usize)
+    }
+
+    fn shard(&self, block: u64) -> &Shard {
+        &self.shards[block as usize % SHARDS]
+    }
+
+    /// Looks at a block, which is read from the device where it is not in memory; `nowait`: EAGAIN then.
+    ///
+    /// # Errors
+    /// Those of the tag device.
+    #[inline]
+    pub(super) fn with<R>(
+        &self,
+        block: u64,
+        nowait: bool,
+        work: impl FnOnce(&mut Slot) -> R,
+    ) -> Result<R> {
+        let shard = self.shard(block);
+        let mut state = shard.state.lock();
+        let at = match state.index.get(&block) {
+            Some(at) if !state.slots[*at].loading => *at,
+            _ if nowait => return Err(Error::would_block("the tags are not in memory")),
+            _ => self.load(shard, &mut state, block)?,
+        };
+        let slot = &mut state.slots[at];
+        slot.used = true;
+        Ok(work(slot))
+    }
+
+    /// The same for who ends a write: wakes who waits for that.
+    #[inline]
+    pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        let shard = self.shard(block);
+        let mut state = shard.state.lock();
+        let at = *state.index.get(&block)?;
+        let result = work(&mut state.slots[at]);
+        if state.waiting > 0 {
+            shard.changed.notify_all();
+        }
+        Some(result)
+    }
+
+    /// Begins a write, and waits while another one is in flight to one of these sectors.
+    pub(super) fn claim_alone(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
+        let shard = self.shard(piece.block);
+        let mut state = shard.state.lock();
+        loop {
+            let at = self.load(shard, &mut state, piece.block)?;
+            if !state.slots[at].any_busy(piece.range()) {
+                state.slots[at].claim(piece.range(), tuples);
+                return Ok(());
+            }
+            wait(shard, &mut state);
+        }
+    }
+
+    /// The slot of a block, which is read from the device where that is needed.
+    #[cold]
+    fn load(&self, shard: &Shard, state: &mut MutexGuard<'_, Slots>, block: u64) -> Result<usize> {
+        if block >= self.blocks {
+            return Err(Error::invalid(format!("there is no tag block {block}")));
+        }
+        let at = loop {
+            match state.index.get(&block).copied() {
+                Some(at) if !state.slots[at].loading => return Ok(at),
+                Some(_) => {
+                    wait(shard, state);
+                    continue;
+                }
+                None => {}
+            }
+            match state.victim(self.most) {
+                Victim::Free(at) => break at,
+                Victim::Dirty(at) => self.write_slot(shard, state, at)?,
+                Victim::None => {
+                    let slot = Slot::new(self.kind)?;
+                    state.slots.push(slot);
+                    break state.slots.len() - 1;
+                }
+            }
+        };
+        if let Some(old) = state.slots[at].block.replace(block) {
+            state.index.remove(&old);
+        }
+        state.index.insert(block, at);
+        let slot = &mut state.slots[at];
+        slot.loading = true;
+        let mut tuples = std::mem::replace(&mut slot.tuples, Vec::new().into());
+        let read = MutexGuard::unlocked(state, || {
+            self.area.device.read_exact_at(&mut tuples, DevOffset(self.start + block * BLOCK_LEN))
+        });
+        let slot = &mut state.slots[at];
+        (slot.tuples, slot.loading) = (tuples, false);
+        if read.is_err() {
+            slot.block = None;
+            state.index.remove(&block);
+        }
+        if state.waiting > 0 {
+            shard.changed.notify_all();
+        }
+        read.context(|| format!("read tag block {block}")).map(|()| at)
+    }
+
+    /// Writes a slot to the device.
+    fn write_slot(
+        &self,
+        shard: &Shard,
+        state: &mut MutexGuard<'_, Slots>,
+        at: usize,
+    ) -> Result<()> {
+        let mut copy = Buffer::aligned(BLOCK)?;
+        let slot = &mut state.slots[at];
+        let Some(block) = slot.block else { return Ok(()) };
+        copy.copy_from_slice(&slot.tuples);
+        (slot.writing, slot.dirty) = (true, false);
+        let place = DevOffset(self.start + block * BLOCK_LEN);
+        let written = MutexGuard::unlocked(state, || {
+            self.area.device.write_all_at(&[IoSlice::new(&copy)], place, false)
+        });
+        let slot = &mut state.slots[at];
+        slot.writing = false;
+        slot.dirty |= written.is_err();
+        if state.waiting > 0 {
+            shard.changed.notify_all();
+        }
+        written.context(|| format!("write tag block {block}"))
+    }
+
+    /// Writes what was changed before the call to the device. No flush.
+    ///
+    /// # Errors
+    /// Those of the tag device: what could not be written is tried again at the next call.
+    pub(super) fn write_back(&self) -> Result<()> {
+        for shard in &self.shards {
+            let mut state = shard.state.lock();
+            let mut at = 0;
+            while at < state.slots.len() {
+                let slot = &state.slots[at];
+                if slot.writing {
+                    wait(shard, &mut state);
+                } else if slot.dirty {
+                    self.write_slot(shard, &mut state, at)?;
+                    at += 1;
+                } else {
+                    at += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn wait(shard: &Shard, state: &mut MutexGuard<'_, Slots>) {
+    state.waiting += 1;
+    shard.changed.wait(state);
+    state.waiting -= 1;
+}

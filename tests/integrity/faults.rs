@@ -1,0 +1,287 @@
+//! Devices below that fail: what they made of a write is undefined, but data and tag agree, and readers hear of errors as they were.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
+use ironmap::device::{Device, DeviceQueue, Faults, Ram, Sim};
+use ironmap::integrity::{Event, FormatOptions, Integrity, IntegrityOptions, Mode};
+use ironmap::units::DevOffset;
+use ironmap::{Errno, ErrorKind};
+
+use crate::rng::Rng;
+use crate::stand::{Stand, as_device, bio, queue, read, write};
+
+const SIZE: u64 = 1 << 20;
+
+fn options(mode: Mode) -> FormatOptions {
+    FormatOptions {
+        mode,
+        interval: 512,
+        region: Some(64 << 10),
+        journal: Some(256 << 10),
+        ..Default::default()
+    }
+}
+
+/// The n-th request to the data device fails, torn: whatever is there afterwards can be read.
+#[test]
+fn sectors_of_a_write_that_failed_can_be_read() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        for seed in 0..30 {
+            let stand = Stand::new(SIZE, false, &options(mode), seed);
+            let sim = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
+            let tags = stand.tags.as_ref().map(as_device);
+            let device = Integrity::open(sim.clone(), tags).unwrap().device;
+            let mut rng = Rng::new(seed);
+            let at = rng.below(100) * 512;
+            sim.set_faults(Faults {
+                seed,
+                fail_at: Some(0),
+                torn: seed % 2 == 0,
+                ..Faults::default()
+            });
+            let len = 512 * (1 + rng.below(16) as usize);
+            if seed % 3 == 0 {
+                assert_eq!(
+                    write(&device, at, &vec![7; len], false).unwrap_err().errno(),
+                    Errno::EIO
+                );
+            } else {
+                let mut queue = queue(&device);
+                let mut buffer = Buffer::aligned(len).unwrap();
+                buffer.fill(7);
+                queue.submit(bio(BioOp::Write, at, buffer, 0)).unwrap();
+                queue.wait(1).unwrap();
+                assert_eq!(queue.pop().unwrap().result, Err(Errno::EIO));
+            }
+            read(&device, 0, 128 << 10).unwrap();
+            assert_eq!(device.counts().retagged, len as u64 / 512);
+            let (events, _) = device.take_events();
+            let expected =
+                Event::Retagged { sector: at / 512, count: len as u64 / 512, errno: Errno::EIO };
+            assert_eq!(events, [expected]);
+            device.close().unwrap();
+            drop(device);
+            stand
+                .open()
+                .device
+                .scrub(&mut |found| panic!("{found:?}, seed {seed}"), &mut |_, _| {})
+                .unwrap();
+        }
+    }
+}
+
+/// Errors of either device come up as they are, at any place, and nothing is wrong behind them.
+#[test]
+fn an_error_at_any_request_is_told_and_harms_nothing_else() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        for of_tags in [false, true] {
+            for number in 0..40 {
+                let stand = Stand::new(SIZE, false, &options(mode), number);
+                let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
+                let tags =
+                    Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
+                let sim = if of_tags { &tags } else { &data };
+                sim.set_faults(Faults { fail_at: Some(number), ..Faults::default() });
+                let lazy = IntegrityOptions { clean_after: Duration::ZERO, ..Default::default() };
+                let opened = Integrity::open_with(data.clone(), Some(tags.clone()), &lazy);
+                let device = match opened {
+                    Ok(opened) => opened.device,
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::EIO);
+                        continue;
+                    }
+                };
+                let mut queue = queue(&device);
+                for step in 0..12 {
+                    let at = step * 37 % 64 * 4096;
+                    let mut buffer = Buffer::aligned(4096).unwrap();
+                    buffer.fill(step as u8);
+                    let bufs = [std::io::IoSlice::new(&buffer)];
+                    let result = queue.write_now(Dev::OWN, &bufs, DevOffset(at), BioFlags::empty());
+                    assert!(matches!(result, Ok(4096) | Err(Errno::EIO)), "{result:?}");
+                    let result = read(&device, at, 4096);
+                    assert!(result.is_ok() || result.unwrap_err().errno() == Errno::EIO);
+                    if step % 5 == 4 {
+                        let _ = device.flush();
+                    }
+                }
+                drop(queue);
+                sim.set_faults(Faults::default());
+                device.close().unwrap();
+                device
+                    .scrub(&mut |found| panic!("{found:?}, request {number}"), &mut |_, _| {})
+                    .unwrap();
+                drop(device);
+                stand
+                    .open()
+                    .device
+                    .scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {})
+                    .unwrap();
+            }
+        }
+    }
+}
+
+/// A recovery that fails says so, changes nothing about what is to be recovered, and the next one succeeds.
+#[test]
+fn a_recovery_that_fails_is_done_again() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let stand = Stand::new(SIZE, false, &options(mode), 8);
+        let device = stand.open().device;
+        for number in 0..8 {
+            write(&device, number * 3 * 32768, &[number as u8; 8192], false).unwrap();
+        }
+        let crashed = stand.snapshot();
+        let mut failed = 0;
+        for of_tags in [false, true] {
+            for number in 0..60 {
+                let here = crashed.snapshot();
+                let device = |ram: &Arc<Ram>, faulty: bool| {
+                    let fail_at = faulty.then_some(number);
+                    let faults = Faults { fail_at, ..Faults::default() };
+                    Arc::new(Sim::new(as_device(ram), faults)) as Arc<dyn Device>
+                };
+                let tags = device(here.tags.as_ref().unwrap(), of_tags);
+                match Integrity::open(device(&here.data, !of_tags), Some(tags)) {
+                    Ok(opened) => drop(opened),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::EIO);
+                        failed += 1;
+                    }
+                }
+                let device = here.open().device;
+                for number in 0..8 {
+                    let content = read(&device, number * 3 * 32768, 8192).unwrap();
+                    assert_eq!(content, [number as u8; 8192]);
+                }
+                device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
+            }
+        }
+        assert!(failed > 5, "{failed}");
+    }
+}
+
+/// Behind its close a device is read, and not written.
+#[test]
+fn a_closed_device_is_read_only() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let stand = Stand::new(SIZE, false, &options(mode), 8);
+        let device = stand.open().device;
+        write(&device, 0, &[1; 4096], false).unwrap();
+        device.close().unwrap();
+        let mut queue = queue(&device);
+        assert_eq!(write(&device, 0, &[2; 4096], false).unwrap_err().kind(), ErrorKind::ReadOnly);
+        queue.submit(bio(BioOp::Write, 0, Buffer::aligned(4096).unwrap(), 0)).unwrap();
+        queue.wait(1).unwrap();
+        assert_eq!(queue.pop().unwrap().result, Err(Errno::EROFS));
+        assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
+        assert!(!stand.open().recovered.crashed);
+    }
+}
+
+/// What the device below cuts short is finished: a part of a sector cannot be verified.
+#[test]
+fn short_transfers_are_finished() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let options = FormatOptions { interval: 4096, ..options(mode) };
+        let stand = Stand::new(SIZE, false, &options, 3);
+        let faults = Faults { seed: 5, short_one_in: Some(2), latency: 2, ..Faults::default() };
+        let short = Arc::new(Sim::new(as_device(&stand.data), faults));
+        let device = Integrity::open(short, stand.tags.as_ref().map(as_device)).unwrap().device;
+        let mut queue = queue(&device);
+        let mut rng = Rng::new(4);
+        for _ in 0..200 {
+            let at = rng.below(100) * 4096;
+            let len = 4096 * (1 + rng.below(4) as usize);
+            let bytes = rng.bytes(len);
+            let mut buffer = Buffer::aligned(len).unwrap();
+            buffer.copy_from_slice(&bytes);
+            queue.submit(bio(BioOp::Write, at, buffer, 0)).unwrap();
+            queue.wait(1).unwrap();
+            let done = queue.pop().unwrap();
+            assert_eq!(done.result, Ok(len));
+            let mut again = Buffer::aligned(len).unwrap();
+            assert_eq!(
+                queue.read_now(Dev::OWN, &mut again, DevOffset(at), BioFlags::empty()),
+                Ok(len)
+            );
+            assert!(*again == *bytes);
+        }
+    }
+}
+
+/// A device that nobody may write: after a crash the regions that were in use are not verified, and counted.
+#[test]
+fn read_only_after_a_crash() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let stand = Stand::new(SIZE, false, &options(mode), 9);
+        let device = stand.open().device;
+        write(&device, 0, &[1; 4096], false).unwrap();
+        let crashed = stand.snapshot();
+        let read_only = |ram: &Arc<Ram>| Arc::new(ReadOnly(ram.clone())) as Arc<dyn Device>;
+        let opened =
+            Integrity::open(read_only(&crashed.data), crashed.tags.as_ref().map(read_only));
+        if mode == Mode::Journal {
+            let error = opened.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("replay"), "{error}");
+            continue;
+        }
+        let opened = opened.unwrap();
+        assert_eq!((opened.recovered.regions, opened.recovered.retagged), (1, 0));
+        read(&opened.device, 0, 128 << 10).unwrap();
+        assert_eq!(opened.device.counts().unverified, 128);
+        assert_eq!(
+            write(&opened.device, 0, &[0; 512], false).unwrap_err().kind(),
+            ErrorKind::ReadOnly
+        );
+        opened.device.close().unwrap();
+        // Closed, it can be read whole.
+        device.close().unwrap();
+        let opened =
+            Integrity::open(read_only(&stand.data), stand.tags.as_ref().map(read_only)).unwrap();
+        read(&opened.device, 0, 128 << 10).unwrap();
+        assert_eq!(opened.device.counts().unverified, 0);
+    }
+}
+
+/// A device that refuses to be written.
+#[derive(Debug)]
+struct ReadOnly(Arc<Ram>);
+
+impl Device for ReadOnly {
+    fn limits(&self) -> &ironmap::device::Limits {
+        self.0.limits()
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
+        self.0.read_exact_at(buf, at)
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    fn write_all_at(
+        &self,
+        _: &[std::io::IoSlice<'_>],
+        at: DevOffset,
+        _: bool,
+    ) -> ironmap::Result<()> {
+        panic!("written at {at}");
+    }
+
+    fn flush(&self) -> ironmap::Result<()> {
+        panic!("flushed");
+    }
+
+    fn queue(&self, options: &ironmap::QueueOptions) -> ironmap::Result<ironmap::device::AnyQueue> {
+        self.0.queue(options)
+    }
+}

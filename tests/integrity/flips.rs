@@ -1,0 +1,187 @@
+//! Whatever single bit of data or tags is changed on the device: every read of its sector fails, and nothing else does.
+
+use ironmap::device::DeviceQueue;
+use ironmap::integrity::{Event, Field, FormatOptions, Integrity};
+use ironmap::{Errno, ErrorKind};
+
+use crate::rng::Rng;
+use crate::stand::{Stand, all_options, change, queue, read, read_each_way};
+
+const SIZE: u64 = 1 << 20;
+
+/// Every way to read a sector fails, and its neighbours are there.
+fn assert_fails_alone(device: &Integrity, stand: &Stand, sector: u64, what: &str) {
+    let interval = u64::from(stand.info.interval);
+    let mut queue = queue(device);
+    for (way, result) in read_each_way(device, &mut queue, sector * interval, interval as usize)
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(result, Err(Errno::EILSEQ), "{what}: way {way}");
+    }
+    for other in [sector.wrapping_sub(1), sector + 1] {
+        if other < stand.info.sectors() {
+            read(device, other * interval, interval as usize)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+    // In a longer read, too.
+    let first = sector.saturating_sub(3);
+    let count = 6.min(stand.info.sectors() - first);
+    let error = read(device, first * interval, (count * interval) as usize).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io(Errno::EILSEQ), "{what}");
+    assert!(error.to_string().contains(&format!("sector {sector}: ")), "{what}: {error}");
+    assert_eq!(queue.in_flight(), 0);
+}
+
+/// The bits of one sector and its tuple, each in turn.
+#[test]
+fn each_bit_of_a_sector_and_of_its_tuple_is_guarded() {
+    for options in all_options().filter(|options| options.interval == 512) {
+        let stand = Stand::new(128 << 10, false, &options, 1);
+        let (sector, size) = (37, options.kind.bytes() as u64);
+        for bit in 0..512 * 8 + size * 8 {
+            // Of the data's bits some, of the tuple's all.
+            if bit < 512 * 8 && bit % 61 != 0 {
+                continue;
+            }
+            let here = stand.snapshot();
+            let (byte, mask) = (bit / 8, 1 << (bit % 8));
+            if byte < 512 {
+                change(&here.data, sector * 512 + byte, |byte| *byte ^= mask);
+            } else {
+                change(here.tag_ram(), here.tags_at() + sector * size + byte - 512, |byte| {
+                    *byte ^= mask;
+                });
+            }
+            let device = here.open().device;
+            let error = read(&device, sector * 512, 512).unwrap_err();
+            assert_eq!(error.errno(), Errno::EILSEQ, "bit {bit} of {options:?}");
+        }
+    }
+}
+
+#[test]
+fn any_bit_that_flips_fails_its_sector_and_no_other() {
+    for (number, options) in all_options().enumerate() {
+        let mut rng = Rng::new(number as u64);
+        let stand = Stand::new(SIZE, number % 2 == 0, &options, number as u64);
+        for _ in 0..12 {
+            let here = stand.snapshot();
+            let interval = u64::from(options.interval);
+            let sector = rng.below(here.info.sectors());
+            let mask = 1 << rng.below(8);
+            let what = if rng.below(2) == 0 {
+                let at = sector * interval + rng.below(interval);
+                change(&here.data, at, |byte| *byte ^= mask);
+                format!("data at {at} ^ {mask:#x}, {options:?}")
+            } else {
+                let size = options.kind.bytes() as u64;
+                let at = here.tags_at() + sector * size + rng.below(size);
+                change(here.tag_ram(), at, |byte| *byte ^= mask);
+                format!("tag of {sector} at {at} ^ {mask:#x}, {options:?}")
+            };
+            let opened = here.open();
+            assert_fails_alone(&opened.device, &here, sector, &what);
+            let mut found = Vec::new();
+            let scrubbed =
+                opened.device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
+            assert_eq!(
+                (scrubbed.mismatches, scrubbed.lost, found.len()),
+                (1, 0, 1),
+                "{what}: {found:?}"
+            );
+            let counts = opened.device.counts();
+            assert!(counts.mismatches >= 5 && counts.retries >= counts.mismatches, "{counts:?}");
+            let (events, _) = opened.device.take_events();
+            assert!(
+                events
+                    .iter()
+                    .all(|event| matches!(event, Event::Mismatch(found) if found.sector == sector))
+            );
+            // It is never kept: what was changed back is read.
+            drop(opened);
+        }
+    }
+}
+
+/// Data and tag of two sectors change places: both are whole, and stand where they do not belong.
+#[test]
+fn sectors_that_change_places_are_caught_by_the_reference_tag() {
+    for options in all_options() {
+        let stand = Stand::new(SIZE, false, &options, 5);
+        let (one, two) = (3, 90);
+        let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
+        swap(&stand.data, one * interval, two * interval, interval);
+        // Data alone.
+        let here = stand.snapshot();
+        assert_fails_alone(&here.open().device, &here, one, "data alone");
+        let tags_at = stand.tags_at();
+        swap(stand.tag_ram(), tags_at + one * size, tags_at + two * size, size);
+        let device = stand.open().device;
+        for sector in [one, two] {
+            assert_fails_alone(&device, &stand, sector, "data and tags");
+        }
+        let (events, _) = device.take_events();
+        let by_reference = |event: &Event| matches!(event, Event::Mismatch(found) if found.field == Field::ReferenceTag);
+        assert!(events.iter().all(by_reference), "{events:?}");
+    }
+}
+
+fn swap(ram: &ironmap::device::Ram, one: u64, two: u64, len: u64) {
+    let (first, second) =
+        (read(ram, one, len as usize).unwrap(), read(ram, two, len as usize).unwrap());
+    for at in 0..len {
+        change(ram, one + at, |byte| *byte = second[at as usize]);
+        change(ram, two + at, |byte| *byte = first[at as usize]);
+    }
+}
+
+/// A write whose data never came to the device: its sectors hold what was there before.
+#[test]
+fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
+    for options in all_options() {
+        let stand = Stand::new(SIZE, false, &options, 6);
+        let interval = options.interval as usize;
+        let old = read(&*stand.data, 0, interval).unwrap();
+        let device = stand.open().device;
+        crate::stand::write(&device, 0, &vec![0xA5; interval], false).unwrap();
+        device.close().unwrap();
+        drop(device);
+        crate::stand::write(&*stand.data, 0, &old, false).unwrap();
+        assert_fails_alone(&stand.open().device, &stand, 0, "lost data");
+    }
+}
+
+/// Data and tags of all writes to a region were lost, each by itself whole: only the map knows better.
+#[test]
+fn writes_that_left_no_trace_are_found_by_their_generation() {
+    for generations in [false, true] {
+        let options = FormatOptions { generations, region: Some(64 << 10), ..Default::default() };
+        let stand = Stand::new(SIZE, false, &options, 7);
+        // Two generations of one region, so that the first one's is there.
+        let mut before = stand.snapshot();
+        for fill in [1, 2] {
+            before = stand.snapshot();
+            let device = stand.open().device;
+            crate::stand::write(&device, 128 << 10, &[fill; 4096], false).unwrap();
+        }
+        let clean = |stand: &Stand| {
+            let mut found = Vec::new();
+            stand.open().device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
+            found
+        };
+        assert_eq!(clean(&stand), []);
+        let sector = 128 * 1024 / 4096;
+        let old = read(&*before.data, 128 << 10, 4096).unwrap();
+        crate::stand::write(&*stand.data, 128 << 10, &old, false).unwrap();
+        let at = stand.tags_at() + sector * 8;
+        let tag = read(before.tag_ram(), at, 8).unwrap();
+        for (number, value) in tag.into_iter().enumerate() {
+            change(stand.tag_ram(), at + number as u64, |byte| *byte = value);
+        }
+        read(&stand.open().device, 128 << 10, 4096).unwrap();
+        let found = clean(&stand);
+        assert_eq!(found.len(), usize::from(generations), "{found:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Every kind of device holds what was there and what was written, closed and opened again.
+
+use std::sync::Arc;
+
+use ironmap::ErrorKind;
+use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
+use ironmap::device::{Device, DeviceQueue, Ram};
+use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, format};
+use ironmap::units::DevOffset;
+
+use crate::rng::Rng;
+use crate::stand::{Stand, all_options, as_device, bio, queue, read, read_each_way, write};
+
+const SIZE: u64 = 4 << 20;
+
+/// Writes by every way, against a vector; with a cache that has no room.
+#[test]
+fn every_kind_of_device_holds_what_was_written() {
+    for (number, options) in all_options().enumerate() {
+        for tail in [false, true] {
+            let seed = number as u64 * 2 + u64::from(tail);
+            let mut rng = Rng::new(seed);
+            let stand = Stand::new(SIZE, tail, &options, seed);
+            let size = stand.info.data_size;
+            let mut model = Rng::new(seed).bytes(SIZE as usize);
+            for session in 0..2 {
+                let cache = [0, 64 << 20][session];
+                let opened =
+                    stand.open_with(&IntegrityOptions { cache, ..Default::default() }).unwrap();
+                assert_eq!((opened.recovered.crashed, opened.recovered.regions), (false, 0));
+                let device = opened.device;
+                let mut queue = queue(&device);
+                let most = u64::from(device.limits().max_transfer.min(64 << 10));
+                for step in 0..120 {
+                    let unit = u64::from(options.interval);
+                    let at = rng.below(size / unit) * unit;
+                    let len = ((1 + rng.below(most / unit)) * unit).min(size - at);
+                    let range = at as usize..(at + len) as usize;
+                    match step % 4 {
+                        0 => {
+                            let seen = read_each_way(&device, &mut queue, at, len as usize);
+                            for (way, seen) in seen.iter().enumerate() {
+                                assert!(
+                                    seen.as_deref() == Ok(&model[range.clone()]),
+                                    "way {way}, seed {seed}"
+                                );
+                            }
+                            continue;
+                        }
+                        1 => {
+                            let bytes = rng.bytes(len as usize);
+                            write(&device, at, &bytes, step % 8 == 1).unwrap();
+                            model[range].copy_from_slice(&bytes);
+                        }
+                        2 => {
+                            let bytes = rng.bytes(len as usize);
+                            let mut buffer = Buffer::aligned(len as usize).unwrap();
+                            buffer.copy_from_slice(&bytes);
+                            let bufs = [std::io::IoSlice::new(&buffer)];
+                            let count =
+                                queue.write_now(Dev::OWN, &bufs, DevOffset(at), BioFlags::empty());
+                            assert_eq!(count, Ok(len as usize));
+                            model[range].copy_from_slice(&bytes);
+                        }
+                        _ => {
+                            let bytes = rng.bytes(len as usize);
+                            let mut buffer = Buffer::aligned(len as usize).unwrap();
+                            buffer.copy_from_slice(&bytes);
+                            queue.submit(bio(BioOp::Write, at, buffer, 1)).unwrap();
+                            queue.wait(1).unwrap();
+                            assert_eq!(queue.pop().unwrap().result, Ok(len as usize));
+                            model[range].copy_from_slice(&bytes);
+                        }
+                    }
+                }
+                // At any alignment.
+                let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
+                assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
+                assert!(
+                    read(&device, 0, size as usize).unwrap() == model[..size as usize],
+                    "seed {seed}"
+                );
+                let scrubbed = device
+                    .scrub(&mut |found| panic!("{found:?}, seed {seed}"), &mut |_, _| {})
+                    .unwrap();
+                assert_eq!(scrubbed.sectors, stand.info.sectors());
+                assert_eq!(device.counts().mismatches, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_for_must_fit() {
+    let data = Arc::new(Ram::new(SIZE));
+    let small = Arc::new(Ram::new(16 << 10));
+    let make = |tags: Option<&Arc<Ram>>, options: &FormatOptions| {
+        format(&as_device(&data), tags.map(as_device).as_ref(), options, &mut |_, _| {})
+            .map_err(|error| error.kind())
+    };
+    let options = FormatOptions::default();
+    assert_eq!(make(Some(&small), &options).unwrap_err(), ErrorKind::InvalidInput);
+    for interval in [0, 1, 1024, 8192] {
+        let options = FormatOptions { interval, ..options };
+        assert_eq!(make(None, &options).unwrap_err(), ErrorKind::InvalidInput);
+    }
+    for region in [0, 1, 5000, u64::MAX] {
+        let options = FormatOptions { region: Some(region), ..options };
+        assert_eq!(make(None, &options).unwrap_err(), ErrorKind::InvalidInput);
+    }
+    let journal = FormatOptions { mode: Mode::Journal, journal: Some(4096), ..options };
+    assert_eq!(make(None, &journal).unwrap_err(), ErrorKind::InvalidInput);
+    let mut seen = Vec::new();
+    format(&as_device(&data), None, &options, &mut |done, all| seen.push((done, all))).unwrap();
+    assert_eq!(seen.last().map(|(done, all)| done == all), Some(true));
+    assert_eq!(make(None, &options).unwrap_err(), ErrorKind::Exists);
+    make(None, &FormatOptions { force: true, ..options }).unwrap();
+    let nothing = Integrity::open(small, None).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::UnknownFormat);
+}

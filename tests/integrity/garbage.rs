@@ -1,0 +1,150 @@
+//! Tag areas of random bytes: errors that name what is wrong, and never a panic.
+
+use std::sync::Arc;
+
+use ironmap::ErrorKind;
+use ironmap::device::{Device, Ram};
+use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode};
+
+use crate::rng::Rng;
+use crate::stand::{Stand, all_options, as_device, change, read, write};
+
+const SIZE: u64 = 1 << 20;
+
+/// Uses a device as far as it goes.
+fn use_it(stand: &Stand, what: &str) {
+    let options = IntegrityOptions { cache: 0, ..Default::default() };
+    let device = match stand.open_with(&options) {
+        Ok(opened) => opened.device,
+        Err(error) => {
+            let text = error.to_string();
+            let known = matches!(
+                error.kind(),
+                ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::UnknownFormat
+            );
+            assert!(known && !text.is_empty(), "{what}: {error:?}");
+            if error.kind() == ErrorKind::Corrupt {
+                assert!(
+                    text.contains("integrity") || text.contains("data device"),
+                    "{what}: {text}"
+                );
+            }
+            return;
+        }
+    };
+    for at in [0, SIZE / 2, device.size() - 4096] {
+        let _ = read(&device, at / 4096 * 4096, 4096);
+        let _ = write(&device, at / 4096 * 4096, &[1; 4096], false);
+    }
+    let _ = device.scrub(&mut |_| {}, &mut |_, _| {});
+    let _ = device.close();
+}
+
+/// Random bytes over each part of the area, and single bits of it.
+#[test]
+fn garbage_in_the_area_is_an_error_or_caught() {
+    for (number, options) in all_options().enumerate() {
+        let tail = number % 2 == 0;
+        let stand = Stand::new(SIZE, tail, &options, number as u64);
+        // With something to recover.
+        let device = stand.open().device;
+        write(&device, 8192, &[3; 8192], false).unwrap();
+        let crashed = stand.snapshot();
+        let area = crashed.info.area_start;
+        let end = area + crashed.info.area_len();
+        let last = crashed.tag_ram().size() - 4096;
+        let mut rng = Rng::new(number as u64);
+        for step in 0..60 {
+            let here = crashed.snapshot();
+            let journal = end - 4096 - crashed.info.journal;
+            let start = match step % 5 {
+                0 => area,
+                1 => last,
+                2 => area + 4096,
+                3 if crashed.info.mode == Mode::Journal => journal + rng.below(8) * 4096,
+                _ => area + rng.below((end - area) / 4096) * 4096,
+            };
+            if rng.below(2) == 0 {
+                write(here.tag_ram(), start, &rng.bytes(4096), false).unwrap();
+            } else {
+                change(here.tag_ram(), start + rng.below(150), |byte| *byte ^= 1 << rng.below(8));
+            }
+            use_it(&here, &format!("{number}, step {step}, {options:?}"));
+        }
+    }
+}
+
+/// Fields of a superblock that is whole by its checksum: no value leads anywhere it should not.
+#[test]
+fn superblocks_of_any_values_are_refused_or_work() {
+    let options = FormatOptions { region: Some(64 << 10), ..FormatOptions::default() };
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let options = FormatOptions { mode, journal: Some(128 << 10), ..options };
+        let stand = Stand::new(SIZE, false, &options, 3);
+        let mut rng = Rng::new(17);
+        let mut named = 0;
+        for step in 0..400 {
+            let here = stand.snapshot();
+            let mut bytes = read(here.tag_ram(), 0, 4096).unwrap();
+            let field = 8 + rng.below(100) as usize;
+            let value = match rng.below(4) {
+                0 => u64::MAX,
+                1 => 1 << rng.below(64),
+                2 => rng.next(),
+                _ => 0,
+            };
+            let len = 1 + rng.below(8) as usize;
+            bytes[field..field + len].copy_from_slice(&value.to_le_bytes()[..len]);
+            let sum = crc32c(&bytes[..4092]);
+            bytes[4092..].copy_from_slice(&sum.to_le_bytes());
+            let last = here.tag_ram().size() - 4096;
+            for at in [0, last] {
+                write(here.tag_ram(), at, &bytes, false).unwrap();
+            }
+            let opened = Integrity::probe(
+                &*here.data,
+                here.tags.as_ref().map(|tags| &**tags as &dyn Device),
+            );
+            if let Err(error) = opened
+                && error.kind() == ErrorKind::Corrupt
+            {
+                named += 1;
+                let place = error.place().expect("a place");
+                assert!(!place.field.is_empty() && place.block.is_some(), "{error}");
+            }
+            use_it(&here, &format!("field at {field}: {value:#x}, step {step}"));
+        }
+        assert!(named > 20);
+    }
+}
+
+/// CRC32C bit by bit, which is not how the library computes it.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 }
+        })
+    })
+}
+
+/// One copy of the superblock is enough, whichever it is.
+#[test]
+fn one_copy_of_the_superblock_is_enough() {
+    for tail in [false, true] {
+        let stand = Stand::new(SIZE, tail, &FormatOptions::default(), 4);
+        let last = stand.tag_ram().size() - 4096;
+        for at in [stand.info.area_start, last] {
+            let here = stand.snapshot();
+            write(here.tag_ram(), at, &[0xEE; 4096], false).unwrap();
+            let device = here.open().device;
+            read(&device, 0, 4096).unwrap();
+            drop(device);
+            // It was written again.
+            write(here.tag_ram(), last - at + stand.info.area_start, &[0xEE; 4096], false).unwrap();
+            here.open();
+        }
+    }
+    let nothing = Arc::new(Ram::new(SIZE));
+    let error = Integrity::open(as_device(&nothing), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnknownFormat);
+}
