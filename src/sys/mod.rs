@@ -5,6 +5,7 @@
 mod buffer;
 mod cachestat;
 mod clock;
+mod copy;
 mod entry;
 mod ioctl;
 pub(crate) mod lease;
@@ -17,6 +18,7 @@ mod ticks;
 pub use buffer::Buffer;
 pub use cachestat::PageCache;
 pub(crate) use clock::coarse_time;
+pub(crate) use copy::copy;
 #[allow(unreachable_pub, reason = "`AnyQueue` names them")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};

@@ -233,7 +233,7 @@ impl LiveFile {
         } else if !through && flags.contains(DioFlags::DSYNC) {
             left |= Left::DATASYNC;
         }
-        Ok(Ready::Blocks { hold, len, how: How { flags, through }, left })
+        Ok(Ready::Blocks { hold, len, how: How { flags, through, ours: false }, left })
     }
 
     /// Writes what is held and has blocks.

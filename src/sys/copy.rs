@@ -1,0 +1,81 @@
+//! The copy between memory of a caller and memory of ours, which is right whatever others do to the caller's meanwhile.
+
+/// Copies `from` to `to`, which are equally long.
+///
+/// A caller may have given others a way to its memory (a raw pointer, a mapping that processes share), and they may write while this reads,
+/// or read while this writes. For the compiler that would be a race, with whatever it made of it; so it does not see the accesses. Each byte
+/// of the copy is one that stood there at some moment.
+///
+/// # Panics
+/// When the lengths differ.
+pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
+    assert_eq!(from.len(), to.len(), "a copy is as long as its source");
+    // SAFETY: both ranges are valid for their length, which is the same, and do not overlap, since one is borrowed mutably.
+    unsafe { copy_unseen(from.as_ptr(), to.as_mut_ptr(), from.len()) }
+}
+
+/// # Safety
+/// Both ranges are valid for `len` bytes and do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the instruction reads and writes the two ranges, nothing else; the direction flag is clear, as the ABI has it.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// # Safety
+/// Both ranges are valid for `len` bytes and do not overlap.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
+    use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+    const WORD: usize = size_of::<usize>();
+    let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
+    let words = if aligned { len / WORD } else { 0 };
+    for index in 0..words {
+        let at = index * WORD;
+        // SAFETY: the word lies within the ranges and is aligned; who else accesses it meanwhile is outside of the program's rules
+        // or uses atomics as well.
+        unsafe {
+            let word = AtomicUsize::from_ptr(from.add(at).cast_mut().cast());
+            AtomicUsize::from_ptr(to.add(at).cast())
+                .store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    for at in words * WORD..len {
+        // SAFETY: as above.
+        unsafe {
+            let byte = AtomicU8::from_ptr(from.add(at).cast_mut());
+            AtomicU8::from_ptr(to.add(at)).store(byte.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_whole_at_any_alignment_and_touch_nothing_else() {
+        let source: Vec<u8> = (0..200_u8).collect();
+        for (skip, len, at) in [(0, 0, 0), (0, 64, 0), (3, 65, 5), (1, 1, 7), (8, 128, 16)] {
+            let mut target = vec![0xEE; 200];
+            copy(&source[skip..skip + len], &mut target[at..at + len]);
+            assert_eq!(target[at..at + len], source[skip..skip + len]);
+            assert!(target[..at].iter().chain(&target[at + len..]).all(|byte| *byte == 0xEE));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "as long as its source")]
+    fn a_copy_of_another_length_is_refused() {
+        copy(&[0; 2], &mut [0; 3]);
+    }
+}
