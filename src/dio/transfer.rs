@@ -81,7 +81,7 @@ pub(super) fn write_all<Q: DeviceQueue>(
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
     let (mut done, mut retries) = (0, RETRIES);
     while done < len {
-        let rest: SmallVec<[_; 4]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
+        let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
         match queue.write_now(way.dev, &rest, DevOffset(at.0 + done as u64), way.flags) {
             Ok(count) if count == len - done => break,
             Ok(count) => match count & !(way.sector_mask as usize) {

@@ -22,8 +22,9 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
-/// How much one transfer of lent memory carries at most, in bytes; larger requests are done one after the other.
-const MOST: usize = 4 * PIECE;
+/// How much one transfer of lent memory carries at most, in bytes: as many pieces as a [`LentPart`] has without an allocation. Larger
+/// requests are done one after the other.
+const MOST: usize = 2 * PIECE;
 
 /// The pieces of one transfer.
 pub(super) type Pieces = SmallVec<[Buffer; MOST / PIECE]>;

@@ -42,9 +42,9 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
 }
 
 impl Pool {
-    /// At least one of the largest pieces.
+    /// A number of the largest pieces, at least one.
     pub(in crate::dio) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.max(PIECE);
+        self.limit = (limit / PIECE).max(1) * PIECE;
         self.shrink_to(self.limit);
     }
 

@@ -107,12 +107,12 @@ fn read_here<M: MapFile>(
 ) -> Result<()> {
     let Some(request) = state.requests.get_mut(index) else { return Ok(()) };
     let range = request.callers(offset, iomap.len as usize);
-    let Some(Bounced { memory, .. }) = &mut request.bounced else { return Ok(()) };
+    let Some(Bounced { memory, skip }) = &mut request.bounced else { return Ok(()) };
     if iomap.kind != IomapType::Inline {
         zero(memory.buffers_mut(), range);
         return Ok(());
     }
-    let mut pos = FilePos(request.pos.0 + range.start as u64);
+    let mut pos = FilePos(request.pos.0 + (*skip + range.start) as u64);
     for part in within_mut(memory.buffers_mut(), range) {
         target.map.read_inline(part, pos)?;
         pos = FilePos(pos.0 + part.len() as u64);
@@ -167,7 +167,7 @@ fn finish<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: &mut Done) -> 
         let part = LentPart::new(bufs, at);
         transfer::read_parts(queue, state, way, [part].into_iter().collect())
     } else {
-        let bufs: SmallVec<[_; 4]> =
+        let bufs: SmallVec<[_; 2]> =
             within(bio.memory.buffers(), count..len).map(IoSlice::new).collect();
         transfer::write_all(queue, state, way, &bufs, at)
     }

@@ -264,7 +264,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         token,
         owed: target.live.map(|holding| holding.owes(Left::empty(), pos, span.count)),
         inode: target.inode,
-        pos,
+        pos: start,
         count: span.count,
         device,
     });
