@@ -15,6 +15,18 @@ const MAX_SEGMENTS: usize = 1024;
 /// Lent memory (`&[u8]`) can have another way to it, as when it is shared between processes; a [`Buffer`](crate::bio::Buffer) that has
 /// moved into a queue has none, but for `unsafe` code.
 ///
+/// That safe code cannot change such a buffer is for the compiler to see:
+///
+/// ```compile_fail,E0382
+/// # use ironmap::{File, Queue, bio::Buffer, dio::DioFlags, units::FilePos};
+/// # fn write(file: &File, queue: &mut Queue) -> ironmap::Result<()> {
+/// let mut buffer = Buffer::aligned(4096)?;
+/// let submitted = file.submit_write(queue, buffer, FilePos(0), DioFlags::empty(), 0);
+/// buffer[0] = 1; // the buffer has moved
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Where a read is tried again, that is once, into memory of the queue's own, and only what fails then too is an error (EILSEQ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StablePages {

@@ -30,12 +30,7 @@ pub(crate) struct Checking(Arc<Checks>);
 /// A device that checks, over one whose content is taken to be right.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
-    let mut content = vec![0; 1 << 20];
-    for at in (0..below.size()).step_by(content.len()) {
-        let part = &mut content[..(below.size() - at).min(1 << 20) as usize];
-        below.read_exact_at(part, DevOffset(at)).unwrap();
-        checks.learn(DevOffset(at), &[IoSlice::new(part)]);
-    }
+    for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));
     (Arc::new(Layered::with_layer(below, Checking(Arc::clone(&checks)))), checks)
 }
 
@@ -57,14 +52,23 @@ impl Checks {
 
     /// Sectors of the device below whose tags are wrong.
     pub(crate) fn bad_tags(&self, below: &dyn Device) -> usize {
-        let mut sector = [0; SECTOR];
-        let known = self.tags.lock().unwrap();
-        let is_bad = |(number, tag): (&u64, &u64)| {
-            let at = DevOffset(number * SECTOR as u64);
-            below.read_exact_at(&mut sector, at).unwrap();
-            tags(at, &[IoSlice::new(&sector)]) != [(*number, *tag)]
-        };
-        known.iter().map(is_bad).filter(|bad| *bad).count()
+        let mut bad = 0;
+        for_each_part(below, |at, part| {
+            let known = self.tags.lock().unwrap();
+            let is_bad = |(sector, tag): &(u64, u64)| known.get(sector) != Some(tag);
+            bad += tags(at, &[IoSlice::new(part)]).iter().filter(|it| is_bad(it)).count();
+        });
+        bad
+    }
+}
+
+/// All of a device, part by part.
+fn for_each_part(device: &dyn Device, mut work: impl FnMut(DevOffset, &[u8])) {
+    let mut content = vec![0; 1 << 20];
+    for at in (0..device.size()).step_by(content.len()) {
+        let part = &mut content[..(device.size() - at).min(1 << 20) as usize];
+        device.read_exact_at(part, DevOffset(at)).unwrap();
+        work(DevOffset(at), part);
     }
 }
 

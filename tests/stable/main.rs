@@ -5,6 +5,7 @@
 mod common;
 
 mod checking;
+mod hosts;
 mod pool;
 mod scribble;
 mod scribbler;

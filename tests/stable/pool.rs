@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::{DioFlags, StablePages};
+use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
 use ironmap::units::FilePos;
-use ironmap::{Engine, ErrorKind, File, Queue};
+use ironmap::{Engine, ErrorKind, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
 
+use crate::common::image::Image;
 use crate::scribble::{Bench, KINDS, Kind, Op, memory, run};
 
 const NONE: DioFlags = DioFlags::empty();
@@ -70,24 +72,22 @@ fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
         // The device itself allocates nothing, so it is not the one that checks.
-        let image = crate::common::image::Image::in_memory("32M", &["-t", "ext4"]);
-        let options =
-            ironmap::OpenOptions { engine, write: true, ..ironmap::OpenOptions::default() };
-        let volume = ironmap::Volume::open(&image.location(), &options).unwrap();
+        let image = Image::mke2fs("32M", &["-t", "ext4"]);
+        let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
+        let volume = Volume::open(&image.location(), &options).unwrap();
         let fs = volume.fs();
-        let who = ironmap::fs::ext4::Credentials::default();
-        let regular = ironmap::fs::ext4::NewFile::Regular;
-        let number = fs.create(ironmap::fs::ext4::ROOT, b"file", regular, 0o644, &who).unwrap();
+        let who = Credentials::default();
+        let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
         fs.write(number, FilePos(0), &vec![1; 4 * MIB]).unwrap();
-        let options = ironmap::FileOptions {
+        let options = FileOptions {
             strict: true,
             stable_pages: Some(StablePages::Bounce),
-            ..ironmap::FileOptions::default()
+            ..FileOptions::default()
         };
         let file = volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
         for (limit, size) in [(64 << 10, MIB), (2 * MIB, MIB), (2 * MIB, 64 << 10), (2 * MIB, 512)]
         {
-            let mut queue = volume.queue(&ironmap::QueueOptions { depth: 32 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
             queue.set_bounce_limit(limit);
             let mut buffer = Buffer::aligned(size).unwrap();
             spare.clear();

@@ -49,7 +49,12 @@ pub(crate) struct Bench {
 impl Bench {
     /// With a file of 4 MiB; over memory where no engine is given.
     pub(crate) fn new(engine: Option<Engine>) -> Self {
-        let image = Image::in_memory("32M", &["-t", "ext4"]);
+        let options = ["-t", "ext4"];
+        let image = match engine {
+            // A file system in memory does not know NOWAIT.
+            Some(Engine::IoUring) => Image::mke2fs("32M", &options),
+            _ => Image::in_memory("32M", &options),
+        };
         let below: Arc<dyn Device> = match engine {
             None => Arc::new(Ram::from_image(&std::fs::read(image.path()).unwrap())),
             Some(engine) => {
