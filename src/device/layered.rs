@@ -289,8 +289,9 @@ impl LayeredQueue {
 
     fn hold(&mut self, ticket: Option<u64>, mut done: Done) {
         if done.bio.op == BioOp::Read {
-            let bufs = done.bio.memory.buffers().iter().map(|buf| IoSlice::new(buf));
-            done.result = self.verified(done.bio.dev, done.result, done.bio.at, bufs.collect());
+            let bufs: SmallVec<[_; 2]> =
+                done.bio.memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
+            done.result = self.verified(done.bio.dev, done.result, done.bio.at, &bufs);
         }
         let from = self.tick + self.layer.delay(done.bio.at, self.tick);
         self.held.push((from, ticket, done));
@@ -317,10 +318,10 @@ impl LayeredQueue {
         dev: Dev,
         result: Result<usize, Errno>,
         at: DevOffset,
-        bufs: SmallVec<[IoSlice<'_>; 2]>,
+        bufs: &[IoSlice<'_>],
     ) -> Result<usize, Errno> {
-        if dev == Dev::OWN && is_whole(&result, total(&bufs) as u64) {
-            self.layer.verify(at, &bufs)?;
+        if dev == Dev::OWN && is_whole(&result, total(bufs) as u64) {
+            self.layer.verify(at, bufs)?;
         }
         result
     }
@@ -383,7 +384,7 @@ impl DeviceQueue for LayeredQueue {
         let request = Request::Read { at, len: buf.len() };
         let result =
             self.carry(dev, &request, |below, len| below.read_now(dev, &mut buf[..len], at, flags));
-        self.verified(dev, result, at, [IoSlice::new(buf)].into_iter().collect())
+        self.verified(dev, result, at, &[IoSlice::new(buf)])
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
@@ -394,8 +395,8 @@ impl DeviceQueue for LayeredQueue {
                 let bufs = head_mut(bufs.iter_mut().map(|buf| &mut **buf), len);
                 read_below(below, dev, bufs, at, flags)
             });
-            let bufs = part.bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            part.result = self.verified(dev, part.result, at, bufs);
+            let bufs: SmallVec<[_; 2]> = part.bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+            part.result = self.verified(dev, part.result, at, &bufs);
         }
     }
 

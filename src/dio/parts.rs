@@ -78,10 +78,10 @@ pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory
 }
 
 /// The parts of buffers that hold the bytes of a range, counted through all of them.
-pub(super) fn within<'b>(
-    bufs: &'b [impl Deref<Target = [u8]>],
+pub(super) fn within(
+    bufs: &[impl Deref<Target = [u8]>],
     range: Range<usize>,
-) -> impl Iterator<Item = &'b [u8]> {
+) -> impl Iterator<Item = &[u8]> {
     let mut start = 0;
     bufs.iter().filter_map(move |buf| {
         let end = start + buf.len();
@@ -92,10 +92,10 @@ pub(super) fn within<'b>(
 }
 
 /// The same, to be written.
-pub(super) fn within_mut<'b>(
-    bufs: &'b mut [impl DerefMut<Target = [u8]>],
+pub(super) fn within_mut(
+    bufs: &mut [impl DerefMut<Target = [u8]>],
     range: Range<usize>,
-) -> impl Iterator<Item = &'b mut [u8]> {
+) -> impl Iterator<Item = &mut [u8]> {
     let mut start = 0;
     bufs.iter_mut().filter_map(move |buf| {
         let end = start + buf.len();

@@ -66,7 +66,7 @@ mod tests {
     fn copies_are_whole_at_any_alignment_and_touch_nothing_else() {
         let source: Vec<u8> = (0..200_u8).collect();
         for (skip, len, at) in [(0, 0, 0), (0, 64, 0), (3, 65, 5), (1, 1, 7), (8, 128, 16)] {
-            let mut target = vec![0xEE; 200];
+            let mut target = [0xEE; 200];
             copy(&source[skip..skip + len], &mut target[at..at + len]);
             assert_eq!(target[at..at + len], source[skip..skip + len]);
             assert!(target[..at].iter().chain(&target[at + len..]).all(|byte| *byte == 0xEE));

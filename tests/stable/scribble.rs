@@ -49,7 +49,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// With a file of 4 MiB; over memory where no engine is given.
     pub(crate) fn new(engine: Option<Engine>) -> Self {
-        let options = ["-t", "ext4"];
+        let options = ["-t", "ext4", "-b", "4096"];
         let image = match engine {
             // A file system in memory does not know NOWAIT.
             Some(Engine::IoUring) => Image::mke2fs("32M", &options),

@@ -102,6 +102,7 @@ struct Bounced {
 }
 
 /// What a request is about.
+#[derive(Clone, Copy)]
 struct About {
     op: BioOp,
     token: u64,
