@@ -63,6 +63,19 @@ impl Queue {
         self.state.set_simple(on);
     }
 
+    /// How much memory the bounce buffers of this queue take at most, in bytes: 2 MiB at first, 64 KiB at least. A request that needs more
+    /// goes through them piece by piece; one that finds them in use waits for completions, or fails with EAGAIN if it may not. An atomic
+    /// write that is copied can be no longer than this.
+    pub fn set_bounce_limit(&mut self, limit: usize) {
+        self.state.set_bounce_limit(limit);
+    }
+
+    /// How much they take now: they are made when they are first needed. What is read once more has one of its own, beside the limit.
+    #[must_use]
+    pub fn bounce_bytes(&self) -> usize {
+        self.state.bounce_bytes()
+    }
+
     /// What this queue has counted.
     #[must_use]
     pub fn stats(&self) -> &Stats {
@@ -118,7 +131,8 @@ impl Queue {
     }
 
     /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, but
-    /// for a read of a host file whose lease went meanwhile, which is done again through the kernel.
+    /// for a read of a host file whose lease went meanwhile, which is done again through the kernel, and for what a bounce buffer's
+    /// transfer left undone or a read that did not match its checksums, which are done again at once.
     /// Completions come in the order of the device, not of submission.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {

@@ -33,6 +33,9 @@ bitflags! {
         const DSYNC = 0x4;
         /// The write is done wholly or not at all (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
+        /// A read that ends with EILSEQ, since the data do not match their checksums, is done once more, into memory of the queue's
+        /// own: whoever had a way to the caller's may have written there meanwhile. Devices have nothing to do with it.
+        const REREAD = 0x10;
     }
 }
 

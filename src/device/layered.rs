@@ -91,8 +91,19 @@ impl Verdict {
 
 /// What stands between a device and the one below it. It is shared by the device's threads and queues.
 pub trait Layer: Send + Sync + fmt::Debug + 'static {
+    /// What the device says of itself over one with these limits.
+    fn limits(&self, below: &Limits) -> Limits {
+        *below
+    }
+
     /// A request comes.
     fn begin(&self, request: &Request<'_>) -> Verdict;
+
+    /// A read was carried out whole: an error is what its issuer gets.
+    fn verify(&self, at: DevOffset, bufs: &[IoSlice<'_>]) -> Result<(), Errno> {
+        let _ = (at, bufs);
+        Ok(())
+    }
 
     /// A request has ended, and its issuer is about to learn how: by the call that returns, or by the completion that it pops.
     /// `whole`: without an error, and not short.
@@ -112,6 +123,7 @@ pub trait Layer: Send + Sync + fmt::Debug + 'static {
 #[derive(Debug)]
 pub struct Layered<L> {
     below: Arc<dyn Device>,
+    limits: Limits,
     pub(super) layer: Arc<L>,
 }
 
@@ -119,7 +131,8 @@ impl<L: Layer> Layered<L> {
     /// Puts a layer over a device.
     #[must_use]
     pub fn with_layer(below: Arc<dyn Device>, layer: L) -> Self {
-        Self { below, layer: Arc::new(layer) }
+        let limits = layer.limits(below.limits());
+        Self { below, limits, layer: Arc::new(layer) }
     }
 
     /// The device below.
@@ -163,7 +176,7 @@ impl fmt::Display for Request<'_> {
 
 impl<L: Layer> Device for Layered<L> {
     fn limits(&self) -> &Limits {
-        self.below.limits()
+        &self.limits
     }
 
     fn size(&self) -> u64 {
@@ -172,7 +185,11 @@ impl<L: Layer> Device for Layered<L> {
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let request = Request::Read { at, len: buf.len() };
-        self.carry(&request, |below, len| below.read_exact_at(&mut buf[..len as usize], at))
+        self.carry(&request, |below, len| {
+            below.read_exact_at(&mut buf[..len as usize], at)?;
+            let failed = |errno| Error::io(errno, format!("{request}"));
+            self.layer.verify(at, &[IoSlice::new(&buf[..len as usize])]).map_err(failed)
+        })
     }
 
     fn is_writable(&self) -> bool {
@@ -270,7 +287,12 @@ impl LayeredQueue {
         }
     }
 
-    fn hold(&mut self, ticket: Option<u64>, done: Done) {
+    fn hold(&mut self, ticket: Option<u64>, mut done: Done) {
+        if done.bio.op == BioOp::Read {
+            let bufs: SmallVec<[_; 2]> =
+                done.bio.memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
+            done.result = self.verified(done.bio.dev, done.result, done.bio.at, &bufs);
+        }
         let from = self.tick + self.layer.delay(done.bio.at, self.tick);
         self.held.push((from, ticket, done));
     }
@@ -288,6 +310,20 @@ impl LayeredQueue {
             self.flying[place] = None;
             bio
         })
+    }
+
+    /// The result of a read, once the layer has seen what it brought if that is whole.
+    fn verified(
+        &self,
+        dev: Dev,
+        result: Result<usize, Errno>,
+        at: DevOffset,
+        bufs: &[IoSlice<'_>],
+    ) -> Result<usize, Errno> {
+        if dev == Dev::OWN && is_whole(&result, total(bufs) as u64) {
+            self.layer.verify(at, bufs)?;
+        }
+        result
     }
 
     /// Runs a request whose memory is lent for the call: `run` carries out as many of its bytes as go through.
@@ -346,7 +382,9 @@ impl DeviceQueue for LayeredQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let request = Request::Read { at, len: buf.len() };
-        self.carry(dev, &request, |below, len| below.read_now(dev, &mut buf[..len], at, flags))
+        let result =
+            self.carry(dev, &request, |below, len| below.read_now(dev, &mut buf[..len], at, flags));
+        self.verified(dev, result, at, &[IoSlice::new(buf)])
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
@@ -357,6 +395,8 @@ impl DeviceQueue for LayeredQueue {
                 let bufs = head_mut(bufs.iter_mut().map(|buf| &mut **buf), len);
                 read_below(below, dev, bufs, at, flags)
             });
+            let bufs: SmallVec<[_; 2]> = part.bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+            part.result = self.verified(dev, part.result, at, &bufs);
         }
     }
 

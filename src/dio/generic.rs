@@ -4,7 +4,8 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::{DioFlags, RETRIES, State, Target, bounce, zero_tail};
+use super::transfer::{self, Parts};
+use super::{DioFlags, State, Target, bounce, parts};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
@@ -13,9 +14,6 @@ use crate::units::{DevOffset, FilePos};
 
 /// How many parts are in flight together for one request.
 const PARTS: usize = 64;
-
-/// Parts of a request, without an allocation where they are few.
-type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
 /// Reads any range into lent memory.
 #[inline(always)]
@@ -45,9 +43,10 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     flags: DioFlags,
 ) -> Option<Result<usize>> {
-    let aligned =
-        target.geometry.is_aligned(pos, std::iter::once((buf.as_ptr().addr(), buf.len())));
-    if !aligned || buf.is_empty() || pos.0 >= target.size || flags.contains(DioFlags::BOUNCE) {
+    let copied = target.geometry.copied.reads;
+    let address = std::iter::once((buf.as_ptr().addr(), buf.len()));
+    let direct = target.geometry.is_direct(copied, pos, address, flags);
+    if !direct || buf.is_empty() || pos.0 >= target.size {
         return None;
     }
     let span = target.span(pos, buf.len());
@@ -63,8 +62,32 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
         // What was short, or refused for the moment, is done again where transfers are continued.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !flags.contains(DioFlags::NOWAIT) => None,
+        Err(Errno::EILSEQ) if target.geometry.rereads() => {
+            Some(reread_whole(queue, state, target, buf, pos, flags))
+        }
         Err(errno) => Some(Err(state.failed(errno, target.inode, pos, span.device))),
     }
+}
+
+/// Reads once more what is one piece of the device and did not match its checksums.
+#[cold]
+pub(super) fn reread_whole<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &mut [u8],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Result<usize> {
+    let span = target.span(pos, buf.len());
+    let Some(at) = one_piece(target, pos, span.device, flags)? else {
+        return read_any(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags);
+    };
+    let (way, part) = (target.way(flags.for_bio()), &mut buf[..span.device]);
+    bounce::read_again(queue, state, way, at, &mut [part])
+        .map_err(|errno| state.failed(errno, target.inode, pos, span.device))?;
+    buf[span.count..span.device].fill(0);
+    Ok(span.count)
 }
 
 #[inline(never)]
@@ -80,12 +103,12 @@ fn read_any<Q: DeviceQueue, M: MapFile>(
     if len == 0 || pos.0 >= target.size {
         return Ok(0);
     }
-    let aligned =
-        target.geometry.is_aligned(pos, bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())));
-    if !aligned && target.strict {
-        return Err(target.geometry.misaligned(pos, len));
+    let geometry = target.geometry;
+    let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
+    if target.strict && !geometry.is_aligned(pos, addresses.clone()) {
+        return Err(geometry.misaligned(pos, len));
     }
-    if !aligned || flags.contains(DioFlags::BOUNCE) {
+    if !geometry.is_direct(geometry.copied.reads, pos, addresses, flags) {
         return bounce::read_now(queue, state, target, bufs, pos, flags);
     }
     read_aligned(queue, state, target, bufs, pos, flags)
@@ -105,7 +128,8 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
     let end = FilePos(pos.0 + span.device as u64);
     let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
     let mut parts = Parts::new();
-    let mut bio_flags = flags.for_bio();
+    let mut bio_flags = target.geometry.for_read(flags);
+    let failed = |state: &State, errno| state.failed(errno, target.inode, pos, span.device);
     for iomap in Mappings::new(target.map, pos, end).resident(flags.contains(DioFlags::NOWAIT)) {
         let mut iomap = iomap?;
         if iomap.len < span.device as u64 {
@@ -123,19 +147,15 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
             }
             iomap = iomap.skip(count);
             if parts.len() == PARTS {
-                read_parts(
-                    queue,
-                    state,
-                    target,
-                    (pos, span.device),
-                    std::mem::take(&mut parts),
-                    bio_flags,
-                )?;
+                let full = std::mem::take(&mut parts);
+                transfer::read_parts(queue, state, target.way(bio_flags), full)
+                    .map_err(|errno| failed(state, errno))?;
             }
         }
     }
-    read_parts(queue, state, target, (pos, span.device), parts, bio_flags)?;
-    zero_tail(bufs, span.count, span.device);
+    transfer::read_parts(queue, state, target.way(bio_flags), parts)
+        .map_err(|errno| failed(state, errno))?;
+    parts::zero(bufs, span.count..span.device);
     Ok(span.count)
 }
 
@@ -193,56 +213,4 @@ fn read_inline<M: MapFile>(
         pos = FilePos(pos.0 + buf.len() as u64);
     }
     Ok(())
-}
-
-/// Reads all parts; a short one is continued, one that was refused for the moment is asked for again. The first error wins.
-fn read_parts<Q: DeviceQueue, M>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    (pos, asked): (FilePos, usize),
-    mut parts: Parts<'_>,
-    flags: BioFlags,
-) -> Result<()> {
-    let mut retries = RETRIES;
-    while !parts.is_empty() {
-        queue.read_parts_now(target.dev, &mut parts, flags);
-        let mut again = Parts::new();
-        for part in parts {
-            let errno = match part.result {
-                Ok(count) if count == part.len() => continue,
-                // Only whole logical blocks count, since the rest must be aligned again.
-                Ok(count) => match count & !(target.geometry.sector_mask as usize) {
-                    0 => Errno::EIO,
-                    whole => {
-                        state.stats.short += 1;
-                        again.push(skip(part, whole));
-                        continue;
-                    }
-                },
-                Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => match retries {
-                    0 => Errno::EIO,
-                    _ => {
-                        retries -= 1;
-                        again.push(skip(part, 0));
-                        continue;
-                    }
-                },
-                Err(errno) => errno,
-            };
-            return Err(state.failed(errno, target.inode, pos, asked));
-        }
-        parts = again;
-    }
-    Ok(())
-}
-
-/// What is left of a part behind its first `count` bytes.
-fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
-    let mut bufs = &mut part.bufs[..];
-    IoSliceMut::advance_slices(&mut bufs, count);
-    let left = bufs.len();
-    let gone = part.bufs.len() - left;
-    part.bufs.drain(..gone);
-    LentPart::new(part.bufs, DevOffset(part.at.0 + count as u64))
 }

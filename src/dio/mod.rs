@@ -6,6 +6,7 @@
 
 mod bounce;
 mod generic;
+mod geometry;
 mod live;
 mod parts;
 mod request;
@@ -13,15 +14,17 @@ mod simple;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod write;
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
-use std::ops::DerefMut;
 use std::sync::Arc;
 
 use bitflags::bitflags;
 
+pub(crate) use self::geometry::Geometry;
+pub use self::geometry::StablePages;
 pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
 pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
@@ -29,12 +32,14 @@ pub(crate) use self::write::{
     How, blocks_of, overwrite_now, pass_overwrite, submit_overwrite, submit_write, write_now,
 };
 
+use self::bounce::Pool;
 use self::request::Requests;
-use crate::bio::{Bio, BioEnd, BioFlags, Buffer, Dev, Done, Memory};
+use self::transfer::Way;
+use crate::bio::{Bio, BioEnd, BioFlags, Dev, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
-use crate::iomap::MapFile;
+use crate::iomap::{Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
 bitflags! {
@@ -67,8 +72,6 @@ bitflags! {
 const RETRIES: u8 = 100;
 /// The inode of a request whose failure is no event: whoever asks will ask in another way, and tell if that fails.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
-/// `IOV_MAX`: Linux refuses a request of more buffers.
-const MAX_SEGMENTS: usize = 1024;
 
 impl DioFlags {
     #[inline(always)]
@@ -82,68 +85,6 @@ const _: () = assert!(
     DioFlags::NOWAIT.bits() == BioFlags::NOWAIT.bits()
         && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
 );
-
-/// What the device and the file's blocks ask of a request: reckoned when a file is opened, since every request needs it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Geometry {
-    limits: Limits,
-    /// Size of a file-system block in bytes.
-    block: u64,
-    /// Position and length must have none of these bits.
-    sector_mask: u64,
-    /// An address must have none of these bits.
-    dma_mask: usize,
-}
-
-impl Geometry {
-    pub(crate) fn new(limits: &Limits, block: u64) -> Self {
-        Self {
-            limits: *limits,
-            block,
-            sector_mask: u64::from(limits.logical_block) - 1,
-            dma_mask: limits.dma_align as usize - 1,
-        }
-    }
-
-    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
-    pub(crate) fn is_aligned(
-        &self,
-        pos: FilePos,
-        mut bufs: impl ExactSizeIterator<Item = (usize, usize)>,
-    ) -> bool {
-        let Self { sector_mask, dma_mask, .. } = *self;
-        pos.0 & sector_mask == 0
-            && bufs.len() <= MAX_SEGMENTS
-            && bufs.all(|(address, len)| {
-                len == 0 || address & dma_mask == 0 && len as u64 & sector_mask == 0
-            })
-    }
-
-    /// Whether position and length are whole sectors.
-    pub(crate) fn takes(&self, pos: FilePos, len: usize) -> bool {
-        (pos.0 | len as u64) & self.sector_mask == 0
-    }
-
-    /// The device's logical block in bytes.
-    pub(crate) fn sector(&self) -> usize {
-        self.sector_mask as usize + 1
-    }
-
-    /// The longest atomic write in bytes; 0 where there is none.
-    pub(crate) fn atomic(&self) -> usize {
-        self.limits.atomic_write as usize
-    }
-
-    /// The error of a request that the device cannot take.
-    #[cold]
-    pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
-        let Limits { logical_block, dma_align, .. } = self.limits;
-        Error::invalid(format!(
-            "direct I/O of {len} bytes at {pos}: position and length must be multiples of {logical_block}, addresses of \
-             {dma_align}, in at most {MAX_SEGMENTS} buffers"
-        ))
-    }
-}
 
 /// The file of a request, as far as this layer needs to know it.
 pub(crate) struct Target<'a, M> {
@@ -189,8 +130,10 @@ pub(crate) struct State {
     /// Requests that [`wait`] counted as complete though the device had cut them short. Counted where that is met, so that clean
     /// completions pay nothing for it.
     owed: usize,
-    /// Bounce buffers to be used again.
-    spare: Vec<Buffer>,
+    /// Bounce buffers.
+    pool: Pool,
+    /// Of the last request that had one, to be filled again.
+    spare_plan: Vec<Iomap>,
     /// Files that can change.
     pub(crate) lives: Lives,
     events: Arc<Events>,
@@ -208,7 +151,8 @@ impl State {
             outstanding: 0,
             waited: false,
             owed: 0,
-            spare: Vec::new(),
+            pool: Pool::default(),
+            spare_plan: Vec::new(),
             lives: Lives::default(),
             events,
         }
@@ -221,6 +165,16 @@ impl State {
 
     pub(crate) fn set_simple(&mut self, on: bool) {
         self.simple = on;
+    }
+
+    /// How much memory bounce buffers take at most, in bytes.
+    pub(crate) fn set_bounce_limit(&mut self, limit: usize) {
+        self.pool.set_limit(limit);
+    }
+
+    /// How much they take now, in use or not.
+    pub(crate) fn bounce_bytes(&self) -> usize {
+        self.pool.bytes()
     }
 
     pub(crate) fn stats(&self) -> &Stats {
@@ -334,6 +288,9 @@ fn read_again<Q: DeviceQueue, M: MapFile>(
     result: Result<usize, Errno>,
 ) -> Result<usize> {
     match result {
+        Err(Errno::EILSEQ) if target.geometry.rereads() => {
+            generic::reread_whole(queue, state, target, buf, pos, flags)
+        }
         Err(errno) if errno != Errno::EAGAIN || flags.contains(DioFlags::NOWAIT) => {
             Err(state.failed(errno, target.inode, pos, buf.len()))
         }
@@ -531,21 +488,16 @@ impl<M> Clone for Target<'_, M> {
 impl<M> Copy for Target<'_, M> {}
 
 impl<M> Target<'_, M> {
+    /// The way of transfers to its device.
+    fn way(&self, flags: BioFlags) -> Way {
+        Way { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
+    }
+
     /// Cuts a request that the device can take to the file's size.
     fn span(&self, pos: FilePos, len: usize) -> Span {
         let count = self.size.saturating_sub(pos.0).min(len as u64);
         // The length is a multiple of the logical block, so rounding up stays within it.
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
-    }
-}
-
-/// Zeroes the bytes `from..to`, counted through all buffers: what the device holds behind the file's end is nobody's to see.
-fn zero_tail(bufs: &mut [impl DerefMut<Target = [u8]>], from: usize, to: usize) {
-    let mut start = 0;
-    for buf in bufs {
-        let end = start + buf.len();
-        buf[from.clamp(start, end) - start..to.clamp(start, end) - start].fill(0);
-        start = end;
     }
 }

@@ -1,8 +1,10 @@
 //! A request's memory: cut into the parts that lie together on the device, and joined again.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::bio::{Buffer, Memory};
+use crate::sys;
 
 /// How the memory looked when it came.
 pub(super) enum Shape {
@@ -75,10 +77,57 @@ pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory
     }
 }
 
-pub(super) fn copy_out(mut data: &[u8], to: &mut [Buffer]) {
-    for buf in to {
-        let (head, tail) = data.split_at(data.len().min(buf.len()));
-        buf[..head.len()].copy_from_slice(head);
-        data = tail;
+/// The parts of buffers that hold the bytes of a range, counted through all of them.
+pub(super) fn within(
+    bufs: &[impl Deref<Target = [u8]>],
+    range: Range<usize>,
+) -> impl Iterator<Item = &[u8]> {
+    let mut start = 0;
+    bufs.iter().filter_map(move |buf| {
+        let end = start + buf.len();
+        let part = range.start.clamp(start, end) - start..range.end.clamp(start, end) - start;
+        start = end;
+        (!part.is_empty()).then(|| &buf[part])
+    })
+}
+
+/// The same, to be written.
+pub(super) fn within_mut(
+    bufs: &mut [impl DerefMut<Target = [u8]>],
+    range: Range<usize>,
+) -> impl Iterator<Item = &mut [u8]> {
+    let mut start = 0;
+    bufs.iter_mut().filter_map(move |buf| {
+        let end = start + buf.len();
+        let part = range.start.clamp(start, end) - start..range.end.clamp(start, end) - start;
+        start = end;
+        (!part.is_empty()).then(|| &mut buf[part])
+    })
+}
+
+/// Zeroes the bytes of a range.
+pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize>) {
+    within_mut(bufs, range).for_each(|part| part.fill(0));
+}
+
+/// Copies between the memory of a caller and that of bounce buffers: the parts of both, one after the other.
+pub(super) fn copy<'b>(
+    from: impl Iterator<Item = &'b [u8]>,
+    to: impl Iterator<Item = &'b mut [u8]>,
+) {
+    let mut to = to;
+    let mut room: &mut [u8] = &mut [];
+    for mut data in from {
+        while !data.is_empty() {
+            if room.is_empty() {
+                let Some(next) = to.next() else { return };
+                room = next;
+                continue;
+            }
+            let count = data.len().min(room.len());
+            let (head, rest) = std::mem::take(&mut room).split_at_mut(count);
+            sys::copy(&data[..count], head);
+            (data, room) = (&data[count..], rest);
+        }
     }
 }

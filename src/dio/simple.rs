@@ -29,7 +29,8 @@ pub(super) fn gate<M: MapFile>(
     flags: DioFlags,
 ) -> Result<DevOffset, NotSimple> {
     let most = target.geometry.block;
-    gate_request(state, target, pos, len, address, flags, most)?;
+    let copied = target.geometry.copied.reads;
+    gate_request(state, target, pos, len, address, copied, flags, most)?;
     let iomap = target.map.map_resident(pos).ok_or(NotSimple::NotResident)?;
     if iomap.kind != IomapType::Mapped {
         return Err(NotSimple::NotMapped);
@@ -37,7 +38,8 @@ pub(super) fn gate<M: MapFile>(
     at(&iomap, pos, len)
 }
 
-/// The same of a write, which may be as long as one bio, and may go to an unwritten extent: then that is left to be converted.
+/// The same of a write of memory that is copied where its address has one of the bits `copied`. It may be as long
+/// as one bio, and may go to an unwritten extent: then that is left to be converted.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -45,10 +47,11 @@ pub(super) fn gate_write<M: MapFile>(
     pos: FilePos,
     len: usize,
     address: usize,
+    copied: usize,
     flags: DioFlags,
 ) -> Result<Passed, NotSimple> {
     let most = u64::from(target.geometry.limits.max_transfer);
-    gate_request(state, target, pos, len, address, flags, most)?;
+    gate_request(state, target, pos, len, address, copied, flags, most)?;
     let iomap = target.map.map_resident_for_write(pos).ok_or(NotSimple::NotResident)?;
     let left = match iomap.kind {
         IomapType::Mapped => Left::empty(),
@@ -60,12 +63,14 @@ pub(super) fn gate_write<M: MapFile>(
 
 /// What a request must be like, whatever it maps to.
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "all that is asked about")]
 fn gate_request<M>(
     state: &State,
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
     address: usize,
+    copied: usize,
     flags: DioFlags,
     most: u64,
 ) -> Result<(), NotSimple> {
@@ -84,10 +89,8 @@ fn gate_request<M>(
     if pos.0 >= target.size || length > target.size - pos.0 {
         return Err(NotSimple::PastSize);
     }
-    if (pos.0 | length) & target.geometry.sector_mask != 0
-        || address & target.geometry.dma_mask != 0
-    {
-        return Err(NotSimple::Misaligned);
+    if (pos.0 | length) & target.geometry.sector_mask != 0 || address & copied != 0 {
+        return Err(target.geometry.why_copied(pos, len, address));
     }
     Ok(())
 }

@@ -16,6 +16,8 @@ pub enum NotSimple {
     PastSize,
     /// Position, length or address are not what the device takes.
     Misaligned,
+    /// The memory might change while the device computes over it, and is copied ([`StablePages`](super::StablePages)).
+    Stable,
     /// The mapping is not in memory.
     NotResident,
     /// A hole, an unwritten extent, or inline data.
@@ -28,13 +30,14 @@ pub enum NotSimple {
 
 impl NotSimple {
     /// All reasons, in the order of the gates.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Disabled,
         Self::Flags,
         Self::Vectored,
         Self::Length,
         Self::PastSize,
         Self::Misaligned,
+        Self::Stable,
         Self::NotResident,
         Self::NotMapped,
         Self::SeveralExtents,
@@ -51,6 +54,7 @@ impl NotSimple {
             Self::Length => "length",
             Self::PastSize => "past_size",
             Self::Misaligned => "misaligned",
+            Self::Stable => "stable",
             Self::NotResident => "not_resident",
             Self::NotMapped => "not_mapped",
             Self::SeveralExtents => "several_extents",
@@ -70,8 +74,10 @@ pub struct Stats {
     pub overwrites: u64,
     /// Writes that did not.
     pub writes: u64,
-    /// Requests that went through a bounce buffer.
+    /// Requests that went through bounce buffers.
     pub bounced: u64,
+    /// Transfers whose data did not match their checksums, and that were read once more into memory of the queue's own.
+    pub reread: u64,
     /// Transfers that were short and were continued.
     pub short: u64,
     /// Reads of host files that the kernel served.

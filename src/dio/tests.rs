@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::sync::LazyLock;
 
 use super::*;
+use crate::bio::Buffer;
 use crate::device::{Device, Faults, Immediate, Null, QueueOptions, Sim, Transfer};
 use crate::error::Errno;
 use crate::iomap::{Iomap, IomapFlags, IomapType};

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use smallvec::SmallVec;
 
 use super::request::{self, Rejected, Write};
-use super::{DioFlags, RETRIES, State, Target, simple};
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Left, Memory};
+use super::{DioFlags, State, Target, bounce, simple, transfer};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
 use crate::events::Direction;
@@ -35,7 +35,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     if how.flags.intersects(refused) {
         return None;
     }
-    match simple::gate_write(state, target, pos, buf.len(), buf.as_ptr().addr(), how.flags) {
+    let (address, copied) = (buf.as_ptr().addr(), target.geometry.copied.lent_writes);
+    match simple::gate_write(state, target, pos, buf.len(), address, copied, how.flags) {
         // What is to be converted is not durable with the data.
         Ok((_, left)) if how.through && !left.is_empty() => None,
         Ok((at, left)) => {
@@ -66,7 +67,8 @@ pub(crate) fn pass_overwrite<M: MapFile>(
     if flags.intersects(REFUSED) {
         return None;
     }
-    match simple::gate_write(state, target, pos, buffer.len(), buffer.address(), flags) {
+    let (address, copied) = (buffer.address(), target.geometry.copied.owned_writes);
+    match simple::gate_write(state, target, pos, buffer.len(), address, copied, flags) {
         Ok(passed) => Some(passed),
         Err(reason) => {
             state.stats.miss(reason);
@@ -105,6 +107,8 @@ pub(crate) struct How {
     pub(crate) flags: DioFlags,
     /// Each bio is durable when it completes: then nothing else is to be synced.
     pub(crate) through: bool,
+    /// Lent memory is the queue's own, and nobody else's.
+    pub(crate) ours: bool,
 }
 
 impl How {
@@ -127,42 +131,33 @@ pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
     how: How,
 ) -> Result<Left> {
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let plan = plan_write(target, pos, len, how)?;
+    let plan = plan_write(state, target, pos, len, how)?;
     let mut bio_flags = how.for_bio();
     if plan.len() > 1 {
         bio_flags -= BioFlags::HIPRI;
     }
+    let copied = &target.geometry.copied;
+    let copied = if how.ours { copied.ours } else { copied.lent_writes };
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
-    let direct =
-        target.geometry.is_aligned(pos, addresses) && !how.flags.contains(DioFlags::BOUNCE);
-    let mut rest = Rest { bufs, skip: 0 };
-    let mut bounce = None;
+    let direct = target.geometry.is_direct(copied, pos, addresses, how.flags);
+    state.stats.bounced += u64::from(!direct);
+    let (way, mut rest) = (target.way(bio_flags), Rest { bufs, skip: 0 });
+    let failed = |state: &State, errno| {
+        state.failed_as(Direction::DirectWrite, errno, target.inode, pos, len)
+    };
     for iomap in &plan {
-        let mut done = 0;
-        while done < iomap.len {
-            let at = DevOffset(iomap.addr.0 + done);
-            let left = (iomap.len - done) as usize;
-            let count = if direct {
-                write_piece(queue, state, target, (pos, len), &rest.take(left), at, bio_flags)?;
-                left
-            } else {
-                if bounce.is_none() {
-                    state.stats.bounced += 1;
-                    bounce = Some(state.take_bounce()?);
-                }
-                let Some(buffer) = &mut bounce else { break };
-                let count = left.min(buffer.len());
-                rest.copy(&mut buffer[..count]);
-                let piece = [IoSlice::new(&buffer[..count])];
-                write_piece(queue, state, target, (pos, len), &piece, at, bio_flags)?;
-                count
-            };
-            done += count as u64;
+        let (at, count) = (iomap.addr, iomap.len as usize);
+        if direct {
+            transfer::write_all(queue, state, way, &rest.take(count), at)
+                .map_err(|errno| failed(state, errno))?;
+        } else {
+            bounce::write_now(queue, state, way, &mut rest, at, count, failed)?;
         }
     }
-    bounce.into_iter().for_each(|buffer| state.keep_bounce(buffer));
     state.stats.writes += 1;
-    Ok(left_by(&plan))
+    let left = left_by(&plan);
+    state.spare_plan = plan;
+    Ok(left)
 }
 
 /// Starts a write of owned memory over blocks that the file has.
@@ -181,55 +176,40 @@ pub(crate) fn submit_write<Q: DeviceQueue, M: MapFile>(
     token: u64,
 ) -> Result<(), Box<Rejected>> {
     let len = memory.len();
-    let planned = plan_write(target, pos, len, how).and_then(|plan| {
+    let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+    let copied = target.geometry.copied.owned_writes;
+    let direct = target.geometry.is_direct(copied, pos, addresses, how.flags);
+    let planned = plan_write(state, target, pos, len, how).and_then(|plan| {
         let nowait = how.flags.contains(DioFlags::NOWAIT);
-        if nowait && plan.len() > queue.room() {
-            let (bios, room) = (plan.len(), queue.room());
-            return Err(Error::would_block(format!("{bios} slots are needed, {room} are free")));
-        }
-        let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
-        let direct =
-            target.geometry.is_aligned(pos, addresses) && !how.flags.contains(DioFlags::BOUNCE);
-        Ok((plan, if direct { None } else { Some(copy_of(&memory)?) }))
+        request::check_room(queue, state, &plan, direct, nowait)?;
+        Ok(plan)
     });
-    let (plan, copy) = match planned {
-        Ok(planned) => planned,
+    let plan = match planned {
+        Ok(plan) => plan,
         Err(error) => return Err(Rejected::boxed(error, memory)),
     };
-    state.stats.bounced += u64::from(copy.is_some());
+    state.stats.bounced += u64::from(!direct);
     state.stats.writes += 1;
-    let (original, memory) = match copy {
-        None => (None, memory),
-        Some(copy) => (Some(memory), Memory::Flat(copy)),
-    };
     let owed = target.live.map(|holding| holding.owes(left | left_by(&plan), pos, len));
     let mut flags = how.for_bio();
     if plan.len() > 1 {
         flags -= BioFlags::HIPRI;
     }
-    let write = Write { token, owed, pos, original, memory };
+    let write = Write { token, owed, pos, memory, direct };
     request::start_write(queue, state, target, write, &plan, flags);
+    state.spare_plan = plan;
     Ok(())
 }
 
-fn copy_of(memory: &Memory) -> Result<Buffer> {
-    let mut copy = Buffer::aligned(memory.len())?;
-    let mut at = 0;
-    for buf in memory.buffers() {
-        copy[at..at + buf.len()].copy_from_slice(buf);
-        at += buf.len();
-    }
-    Ok(copy)
-}
-
 fn plan_write<M: MapFile>(
+    state: &mut State,
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
     how: How,
 ) -> Result<Vec<Iomap>> {
     let nowait = how.flags.contains(DioFlags::NOWAIT);
-    let plan = request::plan(target, pos, len, nowait)?;
+    let plan = request::plan(state, target, pos, len, nowait)?;
     let has_blocks = |iomap: &Iomap| matches!(iomap.kind, IomapType::Mapped | IomapType::Unwritten);
     if !plan.iter().all(has_blocks) {
         return Err(Error::invalid("a write where the file has no blocks"));
@@ -266,45 +246,8 @@ pub(crate) fn blocks_of<M: MapFile>(
     Ok(Some(written))
 }
 
-/// Writes one piece to its end: a short write is continued, one that was refused for the moment is asked for again.
-fn write_piece<Q: DeviceQueue, M>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    (pos, asked): (FilePos, usize),
-    bufs: &[IoSlice<'_>],
-    at: DevOffset,
-    flags: BioFlags,
-) -> Result<()> {
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let (mut done, mut retries) = (0, RETRIES);
-    while done < len {
-        let mut rest = Rest { bufs, skip: done };
-        let rest = rest.take(len - done);
-        let errno = match queue.write_now(target.dev, &rest, DevOffset(at.0 + done as u64), flags) {
-            Ok(count) if count == len - done => return Ok(()),
-            Ok(count) => match count & !(target.geometry.sector_mask as usize) {
-                0 => Errno::EIO,
-                whole => {
-                    state.stats.short += 1;
-                    done += whole;
-                    continue;
-                }
-            },
-            Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) && retries > 0 => {
-                retries -= 1;
-                continue;
-            }
-            Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => Errno::EIO,
-            Err(errno) => errno,
-        };
-        return Err(state.failed_as(Direction::DirectWrite, errno, target.inode, pos, asked));
-    }
-    Ok(())
-}
-
 /// The memory that is left of a write.
-struct Rest<'s, 'a> {
+pub(super) struct Rest<'s, 'a> {
     bufs: &'s [IoSlice<'a>],
     /// Bytes of the first buffers that are done.
     skip: usize,
@@ -312,7 +255,7 @@ struct Rest<'s, 'a> {
 
 impl<'s> Rest<'s, '_> {
     /// Takes the first `count` bytes off.
-    fn take(&mut self, count: usize) -> SmallVec<[IoSlice<'s>; 2]> {
+    pub(super) fn take(&mut self, count: usize) -> SmallVec<[IoSlice<'s>; 2]> {
         let mut taken = SmallVec::new();
         let mut left = count;
         while let Some(first) = self.bufs.first().filter(|_| left > 0) {
@@ -329,14 +272,5 @@ impl<'s> Rest<'s, '_> {
             }
         }
         taken
-    }
-
-    /// Takes as much off as `into` holds, and copies it there.
-    fn copy(&mut self, into: &mut [u8]) {
-        let mut at = 0;
-        for part in self.take(into.len()) {
-            into[at..at + part.len()].copy_from_slice(&part);
-            at += part.len();
-        }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) use self::live::{LiveFile, Slots, Views, finish_writes};
 pub(crate) use self::of_volume::VolumeFile;
 
 use crate::bio::Memory;
-use crate::dio::{DioFlags, Rejected};
+use crate::dio::{DioFlags, Rejected, StablePages};
 use crate::error::{Error, Result};
 use crate::host::{HostHandle, HostReport};
 use crate::iomap::{self, Iomap, MapFile, Mappings};
@@ -25,6 +25,9 @@ pub struct FileOptions {
     /// For host files on XFS with reflink: nobody dedupes this file while it is open. Dedupe can move data without opening the file
     /// for writing, of which no lease tells; so without this promise, or the immutable flag, the kernel serves such files.
     pub assume_no_dedupe: bool,
+    /// Who sees to it that memory does not change while the device computes over it. If not given, it is as the device needs it: nothing
+    /// is copied for a device that does not compute over data, and [`StablePages::Owned`] holds on one that does.
+    pub stable_pages: Option<StablePages>,
 }
 
 /// A file open for direct I/O. It is shared by threads; each brings its own [`Queue`]. Cheap to clone.

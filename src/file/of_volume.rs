@@ -23,7 +23,8 @@ pub(crate) struct VolumeFile {
 
 impl VolumeFile {
     pub(crate) fn new(inode: Inode, options: FileOptions, volume: Owner, limits: &Limits) -> Self {
-        let geometry = Geometry::new(limits, inode.block_size().bytes() as u64);
+        let geometry =
+            Geometry::new(limits, inode.block_size().bytes() as u64).with(options.stable_pages);
         Self { inode: Arc::new(inode), strict: options.strict, volume, geometry }
     }
 

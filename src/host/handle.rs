@@ -7,8 +7,9 @@ use super::kernel::{Descriptor, Straight};
 use super::{HostDevice, HostReport, Lanes, Shared};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Completion, DioFlags, Rejected, Target, UNTOLD};
+use crate::dio::{self, Completion, DioFlags, Rejected, StablePages, Target, UNTOLD};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file::FileOptions;
 use crate::fs::host::{HostFile, HostMap, Keeper, Refusal, Tenure};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
@@ -24,6 +25,7 @@ pub(crate) struct HostHandle {
 pub(super) struct OpenFile {
     pub(super) file: Arc<HostFile>,
     pub(super) device: Option<Arc<HostDevice>>,
+    pub(super) stable_pages: Option<StablePages>,
     /// For direct reads by the kernel, once there was one; `None` where they are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
     /// Behind the file, since fields are dropped in their order.
@@ -70,11 +72,12 @@ impl HostHandle {
         file: Arc<HostFile>,
         device: Option<Arc<HostDevice>>,
         shared: Arc<Shared>,
-        strict: bool,
+        options: FileOptions,
     ) -> Self {
+        let FileOptions { strict, stable_pages, .. } = options;
         let descriptor = OnceLock::new();
         let closing = Closing(Arc::clone(shared.keeping.keeper()));
-        let open = OpenFile { file, device, descriptor, _closing: closing, shared };
+        let open = OpenFile { file, device, stable_pages, descriptor, _closing: closing, shared };
         Self { open: Arc::new(open), strict }
     }
 

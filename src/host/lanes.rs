@@ -149,7 +149,8 @@ impl Lanes {
     ) -> Result<(Dev, Geometry), Errno> {
         let opened = beneath.door.as_ref().map_err(|_| Errno::ENODEV)?;
         let limits = &opened.beneath.limits;
-        let geometry = Geometry::new(limits, file.file.block_size().bytes() as u64);
+        let geometry =
+            Geometry::new(limits, file.file.block_size().bytes() as u64).with(file.stable_pages);
         if self.shared.own.is_some() || self.shared.engine == Engine::Null {
             state.admit(limits);
             return Ok((Dev::OWN, geometry));

@@ -113,7 +113,7 @@ impl Host {
                 device = Some(Arc::clone(&found));
                 beneath.map_err(Clone::clone)
             })?;
-        Ok(HostHandle::new(file, device, Arc::clone(&self.shared), options.strict).into())
+        Ok(HostHandle::new(file, device, Arc::clone(&self.shared), options).into())
     }
 
     /// A queue for the calling thread. It serves all files of this host.

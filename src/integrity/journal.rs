@@ -19,7 +19,7 @@ use super::slot::Outcome;
 use super::tags::Tags;
 use crate::bio::Buffer;
 use crate::device::Device;
-use crate::error::{Context, Error, Place, Result};
+use crate::error::{Context, Errno, Error, Place, Result};
 use crate::sync::{Mutex, RwLock};
 use crate::units::{DevOffset, FsBlock};
 
@@ -295,8 +295,8 @@ impl Journal {
         &self,
         checked: &Checked,
         writes: &[Write<'_>],
-        in_place: impl FnOnce() -> Vec<Result<(), crate::Errno>>,
-    ) -> Result<Vec<Result<(), crate::Errno>>> {
+        in_place: impl FnOnce() -> Vec<Result<(), Errno>>,
+    ) -> Result<Vec<Result<(), Errno>>> {
         let mut tuples: Vec<Tuples> = Vec::with_capacity(writes.len());
         for write in writes {
             let mut one = Tuples::default();

@@ -44,7 +44,7 @@ pub use self::geometry::{Info, Mode};
 pub use self::open::{IntegrityOptions, Opened, Recovered};
 pub use self::report::{Counts, Event};
 pub use self::scrub::{Finding, Scrubbed};
-pub use self::tuple::{Field, Interval, Mismatch, TupleKind};
+pub use self::tuple::{Field, Interval, Mismatch, Protection, TupleKind};
 
 use self::checked::{Checked, Tuples};
 use self::journal::Write;
@@ -64,7 +64,7 @@ pub struct Integrity {
 const CHUNK: u64 = 1 << 20;
 
 impl Integrity {
-    /// Opens the device that [`format`] made, with its tags on `tags` or in the tail of `data`. Read-only where one of the two is.
+    /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. Read-only where one of the two is.
     ///
     /// # Errors
     /// `UnknownFormat` where there is none; `Corrupt` with block and field; `Unsupported` by name; `Io`.

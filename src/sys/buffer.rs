@@ -110,6 +110,22 @@ impl Buffer {
         Ok(())
     }
 
+    /// Lets go of what lies behind the first `len` bytes, until it is [`regain`](Self::regain)ed.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Makes it the whole allocation again. False where others hold parts of that, or it was a vector's, whose end was never written.
+    pub(crate) fn regain(&mut self) -> bool {
+        match Arc::get_mut(&mut self.region) {
+            Some(region) if region.layout.align() == ALIGNMENT => {
+                (self.base, self.len) = (region.base, region.layout.size());
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The address of the first byte; only its alignment is of interest to safe code.
     #[must_use]
     pub fn address(&self) -> usize {
@@ -183,6 +199,18 @@ mod tests {
         head[0] = 9;
         head.unsplit(whole).unwrap();
         assert_eq!((head.len(), head[0], head[4096]), (8192, 9, 7));
+    }
+
+    #[test]
+    fn only_the_last_part_regains_the_allocation() {
+        let mut whole = Buffer::aligned(8192).unwrap();
+        let mut head = whole.split_to(4096);
+        assert!(!head.regain());
+        drop(whole);
+        head.truncate(512);
+        assert_eq!(head.len(), 512);
+        assert!(head.regain());
+        assert_eq!(head.len(), 8192);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod tuples;
 pub use buffer::Buffer;
 pub use cachestat::PageCache;
 pub(crate) use clock::coarse_time;
+pub(crate) use copy::copy;
 #[allow(unreachable_pub, reason = "`AnyQueue` names them")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};

@@ -111,7 +111,7 @@ impl Reader<'_> {
                 continue;
             };
             let kept = path.ends_with(Setting::IMMUTABLE) || path.ends_with(Setting::DEDUPED);
-            let options = FileOptions { assume_no_dedupe: !kept, strict: false };
+            let options = FileOptions { assume_no_dedupe: !kept, ..FileOptions::default() };
             let same = format!("/proc/self/fd/{}", os.as_raw_fd());
             let file = self.host.open(same, options).expect("open");
             if path.ends_with(Setting::DEDUPED) {

@@ -99,7 +99,7 @@ impl LiveFile {
             open,
             strict: options.strict,
             volume,
-            geometry: Geometry::new(limits, block),
+            geometry: Geometry::new(limits, block).with(options.stable_pages),
         })))
     }
 

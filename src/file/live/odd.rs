@@ -108,6 +108,8 @@ impl LiveFile {
         let mut buffer = Buffer::aligned(widened)?;
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
+        // Nobody else can reach this memory.
+        let how = How { ours: true, ..how };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], start, how)?;
         let full = live.open.wrote(start, widened, (left | more) - Left::GROW);
         // The size is what was asked for, not what was written.

@@ -45,7 +45,7 @@ impl LiveFile {
         {
             let target = view.settled_target(live, None);
             let written = with_queue!(&mut queue.device, device => {
-                let how = How { flags, through: false };
+                let how = How { flags, through: false, ours: false };
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
             });
             if let Some(left) = written {
@@ -77,7 +77,7 @@ impl LiveFile {
             && view.is_durable(live)
         {
             let target = view.settled_target(live, None);
-            let how = How { flags, through: true };
+            let how = How { flags, through: true, ours: false };
             let written = with_queue!(&mut queue.device, device => {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
             });
@@ -259,7 +259,7 @@ impl LiveFile {
         } else if !through && flags.contains(DioFlags::DSYNC) {
             left |= Left::DATASYNC;
         }
-        Ok(Ready::Blocks { hold, len, how: How { flags, through }, left })
+        Ok(Ready::Blocks { hold, len, how: How { flags, through, ours: false }, left })
     }
 
     /// Writes what is held and has blocks.

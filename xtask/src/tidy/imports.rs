@@ -58,6 +58,7 @@ const LAYERS: &[Layer] = &[
             Any("inode"),
             Any("iomap"),
             Any("bio"),
+            Only("sys", &["copy"]),
             Any("device"),
             Any("events"),
             Any("error"),

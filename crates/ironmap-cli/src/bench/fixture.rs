@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use ironmap::{Error, Result};
 
 use super::prepare::FILL;
-use super::target::TargetSpec;
+use super::target::{TargetSpec, Variant};
 
 /// Size of a fixture's device, and of the file on it that is read.
 const DEVICE_BYTES: u64 = 1 << 30;
@@ -130,13 +130,13 @@ impl Fixture {
         // A whole disk is in use while a volume of it is open.
         if self.fs == FsKind::Ext4 && volume == self.free.path() {
             let volume = volume.display().to_string();
-            targets.push(TargetSpec::Vol { volume, path: "/f".into(), simple: true });
+            targets.push(TargetSpec::Vol { volume, path: "/f".into(), variant: Variant::USUAL });
         }
         if let Some(Mounted { file, device, .. }) = &self.mounted {
             if self.writes {
                 targets.push(TargetSpec::Kernel { path: file.clone() });
             } else {
-                targets.push(TargetSpec::Host { path: file.clone(), simple: true });
+                targets.push(TargetSpec::Host { path: file.clone(), variant: Variant::USUAL });
                 targets.push(TargetSpec::Kernel { path: file.clone() });
                 targets.push(raw(device.volume()));
             }

@@ -55,8 +55,8 @@ impl Target {
             Shared::Volume(volume, files) => Way::File(files.clone(), volume.queue(&options)?),
             Shared::Host(host, file) => Way::File(vec![file.clone()], host.queue(&options)?),
         };
-        if let (Way::File(_, queue), Some(simple)) = (&mut way, source.spec.simple()) {
-            queue.set_simple(simple);
+        if let (Way::File(_, queue), Some(variant)) = (&mut way, source.spec.variant()) {
+            queue.set_simple(variant.simple);
         }
         Ok(Self { way, writing })
     }
@@ -81,6 +81,7 @@ impl Target {
             ("overwrites", stats.overwrites),
             ("writes", stats.writes),
             ("bounced", stats.bounced),
+            ("reread", stats.reread),
             ("short", stats.short),
             ("kernel_served", stats.kernel_served),
             ("cut", stats.cut),

@@ -28,7 +28,7 @@ use self::fixture::{Fixture, FixtureKind, FsKind};
 use self::load::Plan;
 use self::positions::Rw;
 use self::prepare::Content;
-use self::target::TargetSpec;
+use self::target::{Integrity, TargetSpec, Variant};
 
 /// Which variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,6 +41,20 @@ pub(crate) enum Simple {
     On,
     /// Each on its own.
     Both,
+}
+
+/// What `--integrity` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    One(Integrity),
+    All,
+}
+
+fn protection(text: &str) -> std::result::Result<Protection, String> {
+    if text == "all" {
+        return Ok(Protection::All);
+    }
+    Integrity::from_str(text, false).map(Protection::One)
 }
 
 /// What `--sync` can be.
@@ -73,6 +87,7 @@ Examples:
   ironmap bench --fixture loop --rw write --bs 2k --numjobs 8 --iodepth 256 --engine io_uring --fallocate
   ironmap bench raw:/dev/ram0 --rw randwrite --destroy               (what is on it is lost)
   ironmap bench --fixture zram --metadata 100000                     (files made, looked up, removed, synced)
+  ironmap bench --fixture zram --integrity all --rw randread,randwrite
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
@@ -132,6 +147,10 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
+    /// Who keeps the memory of requests of vol: and host: targets from changing: zero-copy (nobody), bounce, lazy or owned, or all of
+    /// them. A row for each; as the device needs it if not given.
+    #[arg(long, value_delimiter = ',', value_parser = protection)]
+    integrity: Vec<Protection>,
     /// Seconds a target, launch and combination.
     #[arg(long, default_value = "0.5")]
     runtime: f64,
@@ -185,7 +204,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(fixture) = &fixture {
         targets.extend(fixture.targets());
     }
-    let targets = variants(&targets, args.simple);
+    let targets = variants(&targets, args.simple, &args.integrity);
     let plans = plans(args, &targets);
     let rows = if args.instructions {
         callgrind::count(&plans)?
@@ -233,8 +252,9 @@ fn permit(args: &BenchArgs) -> Result<()> {
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
         return Err(Error::invalid("--fallocate: each block is written once, by --rw write"));
     }
-    if args.fallocate && args.simple == Simple::Both {
-        return Err(Error::invalid("--fallocate: one variant of the simple path at a time"));
+    let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
+    if args.fallocate && (args.simple == Simple::Both || several) {
+        return Err(Error::invalid("--fallocate: one variant of a target at a time"));
     }
     Ok(())
 }
@@ -249,15 +269,29 @@ fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// Each target with the variants of the simple path that it has.
-fn variants(targets: &[TargetSpec], simple: Simple) -> Vec<TargetSpec> {
-    let wanted: &[bool] = match simple {
+/// Each target with the variants that it has.
+fn variants(targets: &[TargetSpec], simple: Simple, integrity: &[Protection]) -> Vec<TargetSpec> {
+    let simple: &[bool] = match simple {
         Simple::Off => &[false],
         Simple::On => &[true],
         Simple::Both => &[false, true],
     };
+    let mut ways: Vec<_> = integrity
+        .iter()
+        .flat_map(|protection| match protection {
+            Protection::One(one) => vec![Some(*one)],
+            Protection::All => Integrity::value_variants().iter().copied().map(Some).collect(),
+        })
+        .collect();
+    if ways.is_empty() {
+        ways.push(None);
+    }
+    let wanted: Vec<_> = simple
+        .iter()
+        .flat_map(|simple| ways.iter().map(|way| Variant { simple: *simple, integrity: *way }))
+        .collect();
     let variants = |target: &TargetSpec| -> Vec<TargetSpec> {
-        let with: Vec<_> = wanted.iter().filter_map(|on| target.with_simple(*on)).collect();
+        let with: Vec<_> = wanted.iter().filter_map(|variant| target.with(*variant)).collect();
         if with.is_empty() { vec![target.clone()] } else { with }
     };
     targets.iter().flat_map(variants).collect()
@@ -353,11 +387,24 @@ mod tests {
         let targets =
             ["raw:/dev/null", "vol:image:/file", "host:/file"].map(|text| text.parse().unwrap());
         let simple = |which| -> Vec<_> {
-            variants(&targets, which).iter().map(TargetSpec::simple).collect()
+            let variants = variants(&targets, which, &[]);
+            variants.iter().map(|it| it.variant().map(|variant| variant.simple)).collect()
         };
         let both = [None, Some(false), Some(true), Some(false), Some(true)];
         assert_eq!(simple(Simple::Both), both);
         assert_eq!(simple(Simple::Off), [None, Some(false), Some(false)]);
+    }
+
+    #[test]
+    fn there_is_a_row_for_each_way_to_keep_memory_from_changing() {
+        let args = parse("raw:/dev/null vol:image:/file --integrity zero-copy,owned").unwrap();
+        let ways = |args: &BenchArgs| -> Vec<_> {
+            let variants = variants(&args.targets, args.simple, &args.integrity);
+            variants.iter().map(|it| it.variant().and_then(|variant| variant.integrity)).collect()
+        };
+        assert_eq!(ways(&args), [None, Some(Integrity::ZeroCopy), Some(Integrity::Owned)]);
+        assert_eq!(ways(&parse("vol:image:/file --integrity all").unwrap()).len(), 4);
+        assert!(parse("vol:image:/file --integrity none").is_err());
     }
 
     #[test]

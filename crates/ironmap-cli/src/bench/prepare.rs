@@ -12,7 +12,7 @@ use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 
 use super::load::Plan;
-use super::target::TargetSpec;
+use super::target::{TargetSpec, Variant};
 
 /// What the files are before they are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +48,8 @@ pub(super) fn files(plan: &Plan, content: Content) -> Result<()> {
     let size = plan.size.unwrap_or(SIZE) / plan.files as u64;
     let mut made: Vec<TargetSpec> = Vec::new();
     for target in &plan.targets {
-        // The variants of the simple path have their files in common.
-        let same = target.with_simple(true).unwrap_or_else(|| target.clone());
+        // The variants of a target have their files in common.
+        let same = target.with(Variant::USUAL).unwrap_or_else(|| target.clone());
         if made.contains(&same) {
             continue;
         }

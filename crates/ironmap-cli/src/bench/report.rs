@@ -18,6 +18,8 @@ pub(super) struct Row {
     /// The target's kind and variant, for tables and plots.
     pub label: String,
     pub simple: Option<bool>,
+    /// Who keeps memory from changing, if that was chosen.
+    pub integrity: Option<&'static str>,
     pub rw: &'static str,
     pub writes: bool,
     pub bs: usize,
@@ -47,7 +49,8 @@ impl Row {
         Self {
             target: target.to_string(),
             label: label(plan, target),
-            simple: target.simple(),
+            simple: target.variant().map(|variant| variant.simple),
+            integrity: integrity(target),
             rw: plan.rw.name(),
             writes: plan.rw.writes(),
             bs: plan.block,
@@ -74,10 +77,17 @@ fn label(plan: &Plan, target: &TargetSpec) -> String {
         let name = text.rsplit(['/', ':']).next().unwrap_or_default();
         label = format!("{label} {name}");
     }
-    match target.simple() {
-        None => label,
-        Some(simple) => format!("{label} simple={}", u8::from(simple)),
+    if let Some(variant) = target.variant() {
+        label = format!("{label} simple={}", u8::from(variant.simple));
     }
+    match integrity(target) {
+        None => label,
+        Some(integrity) => format!("{label} {integrity}"),
+    }
+}
+
+fn integrity(target: &TargetSpec) -> Option<&'static str> {
+    target.variant()?.stable_pages().map(|stable| stable.name())
 }
 
 /// Counters of writes that the table shows: writes by the simple path, and what writing has cost the volume.
@@ -185,6 +195,8 @@ struct JsonRow<'a> {
     batch: usize,
     engine: &'a str,
     simple: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    integrity: Option<&'a str>,
     iops: f64,
     iops_min: f64,
     iops_max: f64,
@@ -210,6 +222,7 @@ impl<'a> JsonRow<'a> {
             batch: row.batch,
             engine: &row.engine,
             simple: row.simple.map(u8::from),
+            integrity: row.integrity,
             iops: row.iops,
             iops_min: row.iops_min,
             iops_max: row.iops_max,

@@ -13,7 +13,7 @@ use ironmap::{Engine, Error, File, FileOptions, Host, Location, OpenOptions, Res
 
 use super::load::Plan;
 use super::prepare::{Content, paths};
-use super::target::TargetSpec;
+use super::target::{TargetSpec, Variant};
 
 /// An open target, shared by the threads: where its requests go, and the range that they hit.
 #[derive(Clone)]
@@ -181,7 +181,7 @@ impl<'a> Opener<'a> {
         let mut len = u64::MAX;
         for path in paths(Path::new(path), self.plan.files) {
             let inode = volume.fs().resolve(path.as_os_str().as_encoded_bytes(), Follow::All)?;
-            let file = volume.open_inode(inode, STRICT)?;
+            let file = volume.open_inode(inode, self.options(spec))?;
             let (base, longest, physical) = longest_extent(&file, kind)?;
             len = len.min(longest);
             bases.push(base);
@@ -194,7 +194,7 @@ impl<'a> Opener<'a> {
     }
 
     fn open_host(&mut self, spec: &TargetSpec, path: &Path) -> Result<Source> {
-        let (host, file) = self.host_file(self.engine, path)?;
+        let (host, file) = self.host_file(self.engine, spec, path)?;
         let report = reported(&file)?;
         if let Some(refusal) = &report.refusal {
             let notices = vec![format!("served by the kernel: {refusal}")];
@@ -212,7 +212,7 @@ impl<'a> Opener<'a> {
             _ => (self.engine, Vec::new()),
         };
         let (host, file) =
-            if engine == self.engine { (host, file) } else { self.host_file(engine, path)? };
+            if engine == self.engine { (host, file) } else { self.host_file(engine, spec, path)? };
         notices.extend(report.device.map(|device| format!("through {}", device.choice)));
         let (base, len, physical) = longest_extent(&file, IomapType::Mapped)?;
         let places = vec![Place { physical, partition: partition(path)? }];
@@ -226,7 +226,12 @@ impl<'a> Opener<'a> {
         })
     }
 
-    fn host_file(&mut self, engine: Engine, path: &Path) -> Result<(Host, File)> {
+    fn host_file(
+        &mut self,
+        engine: Engine,
+        spec: &TargetSpec,
+        path: &Path,
+    ) -> Result<(Host, File)> {
         let host = match self.hosts.iter().find(|(of, _)| *of == engine) {
             Some((_, host)) => host.clone(),
             None => {
@@ -235,17 +240,22 @@ impl<'a> Opener<'a> {
                 host
             }
         };
-        let options = FileOptions { assume_no_dedupe: self.plan.assume_no_dedupe, ..STRICT };
-        let file = host.open(path, options)?;
+        let file = host.open(path, self.options(spec))?;
         Ok((host, file))
+    }
+
+    /// As `O_DIRECT` is, which takes nothing that is misaligned.
+    fn options(&self, spec: &TargetSpec) -> FileOptions {
+        FileOptions {
+            strict: true,
+            assume_no_dedupe: self.plan.assume_no_dedupe,
+            stable_pages: spec.variant().and_then(Variant::stable_pages),
+        }
     }
 }
 
 /// Ranges of a device begin with pages.
 const PAGE: u64 = 4096;
-
-/// As `O_DIRECT` is: nothing is bounced.
-const STRICT: FileOptions = FileOptions { strict: true, assume_no_dedupe: false };
 
 impl Source {
     /// Without a range.

@@ -4,10 +4,51 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ValueEnum;
+use ironmap::dio::StablePages;
 use ironmap::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 const KINDS: &str = "a target is raw:, kernel:, vol:, host: or null:";
+
+/// Who keeps the memory of requests from changing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Integrity {
+    ZeroCopy,
+    Bounce,
+    Lazy,
+    Owned,
+}
+
+impl From<Integrity> for StablePages {
+    fn from(integrity: Integrity) -> Self {
+        match integrity {
+            Integrity::ZeroCopy => Self::ZeroCopy,
+            Integrity::Bounce => Self::Bounce,
+            Integrity::Lazy => Self::Lazy,
+            Integrity::Owned => Self::Owned,
+        }
+    }
+}
+
+/// How a target goes about it, where there are several ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Variant {
+    /// The simple path is on.
+    pub simple: bool,
+    /// As the device needs it, if not given.
+    pub integrity: Option<Integrity>,
+}
+
+impl Variant {
+    /// As it is for whoever does not choose.
+    pub(super) const USUAL: Self = Self { simple: true, integrity: None };
+
+    /// Who keeps memory from changing, by name.
+    pub(super) fn stable_pages(self) -> Option<StablePages> {
+        self.integrity.map(StablePages::from)
+    }
+}
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,29 +58,29 @@ pub(super) enum TargetSpec {
     /// A file through the kernel's file system.
     Kernel { path: PathBuf },
     /// A file of a volume through ironmap.
-    Vol { volume: String, path: String, simple: bool },
+    Vol { volume: String, path: String, variant: Variant },
     /// A file of a mounted file system through ironmap.
-    Host { path: PathBuf, simple: bool },
+    Host { path: PathBuf, variant: Variant },
     /// A device that completes at once.
     Null { size: u64 },
 }
 
 impl TargetSpec {
-    /// The same target with the simple path on or off, where it has one.
-    pub(super) fn with_simple(&self, on: bool) -> Option<Self> {
+    /// The same target in another variant, where it has some.
+    pub(super) fn with(&self, variant: Variant) -> Option<Self> {
         match self {
             Self::Vol { volume, path, .. } => {
-                Some(Self::Vol { volume: volume.clone(), path: path.clone(), simple: on })
+                Some(Self::Vol { volume: volume.clone(), path: path.clone(), variant })
             }
-            Self::Host { path, .. } => Some(Self::Host { path: path.clone(), simple: on }),
+            Self::Host { path, .. } => Some(Self::Host { path: path.clone(), variant }),
             _ => None,
         }
     }
 
-    /// Whether the simple path is on, where there is one.
-    pub(super) fn simple(&self) -> Option<bool> {
+    /// The variant, where there are several.
+    pub(super) fn variant(&self) -> Option<Variant> {
         match self {
-            Self::Vol { simple, .. } | Self::Host { simple, .. } => Some(*simple),
+            Self::Vol { variant, .. } | Self::Host { variant, .. } => Some(*variant),
             _ => None,
         }
     }
@@ -78,9 +119,10 @@ impl FromStr for TargetSpec {
             "vol" => {
                 let (volume, path) =
                     rest.split_once(":/").ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
-                Ok(Self::Vol { volume: volume.to_owned(), path: format!("/{path}"), simple: true })
+                let (volume, path) = (volume.to_owned(), format!("/{path}"));
+                Ok(Self::Vol { volume, path, variant: Variant::USUAL })
             }
-            "host" => Ok(Self::Host { path: rest.into(), simple: true }),
+            "host" => Ok(Self::Host { path: rest.into(), variant: Variant::USUAL }),
             "null" => {
                 Ok(Self::Null { size: crate::size::size(rest).map_err(|error| wrong(&error))? })
             }

@@ -3,11 +3,14 @@
 //! A request's memory is cut into the parts that lie together on the device, each part moves down with its bio and comes
 //! back with it, and the parts are joined before the request completes. Nothing here is on the simple path.
 
+mod bounced;
+
 use std::collections::VecDeque;
 
 use super::live::Owed;
-use super::parts::{Shape, copy_out, join, take, to_memory};
-use super::{Completion, DioFlags, Hold, Holding, RETRIES, State, Target, generic, zero_tail};
+use super::parts::{Shape, join, take, to_memory, zero};
+use super::transfer::Way;
+use super::{Completion, DioFlags, Hold, Holding, RETRIES, State, Target, bounce, generic};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -84,19 +87,52 @@ pub(super) struct Request {
     parts: Vec<Vec<Buffer>>,
     /// The lengths of the caller's buffers, to join the parts to.
     shape: Shape,
+    /// What it has instead of parts if its bios have bounce buffers.
+    bounced: Option<Bounced>,
     in_flight: usize,
     error: Option<Error>,
     retries: u8,
-    bounced_for: Option<BouncedFor>,
 }
 
-/// The caller's memory of a request that goes through a bounce buffer.
-struct BouncedFor {
+/// The caller's memory of a request that goes through bounce buffers.
+struct Bounced {
     memory: Memory,
-    /// Distance of the caller's first byte from the bounce buffer's.
+    /// Distance of its first byte from the first that the device transfers.
     skip: usize,
-    /// Bytes that the caller gets.
+}
+
+/// What a request is about.
+#[derive(Clone, Copy)]
+struct About {
+    op: BioOp,
+    token: u64,
+    owed: Option<Owed>,
+    inode: InodeNo,
+    pos: FilePos,
     count: usize,
+    device: usize,
+}
+
+impl Request {
+    fn new(about: About) -> Self {
+        let About { op, token, owed, inode, pos, count, device } = about;
+        Self {
+            op,
+            token,
+            owed,
+            inode,
+            pos,
+            count,
+            device,
+            parts: Vec::new(),
+            shape: Shape::Flat,
+            bounced: None,
+            // The submission itself counts, so that early completions do not end the request.
+            in_flight: 1,
+            error: None,
+            retries: RETRIES,
+        }
+    }
 }
 
 /// Submits a request that is one bio.
@@ -116,7 +152,8 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
         None => BioEnd::Whole { token, inode: target.inode, pos },
         Some(holding) => BioEnd::Live { token, pos, slot: holding.slot, left: Left::empty() },
     };
-    let bio = Bio { op: BioOp::Read, flags: flags.for_bio(), dev: target.dev, at, memory, end };
+    let bio_flags = target.geometry.for_read(flags);
+    let bio = Bio { op: BioOp::Read, flags: bio_flags, dev: target.dev, at, memory, end };
     submit_bio(queue, state, bio, flags)
 }
 
@@ -191,14 +228,13 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         finish(state, owed, Completion { token, memory, result: Ok(0) });
         return Ok(());
     }
-    let aligned = target
-        .geometry
-        .is_aligned(pos, memory.buffers().iter().map(|buf| (buf.address(), buf.len())));
-    if !aligned && target.strict {
-        return Err(Rejected::boxed(target.geometry.misaligned(pos, len), memory));
+    let geometry = target.geometry;
+    let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+    if target.strict && !geometry.is_aligned(pos, addresses.clone()) {
+        return Err(Rejected::boxed(geometry.misaligned(pos, len), memory));
     }
-    if aligned
-        && !flags.contains(DioFlags::BOUNCE)
+    let direct = geometry.is_direct(geometry.copied.reads, pos, addresses, flags);
+    if direct
         && matches!(memory, Memory::Flat(_))
         && target.live.is_none_or(|holding| holding.is_light())
         && len as u64 <= target.size - pos.0
@@ -211,59 +247,35 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
             Err(error) => return Err(Rejected::boxed(error, memory)),
         }
     }
+    state.stats.bounced += u64::from(!direct);
+    let span = target.span(pos, len);
+    let (start, device, skip) =
+        if direct { (pos, span.device, 0) } else { geometry.widen(pos, span.count) };
     let nowait = flags.contains(DioFlags::NOWAIT);
-    let (pos, memory, bounced_for) = if aligned && !flags.contains(DioFlags::BOUNCE) {
-        (pos, memory, None)
-    } else {
-        state.stats.bounced += 1;
-        let count = (target.size - pos.0).min(len as u64) as usize;
-        let (start, widened, skip) = target.geometry.widen(pos, count);
-        match Buffer::aligned(widened) {
-            Ok(bounce) => (start, Memory::Flat(bounce), Some(BouncedFor { memory, skip, count })),
-            Err(error) => return Err(Rejected::boxed(error, memory)),
-        }
+    let planned = plan(state, target, start, device, nowait).and_then(|plan| {
+        check_room(queue, state, &plan, direct, nowait)?;
+        Ok(plan)
+    });
+    let plan = match planned {
+        Ok(plan) => plan,
+        Err(error) => return Err(Rejected::boxed(error, memory)),
     };
-    let span = target.span(pos, memory.len());
-    let mappings = match plan(target, pos, span.device, nowait) {
-        Ok(mappings) => mappings,
-        Err(error) => {
-            let memory = bounced_for.map_or(memory, |bounced| bounced.memory);
-            return Err(Rejected::boxed(error, memory));
-        }
-    };
-    let bios = mappings.iter().filter(|iomap| iomap.kind == IomapType::Mapped).count();
-    if nowait && bios > queue.room() {
-        let error = Error::new(
-            ErrorKind::WouldBlock,
-            format!("{bios} slots are needed, {} are free", queue.room()),
-        );
-        let memory = bounced_for.map_or(memory, |bounced| bounced.memory);
-        return Err(Rejected::boxed(error, memory));
-    }
-
-    let shape = Shape::of(&memory);
-    let request = Request {
+    let request = Request::new(About {
         op: BioOp::Read,
         token,
         owed: target.live.map(|holding| holding.owes(Left::empty(), pos, span.count)),
         inode: target.inode,
-        pos,
+        pos: start,
         count: span.count,
-        device: span.device,
-        parts: Vec::with_capacity(mappings.len() + 1),
-        shape,
-        // The submission itself counts, so that early completions do not end the request.
-        in_flight: 1,
-        error: None,
-        retries: RETRIES,
-        bounced_for,
-    };
-    state.outstanding += 1;
-    let mut bio_flags = flags.for_bio();
-    if bios > 1 {
+        device,
+    });
+    let memory = if direct { Ok(memory) } else { Err(Bounced { memory, skip }) };
+    let mut bio_flags = geometry.for_read(flags);
+    if plan.len() > 1 {
         bio_flags -= BioFlags::HIPRI;
     }
-    start(queue, state, target, request, memory, &mappings, bio_flags);
+    start_request(queue, state, target, request, memory, &plan, bio_flags);
+    state.spare_plan = plan;
     Ok(())
 }
 
@@ -272,9 +284,9 @@ pub(super) struct Write {
     pub(super) token: u64,
     pub(super) owed: Option<Owed>,
     pub(super) pos: FilePos,
-    /// The caller's memory where `memory` is a copy of it.
-    pub(super) original: Option<Memory>,
     pub(super) memory: Memory,
+    /// The memory goes to the device as it is.
+    pub(super) direct: bool,
 }
 
 /// Starts a write.
@@ -286,9 +298,9 @@ pub(super) fn start_write<Q: DeviceQueue, M: MapFile>(
     plan: &[Iomap],
     flags: BioFlags,
 ) {
-    let Write { token, owed, pos, original, memory } = write;
+    let Write { token, owed, pos, memory, direct } = write;
     let len = memory.len();
-    let request = Request {
+    let request = Request::new(About {
         op: BioOp::Write,
         token,
         owed,
@@ -296,26 +308,51 @@ pub(super) fn start_write<Q: DeviceQueue, M: MapFile>(
         pos,
         count: len,
         device: len,
-        parts: Vec::with_capacity(plan.len() + 1),
-        shape: Shape::of(&memory),
-        in_flight: 1,
-        error: None,
-        retries: RETRIES,
-        bounced_for: original.map(|memory| BouncedFor { memory, skip: 0, count: len }),
+    });
+    let memory = if direct { Ok(memory) } else { Err(Bounced { memory, skip: 0 }) };
+    start_request(queue, state, target, request, memory, plan, flags);
+}
+
+/// Fails where what a plan asks for is not free, if the request is not to wait for it.
+pub(super) fn check_room<Q: DeviceQueue>(
+    queue: &Q,
+    state: &State,
+    plan: &[Iomap],
+    direct: bool,
+    nowait: bool,
+) -> Result<()> {
+    if !nowait {
+        return Ok(());
+    }
+    let mapped = plan.iter().filter(|iomap| iomap.kind == IomapType::Mapped);
+    let lens = mapped.map(|iomap| iomap.len as usize);
+    let (bios, bytes) = if direct {
+        (lens.count(), 0)
+    } else {
+        lens.fold((0, 0), |(bios, bytes), len| {
+            (bios + len.div_ceil(bounce::PIECE), bytes + bounce::room_for(len))
+        })
     };
-    state.outstanding += 1;
-    start(queue, state, target, request, memory, plan, flags);
+    let (room, free) = (queue.room(), state.pool.free());
+    if bios > room || bytes > free {
+        return Err(Error::would_block(format!(
+            "{bios} slots are needed and {bytes} bytes of bounce buffers, {room} and {free} are free"
+        )));
+    }
+    Ok(())
 }
 
 /// The mappings of a range, cut to what one bio may carry.
 pub(super) fn plan<M: MapFile>(
+    state: &mut State,
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
     resident: bool,
 ) -> Result<Vec<Iomap>> {
     let max = u64::from(target.geometry.limits.max_transfer);
-    let mut plan = Vec::new();
+    let mut plan = std::mem::take(&mut state.spare_plan);
+    plan.clear();
     for iomap in Mappings::new(target.map, pos, FilePos(pos.0 + len as u64)).resident(resident) {
         let iomap = iomap?;
         let mut from = iomap.pos;
@@ -326,6 +363,29 @@ pub(super) fn plan<M: MapFile>(
         }
     }
     Ok(plan)
+}
+
+/// Starts a request with its memory, which goes to the device or is bounced.
+fn start_request<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    mut request: Request,
+    memory: Result<Memory, Bounced>,
+    plan: &[Iomap],
+    flags: BioFlags,
+) {
+    state.outstanding += 1;
+    match memory {
+        Ok(memory) => {
+            request.shape = Shape::of(&memory);
+            start(queue, state, target, request, memory, plan, flags);
+        }
+        Err(bounced) => {
+            request.bounced = Some(bounced);
+            bounced::start(queue, state, target, request, plan, flags);
+        }
+    }
 }
 
 /// Cuts the memory by the mappings and submits a bio for each that lies on the device. The first error stops it.
@@ -394,8 +454,18 @@ fn start<Q: DeviceQueue, M: MapFile>(
 #[cold]
 pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
     let len = done.bio.memory.len();
+    if done.result == Err(Errno::EILSEQ) && done.bio.flags.contains(BioFlags::REREAD) {
+        let Bio { dev, at, flags, memory, .. } = &mut done.bio;
+        let way = Way { dev: *dev, sector_mask: state.sector_mask, flags: *flags };
+        done.result =
+            bounce::read_again(queue, state, way, *at, memory.buffers_mut()).map(|()| len);
+    }
     let (token, inode, pos, owed) = match done.bio.end {
-        BioEnd::Part { request, part } => return complete_part(queue, state, done, request, part),
+        BioEnd::Part { request, part } => {
+            let bounced = state.requests.get_mut(request).is_some_and(|it| it.bounced.is_some());
+            let complete = if bounced { bounced::complete_piece } else { complete_part };
+            return complete(queue, state, done, request, part);
+        }
         BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
         BioEnd::Live { token, pos, slot, left } => {
             let holding = Holding { slot, hold: Hold::Lane };
@@ -407,21 +477,10 @@ pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut don
         return finish(state, owed, completion);
     }
     // Anything else makes it a request of one part, which knows what to do.
-    let index = state.requests.insert(Request {
-        op: done.bio.op,
-        token,
-        owed,
-        inode,
-        pos,
-        count: len,
-        device: len,
-        parts: vec![Vec::new()],
-        shape: Shape::Flat,
-        in_flight: 1,
-        error: None,
-        retries: RETRIES,
-        bounced_for: None,
-    });
+    let mut request =
+        Request::new(About { op: done.bio.op, token, owed, inode, pos, count: len, device: len });
+    request.parts.push(Vec::new());
+    let index = state.requests.insert(request);
     // What is submitted again belongs to that request.
     done.bio.end = BioEnd::Part { request: index, part: 0 };
     complete_part(queue, state, done, index, 0);
@@ -472,18 +531,27 @@ fn complete_part<Q: DeviceQueue>(
         Err(errno) => Some(errno),
     };
     buffers.extend(bio.memory.into_buffers());
-    let (inode, pos, asked) = (request.inode, request.pos, request.device);
+    if let Some(errno) = errno {
+        fail(state, index, errno);
+    }
+    release(state, index);
+}
+
+/// A request has failed; the first error is told.
+#[cold]
+fn fail(state: &mut State, index: u32, errno: Errno) {
+    let Some(request) = state.requests.get_mut(index) else { return };
     let direction = match request.op {
         BioOp::Read => Direction::DirectRead,
         _ => Direction::DirectWrite,
     };
-    if let Some(errno) = errno.filter(|_| request.error.is_none()) {
+    let (inode, pos, asked) = (request.inode, request.pos, request.device);
+    if request.error.is_none() {
         let error = state.failed_as(direction, errno, inode, pos, asked);
         if let Some(request) = state.requests.get_mut(index) {
             request.error = Some(error);
         }
     }
-    release(state, index);
 }
 
 fn resubmit<Q: DeviceQueue>(queue: &mut Q, state: &mut State, bio: Bio) {
@@ -507,20 +575,16 @@ fn release(state: &mut State, index: u32) {
 
 impl Request {
     fn finish(self) -> Completion {
-        let mut memory = join(self.parts.into_iter().flatten(), &self.shape);
-        let read = self.op == BioOp::Read;
-        if read {
-            zero_tail(memory.buffers_mut(), self.count, self.device);
-        }
-        let (memory, count) = match self.bounced_for {
-            None => (memory, self.count),
-            Some(BouncedFor { memory: mut caller, skip, count }) => {
-                if let (true, None, Memory::Flat(bounce)) = (read, &self.error, &memory) {
-                    copy_out(&bounce[skip..skip + count], caller.buffers_mut());
+        let memory = match self.bounced {
+            Some(bounced) => bounced.memory,
+            None => {
+                let mut memory = join(self.parts.into_iter().flatten(), &self.shape);
+                if self.op == BioOp::Read {
+                    zero(memory.buffers_mut(), self.count..self.device);
                 }
-                (caller, count)
+                memory
             }
         };
-        Completion { token: self.token, memory, result: self.error.map_or(Ok(count), Err) }
+        Completion { token: self.token, memory, result: self.error.map_or(Ok(self.count), Err) }
     }
 }

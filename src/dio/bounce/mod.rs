@@ -1,0 +1,163 @@
+//! Bounce buffers: what the device cannot take, and what others could change under its hands, goes through memory of the queue's own.
+//!
+//! They come from the queue's [pool](Pool), piece by piece: a large request needs no large pool, and waits for the completions of others
+//! where pieces are short. Copying is done by whoever waits or pops.
+
+mod pool;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::DerefMut;
+
+use smallvec::SmallVec;
+
+pub(super) use self::pool::{PIECE, Pool, room_for};
+
+use super::parts::{copy, within, within_mut};
+use super::transfer::{self, Way};
+use super::write::Rest;
+use super::{DioFlags, State, Target, generic, pump};
+use crate::bio::{BioFlags, Buffer};
+use crate::device::{DeviceQueue, LentPart};
+use crate::error::{Errno, Error, Result};
+use crate::iomap::MapFile;
+use crate::units::{DevOffset, FilePos};
+
+/// How much one transfer of lent memory carries at most, in bytes: as many pieces as a [`LentPart`] has without an allocation. Larger
+/// requests are done one after the other.
+const MOST: usize = 2 * PIECE;
+
+/// The pieces of one transfer.
+pub(super) type Pieces = SmallVec<[Buffer; MOST / PIECE]>;
+
+/// Takes pieces of so many bytes together; waits for those that requests in flight have.
+pub(super) fn take<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    len: usize,
+    nowait: bool,
+) -> Result<Pieces> {
+    let mut pieces = Pieces::new();
+    let mut left = len;
+    if room_for(len) > state.pool.limit() {
+        // Only an atomic write must be in memory as a whole.
+        let what = format!("an atomic write of {len} bytes that is copied");
+        return Err(Error::io(Errno::EOPNOTSUPP, what));
+    }
+    while left > 0 {
+        let taken = match state.pool.take(left) {
+            Ok(Some(piece)) => {
+                left -= piece.len();
+                pieces.push(piece);
+                continue;
+            }
+            Ok(None) if nowait => Err(Error::would_block("no bounce buffer is free")),
+            Ok(None) if queue.in_flight() == 0 => {
+                Err(Error::io(Errno::ENOMEM, format!("{len} bytes of bounce buffers")))
+            }
+            Ok(None) => pump(queue, state),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = taken {
+            give(state, pieces);
+            return Err(error);
+        }
+    }
+    Ok(pieces)
+}
+
+pub(super) fn give(state: &mut State, pieces: impl IntoIterator<Item = Buffer>) {
+    pieces.into_iter().for_each(|piece| state.pool.give(piece));
+}
+
+/// Reads any range at any address. The position lies before the file's end.
+pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    bufs: &mut [IoSliceMut<'_>],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Result<usize> {
+    state.stats.bounced += 1;
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let want = target.size.saturating_sub(pos.0).min(len as u64) as usize;
+    let mut done = 0;
+    while done < want {
+        let here = FilePos(pos.0 + done as u64);
+        let (start, widened, skip) = target.geometry.widen(here, want - done);
+        let most = MOST.min(state.pool.limit());
+        let nowait = flags.contains(DioFlags::NOWAIT);
+        let mut pieces = take(queue, state, widened.min(most), nowait)?;
+        let mut slices: SmallVec<[_; MOST / PIECE]> =
+            pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+        let result = generic::read_aligned(queue, state, target, &mut slices, start, flags);
+        drop(slices);
+        if let Ok(count) = result {
+            let count = count.min(skip + want - done) - skip;
+            copy(within(&pieces, skip..skip + count), within_mut(bufs, done..done + count));
+            done += count;
+        }
+        give(state, pieces);
+        result?;
+    }
+    Ok(done)
+}
+
+/// Writes what is left of lent memory to `len` bytes of the device; all in one where it is atomic.
+pub(super) fn write_now<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    way: Way,
+    rest: &mut Rest<'_, '_>,
+    at: DevOffset,
+    len: usize,
+    failed: impl Fn(&State, Errno) -> Error,
+) -> Result<()> {
+    let atomic = way.flags.contains(BioFlags::ATOMIC);
+    let most = if atomic { len } else { MOST.min(state.pool.limit()) };
+    let mut done = 0;
+    while done < len {
+        let count = most.min(len - done);
+        let mut pieces = take(queue, state, count, way.flags.contains(BioFlags::NOWAIT))?;
+        let from = rest.take(count);
+        copy(within(&from, 0..count), within_mut(&mut pieces, 0..count));
+        let slices: SmallVec<[_; MOST / PIECE]> =
+            pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let at = DevOffset(at.0 + done as u64);
+        let result = transfer::write_all(queue, state, way, &slices, at);
+        drop(slices);
+        give(state, pieces);
+        result.map_err(|errno| failed(state, errno))?;
+        done += count;
+    }
+    Ok(())
+}
+
+/// Reads once more what did not match its checksums, into memory that nobody else can reach, and copies it. It never waits for a piece.
+#[cold]
+pub(super) fn read_again<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    way: Way,
+    at: DevOffset,
+    bufs: &mut [impl DerefMut<Target = [u8]>],
+) -> Result<(), Errno> {
+    state.stats.reread += 1;
+    let way = Way { flags: way.flags - BioFlags::REREAD, ..way };
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let mut piece = state.pool.take_last().map_err(|_| Errno::ENOMEM)?;
+    let (mut done, mut result) = (0, Ok(()));
+    while done < len && result.is_ok() {
+        let count = PIECE.min(len - done);
+        let slice = IoSliceMut::new(&mut piece[..count]);
+        let part = LentPart::new([slice].into_iter().collect(), DevOffset(at.0 + done as u64));
+        result = transfer::read_parts(queue, state, way, [part].into_iter().collect());
+        if result.is_ok() {
+            let from = std::iter::once(&piece[..count]);
+            copy(from, within_mut(bufs, done..done + count));
+        }
+        done += count;
+    }
+    state.pool.give_last(piece);
+    result
+}

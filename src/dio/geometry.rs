@@ -1,0 +1,206 @@
+//! What the device and the file's blocks ask of a request, and which memory goes to the device as it is.
+
+use super::{DioFlags, NotSimple};
+use crate::bio::BioFlags;
+use crate::device::Limits;
+use crate::error::Error;
+use crate::units::FilePos;
+
+/// `IOV_MAX`: Linux refuses a request of more buffers.
+const MAX_SEGMENTS: usize = 1024;
+
+/// Who sees to it that memory does not change while a device computes over it: checksums, protection information, parity.
+///
+/// A write whose memory changes meanwhile gets a tag that is wrong forever; a read whose memory changes fails though the medium is well.
+/// Lent memory (`&[u8]`) can have another way to it, as when it is shared between processes; a [`Buffer`](crate::bio::Buffer) that has
+/// moved into a queue has none, but for `unsafe` code.
+///
+/// That safe code cannot change such a buffer is for the compiler to see:
+///
+/// ```compile_fail,E0382
+/// # use ironmap::{File, Queue, bio::Buffer, dio::DioFlags, units::FilePos};
+/// # fn write(file: &File, queue: &mut Queue) -> ironmap::Result<()> {
+/// let mut buffer = Buffer::aligned(4096)?;
+/// let submitted = file.submit_write(queue, buffer, FilePos(0), DioFlags::empty(), 0);
+/// buffer[0] = 1; // the buffer has moved
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Where a read is tried again, that is once, into memory of the queue's own, and only what fails then too is an error (EILSEQ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StablePages {
+    /// The caller: nothing is copied for it, and nothing tried again. The default where the device does not compute over data
+    /// ([`Limits::stable_writes`] is false).
+    ZeroCopy,
+    /// The queue: every read and every write goes through its bounce buffers.
+    Bounce,
+    /// Reads go to the caller's memory and are tried again where they fail; writes are copied.
+    Lazy,
+    /// Ownership: a write of a [`Buffer`](crate::bio::Buffer) goes as it is, one of lent memory is copied. Reads are as with `Lazy`. The
+    /// default where the device computes over data.
+    Owned,
+}
+
+impl StablePages {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::ZeroCopy, Self::Bounce, Self::Lazy, Self::Owned];
+
+    /// A short name for options and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::Bounce => "bounce",
+            Self::Lazy => "lazy",
+            Self::Owned => "owned",
+        }
+    }
+
+    fn of(limits: &Limits) -> Self {
+        if limits.stable_writes { Self::Owned } else { Self::ZeroCopy }
+    }
+}
+
+/// What the device and the file's blocks ask of a request: reckoned when a file is opened, since every request needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub(super) limits: Limits,
+    /// Size of a file-system block in bytes.
+    pub(super) block: u64,
+    /// Position and length must have none of these bits.
+    pub(super) sector_mask: u64,
+    /// An address must have none of these bits.
+    dma_mask: usize,
+    /// Memory whose address has one of these bits is not given to the device, but copied. All bits are set where memory is copied
+    /// whatever its address: so that costs nobody a question.
+    pub(super) copied: Copied,
+    /// [`BioFlags::REREAD`], or nothing.
+    reread: BioFlags,
+}
+
+/// The bits of an address that let memory be copied, by what is done with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copied {
+    pub(super) reads: usize,
+    pub(super) lent_writes: usize,
+    pub(super) owned_writes: usize,
+    /// Of memory that is the queue's own.
+    pub(super) ours: usize,
+}
+
+impl Geometry {
+    /// With the device's own way to keep memory from changing.
+    pub(crate) fn new(limits: &Limits, block: u64) -> Self {
+        let dma_mask = limits.dma_align as usize - 1;
+        let geometry = Self {
+            limits: *limits,
+            block,
+            sector_mask: u64::from(limits.logical_block) - 1,
+            dma_mask,
+            copied: Copied { reads: 0, lent_writes: 0, owned_writes: 0, ours: dma_mask },
+            reread: BioFlags::empty(),
+        };
+        geometry.with(Some(StablePages::of(limits)))
+    }
+
+    /// The same with another way, if that is given.
+    pub(crate) fn with(mut self, stable: Option<StablePages>) -> Self {
+        let Some(stable) = stable else { return self };
+        let mask = |copied: bool| if copied { usize::MAX } else { self.dma_mask };
+        self.copied = Copied {
+            reads: mask(stable == StablePages::Bounce),
+            lent_writes: mask(stable != StablePages::ZeroCopy),
+            owned_writes: mask(matches!(stable, StablePages::Bounce | StablePages::Lazy)),
+            ours: self.dma_mask,
+        };
+        self.reread.set(BioFlags::REREAD, stable != StablePages::ZeroCopy);
+        self
+    }
+
+    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
+    pub(crate) fn is_aligned(
+        &self,
+        pos: FilePos,
+        bufs: impl ExactSizeIterator<Item = (usize, usize)>,
+    ) -> bool {
+        self.has_none(self.dma_mask, pos, bufs)
+    }
+
+    /// Whether memory goes to the device as it is. `copied`: the bits of an address that keep it from that.
+    pub(super) fn is_direct(
+        &self,
+        copied: usize,
+        pos: FilePos,
+        bufs: impl ExactSizeIterator<Item = (usize, usize)>,
+        flags: DioFlags,
+    ) -> bool {
+        !flags.contains(DioFlags::BOUNCE) && self.has_none(copied, pos, bufs)
+    }
+
+    fn has_none(
+        &self,
+        mask: usize,
+        pos: FilePos,
+        mut bufs: impl ExactSizeIterator<Item = (usize, usize)>,
+    ) -> bool {
+        pos.0 & self.sector_mask == 0
+            && bufs.len() <= MAX_SEGMENTS
+            && bufs.all(|(address, len)| {
+                len == 0 || address & mask == 0 && len as u64 & self.sector_mask == 0
+            })
+    }
+
+    /// Why memory does not go to the device as it is.
+    #[cold]
+    pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
+        if self.is_aligned(pos, [(address, len)].into_iter()) {
+            NotSimple::Stable
+        } else {
+            NotSimple::Misaligned
+        }
+    }
+
+    /// Whether a read that does not match its checksums is done once more.
+    pub(super) fn rereads(&self) -> bool {
+        !self.reread.is_empty()
+    }
+
+    /// The flags of a bio that reads.
+    pub(super) fn for_read(&self, flags: DioFlags) -> BioFlags {
+        flags.for_bio() | self.reread
+    }
+
+    /// The aligned range that holds `len` bytes at `pos`: its start, its length, and the distance of `pos` from the start.
+    pub(crate) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
+        let start = pos.0 & !self.sector_mask;
+        let skip = (pos.0 - start) as usize;
+        let widened = (skip + len).next_multiple_of(self.sector());
+        (FilePos(start), widened, skip)
+    }
+
+    /// Whether position and length are whole sectors.
+    pub(crate) fn takes(&self, pos: FilePos, len: usize) -> bool {
+        (pos.0 | len as u64) & self.sector_mask == 0
+    }
+
+    /// The device's logical block in bytes.
+    pub(crate) fn sector(&self) -> usize {
+        self.sector_mask as usize + 1
+    }
+
+    /// The longest atomic write in bytes; 0 where there is none.
+    pub(crate) fn atomic(&self) -> usize {
+        self.limits.atomic_write as usize
+    }
+
+    /// The error of a request that the device cannot take.
+    #[cold]
+    pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
+        let Limits { logical_block, dma_align, .. } = self.limits;
+        Error::invalid(format!(
+            "direct I/O of {len} bytes at {pos}: position and length must be multiples of {logical_block}, addresses of \
+             {dma_align}, in at most {MAX_SEGMENTS} buffers"
+        ))
+    }
+}

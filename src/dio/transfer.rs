@@ -1,0 +1,101 @@
+//! Transfers of lent memory to their end: a short one is continued, one that was refused for the moment is asked for again, and what does
+//! not match its checksums is read once more.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use smallvec::SmallVec;
+
+use super::{RETRIES, State, bounce, parts};
+use crate::bio::{BioFlags, Dev};
+use crate::device::{DeviceQueue, LentPart};
+use crate::error::Errno;
+use crate::units::DevOffset;
+
+/// Parts of a request, without an allocation where they are few.
+pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
+
+/// Where transfers go, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) dev: Dev,
+    /// What a short transfer is rounded down by, so that its rest is aligned again.
+    pub(super) sector_mask: u64,
+    pub(super) flags: BioFlags,
+}
+
+/// Reads all parts. The first error wins.
+pub(super) fn read_parts<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    way: Way,
+    mut parts: Parts<'_>,
+) -> Result<(), Errno> {
+    let mut retries = RETRIES;
+    while !parts.is_empty() {
+        queue.read_parts_now(way.dev, &mut parts, way.flags);
+        let mut again = Parts::new();
+        for mut part in parts {
+            match part.result {
+                Ok(count) if count == part.len() => {}
+                // Only whole logical blocks count, since the rest must be aligned again.
+                Ok(count) => match count & !(way.sector_mask as usize) {
+                    0 => return Err(Errno::EIO),
+                    whole => {
+                        state.stats.short += 1;
+                        again.push(skip(part, whole));
+                    }
+                },
+                Err(Errno::EAGAIN) if !way.flags.contains(BioFlags::NOWAIT) => {
+                    retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
+                    again.push(skip(part, 0));
+                }
+                Err(Errno::EILSEQ) if way.flags.contains(BioFlags::REREAD) => {
+                    bounce::read_again(queue, state, way, part.at, &mut part.bufs)?;
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        parts = again;
+    }
+    Ok(())
+}
+
+/// What is left of a part behind its first `count` bytes.
+fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
+    let mut bufs = &mut part.bufs[..];
+    IoSliceMut::advance_slices(&mut bufs, count);
+    let left = bufs.len();
+    let gone = part.bufs.len() - left;
+    part.bufs.drain(..gone);
+    LentPart::new(part.bufs, DevOffset(part.at.0 + count as u64))
+}
+
+/// Writes buffers that follow one another.
+pub(super) fn write_all<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    way: Way,
+    bufs: &[IoSlice<'_>],
+    at: DevOffset,
+) -> Result<(), Errno> {
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let (mut done, mut retries) = (0, RETRIES);
+    while done < len {
+        let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
+        match queue.write_now(way.dev, &rest, DevOffset(at.0 + done as u64), way.flags) {
+            Ok(count) if count == len - done => break,
+            Ok(count) => match count & !(way.sector_mask as usize) {
+                0 => return Err(Errno::EIO),
+                whole => {
+                    state.stats.short += 1;
+                    done += whole;
+                }
+            },
+            Err(Errno::EAGAIN) if !way.flags.contains(BioFlags::NOWAIT) => {
+                retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

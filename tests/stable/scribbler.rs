@@ -1,0 +1,71 @@
+//! Threads that write to memory which is in flight.
+// That is what no safe code can do.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ironmap::bio::Buffer;
+
+/// Threads at a time.
+const THREADS: u64 = 2;
+
+/// How often memory was scribbled over.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    on: AtomicBool,
+    count: AtomicU64,
+}
+
+impl Rounds {
+    /// Waits, while somebody scribbles, until one of the threads has been over all of it.
+    pub(crate) fn pass(&self) {
+        let from = self.count.load(Ordering::Acquire);
+        // One of the threads has then ended two rounds, and the second one began meanwhile.
+        let over = || self.count.load(Ordering::Acquire) > from + THREADS;
+        while self.on.load(Ordering::Acquire) && !over() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Does some work while threads scribble over buffers, which must not be freed meanwhile.
+    pub(crate) fn during<R>(&self, memory: &[Range], work: impl FnOnce() -> R) -> R {
+        self.on.store(true, Ordering::Release);
+        std::thread::scope(|scope| {
+            for seed in 0..THREADS {
+                scope.spawn(move || self.scribble(memory, seed));
+            }
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            self.on.store(false, Ordering::Release);
+            result
+        })
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn scribble(&self, memory: &[Range], seed: u64) {
+        let mut value = seed;
+        while self.on.load(Ordering::Acquire) {
+            for range in memory {
+                for at in (0..range.len).step_by(128) {
+                    value = value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed * 2 + 1);
+                    let to = std::ptr::with_exposed_provenance_mut::<u8>(range.address + at);
+                    // SAFETY: the byte is within memory that is alive, as `during` asks for. That others use it is what is tested.
+                    unsafe { to.write_volatile((value >> 56) as u8) };
+                }
+            }
+            self.count.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// Where a buffer lies, whoever has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    address: usize,
+    len: usize,
+}
+
+impl Range {
+    pub(crate) fn of(buffer: &mut Buffer) -> Self {
+        Self { address: buffer.as_mut_ptr().expose_provenance(), len: buffer.len() }
+    }
+}
