@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
 
 use crate::bio::{Buffer, Memory};
-use crate::sys;
+use crate::sys::copy as copy_unseen;
 
 /// How the memory looked when it came.
 pub(super) enum Shape {
@@ -126,7 +126,7 @@ pub(super) fn copy<'b>(
             }
             let count = data.len().min(room.len());
             let (head, rest) = std::mem::take(&mut room).split_at_mut(count);
-            sys::copy(&data[..count], head);
+            copy_unseen(&data[..count], head);
             (data, room) = (&data[count..], rest);
         }
     }
