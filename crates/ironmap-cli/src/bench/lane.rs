@@ -3,9 +3,9 @@
 use std::io::IoSlice;
 use std::marker::PhantomData;
 
-use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
+use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use ironmap::device::{AnyQueue, DeviceQueue};
-use ironmap::dio::{DioFlags, NotSimple};
+use ironmap::dio::{Completion, DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
 
@@ -202,7 +202,7 @@ trait Lane<C> {
     fn sync(&mut self, file: usize) -> Result<()>;
     fn poll(&mut self) -> Result<()>;
     fn wait(&mut self, min: usize) -> Result<()>;
-    fn pop(&mut self) -> Option<Result<(Memory, usize)>>;
+    fn pop(&mut self) -> Option<(Memory, Result<usize>)>;
 }
 
 struct DeviceLane<'a, C> {
@@ -264,13 +264,10 @@ impl<C: Course> Lane<C> for DeviceLane<'_, C> {
         self.queue.wait(min).map_err(|errno| Error::io(errno, "wait"))
     }
 
-    #[inline]
-    fn pop(&mut self) -> Option<Result<(Memory, usize)>> {
-        let done = self.queue.pop()?;
-        Some(match done.result {
-            Ok(count) => Ok((done.bio.memory, count)),
-            Err(errno) => Err(Error::io(errno, "a request")),
-        })
+    #[inline(always)]
+    fn pop(&mut self) -> Option<(Memory, Result<usize>)> {
+        let Done { bio: Bio { memory, .. }, result } = self.queue.pop()?;
+        Some((memory, result.map_err(|errno| Error::io(errno, "a request"))))
     }
 }
 
@@ -325,10 +322,10 @@ impl<C: Course> Lane<C> for FileLane<'_, C> {
         self.queue.wait(min)
     }
 
-    #[inline]
-    fn pop(&mut self) -> Option<Result<(Memory, usize)>> {
-        let completion = self.queue.pop()?;
-        Some(completion.result.map(|count| (completion.memory, count)))
+    #[inline(always)]
+    fn pop(&mut self) -> Option<(Memory, Result<usize>)> {
+        let Completion { memory, result, .. } = self.queue.pop()?;
+        Some((memory, result))
     }
 }
 
@@ -391,12 +388,11 @@ fn async_loop<C: Course>(
         } else {
             lane.poll()?;
         }
-        while let Some(completion) = lane.pop() {
-            let (memory, bytes) = completion?;
+        while let Some((memory, result)) = lane.pop() {
             let Memory::Flat(buffer) = memory else {
                 return Err(Error::invalid("the memory changed its shape"));
             };
-            if bytes != buffer.len() {
+            if result? != buffer.len() {
                 return Err(short());
             }
             seen(&buffer);
