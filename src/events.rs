@@ -1,8 +1,9 @@
 //! Every I/O error is also an event, so that whoever watches a volume hears of it, not only the caller that met it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::device::{Device, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
@@ -38,21 +39,41 @@ pub struct ErrorEvent {
 
 /// The events of a volume. EAGAIN is not an error and never gets here.
 #[derive(Debug, Default)]
-pub struct Events(Mutex<Kept>);
+pub struct Events {
+    kept: Mutex<Kept>,
+    /// Which says of a read that failed with EILSEQ what sectors were wrong.
+    device: Option<Arc<dyn Device>>,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<ErrorEvent>,
     dropped: u64,
+    wrong: VecDeque<WrongTuple>,
+    wrong_dropped: u64,
+    /// All that there ever were.
+    wrong_count: u64,
 }
 
 impl Events {
+    /// Of a volume on this device.
+    pub(crate) fn of(device: &Arc<dyn Device>) -> Self {
+        Self { device: Some(Arc::clone(device)), ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[cold]
     pub(crate) fn report(&self, event: ErrorEvent) {
         if event.errno == Errno::EAGAIN {
             return;
         }
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.lock();
+        if event.errno == Errno::EILSEQ {
+            self.gather(&mut kept);
+        }
         if kept.events.len() == KEPT {
             kept.events.pop_front();
             kept.dropped += 1;
@@ -63,8 +84,39 @@ impl Events {
     /// Takes the events since the last call, oldest first, and the number of those that were dropped before them.
     #[must_use]
     pub fn take(&self) -> (Vec<ErrorEvent>, u64) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.lock();
         let dropped = std::mem::take(&mut kept.dropped);
         (kept.events.drain(..).collect(), dropped)
+    }
+
+    /// Takes the sectors that did not fit their tuples when they were read since the last call, oldest first, and the number of those that
+    /// were dropped before them: of an [integrity device](crate::integrity), and of a device with protection information of its own.
+    #[must_use]
+    pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
+        let mut kept = self.lock();
+        self.gather(&mut kept);
+        let dropped = std::mem::take(&mut kept.wrong_dropped);
+        (kept.wrong.drain(..).collect(), dropped)
+    }
+
+    /// How many sectors did not fit their tuples since the volume was opened.
+    #[must_use]
+    pub fn wrong_tuples(&self) -> u64 {
+        let mut kept = self.lock();
+        self.gather(&mut kept);
+        kept.wrong_count
+    }
+
+    /// Takes over what the device has found.
+    fn gather(&self, kept: &mut Kept) {
+        let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
+        for wrong in found.unwrap_or_default() {
+            if kept.wrong.len() == KEPT {
+                kept.wrong.pop_front();
+                kept.wrong_dropped += 1;
+            }
+            kept.wrong.push_back(wrong);
+            kept.wrong_count += 1;
+        }
     }
 }

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, QueueOptions, open_engine};
+use crate::device::{Device, Engine, QueueOptions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, LiveFile, Slots, VolumeFile};
 use crate::fs::FileType;
 use crate::fs::ext4::{Clock, CommitTimer, Ext4, Inode, InodeFlags, MkfsOptions, Superblock, mkfs};
-use crate::location::Location;
+use crate::integrity;
+use crate::location::{self, Location, OpenLocation};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::{Owner, Queue};
 
@@ -44,6 +45,7 @@ pub struct Volume {
     events: Arc<Events>,
     engine: Engine,
     notices: Vec<String>,
+    integrity: Option<integrity::Opened>,
     owner: Owner,
     /// Of files that are open for writing.
     slots: Arc<Slots>,
@@ -55,17 +57,16 @@ impl Volume {
     /// # Errors
     /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field.
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
-        let (window, write) = (location.window()?, options.write);
-        let mode = OpenMode { window, write, ..OpenMode::default() };
-        let file = BlockFile::open(&location.path, &mode)?;
-        let Opened { device, engine, notices } = open_engine(file, options.engine)?;
+        let write = options.write;
+        let how = location::OpenOptions { engine: options.engine, write, adopt: false };
+        let OpenLocation { device, engine, notices, integrity } = location.open(&how)?;
         let volume =
             if write { Self::writable_on(device, options.clock) } else { Self::on(device) };
         let mut volume = volume.context(|| location)?;
         if write && !options.commit.is_zero() {
             volume.timer = Some(Arc::new(CommitTimer::start(&volume.fs, options.commit)?));
         }
-        Ok(Self { engine, notices, ..volume })
+        Ok(Self { engine, notices, integrity, ..volume })
     }
 
     /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
@@ -91,7 +92,7 @@ impl Volume {
         if device.size() < SMALLEST {
             return Err(unknown_format(&*device));
         }
-        let (events, owner) = (Arc::default(), Owner::unique());
+        let (events, owner) = (Arc::new(Events::of(&device)), Owner::unique());
         let fs = open(Arc::clone(&device), &events).map_err(|error| match error.kind() {
             ErrorKind::UnknownFormat => unknown_format(&*device),
             _ => error,
@@ -110,6 +111,7 @@ impl Volume {
             events,
             engine: Engine::Auto,
             notices: Vec::new(),
+            integrity: None,
             owner,
             slots: Arc::default(),
         })
@@ -122,16 +124,53 @@ impl Volume {
     /// `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the device's. Up to the first write the
     /// device is as it was.
     pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
-        let found = if options.force {
-            None
-        } else if Superblock::is_on(device)? {
+        if !options.force {
+            Self::check_empty(device)?;
+        }
+        mkfs(device, options)
+    }
+
+    /// Refuses a device that holds a file system or anything else that is known.
+    ///
+    /// # Errors
+    /// `Exists`; the device's.
+    pub fn check_empty(device: &dyn Device) -> Result<()> {
+        let found = if Superblock::is_on(device)? {
             Some("holds an ext2, ext3 or ext4 file system".to_owned())
         } else {
             occupant(device)
         };
-        match found {
-            Some(what) => Err(Error::new(ErrorKind::Exists, what)),
-            None => mkfs(device, options),
+        found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
+    }
+
+    /// Refuses a device whose tail, from this byte on, is in use: by a file system that reaches there, or, unless `force`, by something whose size
+    /// is not known.
+    ///
+    /// # Errors
+    /// `Exists`; the device's.
+    pub fn check_tail(device: &dyn Device, from: u64, force: bool) -> Result<()> {
+        let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
+        if Superblock::is_on(device)? {
+            let (at, len) = Superblock::RANGE;
+            let mut bytes = vec![0; len];
+            device.read_exact_at(&mut bytes, at)?;
+            return match Superblock::parse(&bytes, device.size()) {
+                Ok(sb) => {
+                    let end = sb.blocks_count.saturating_mul(sb.block_size.bytes() as u64);
+                    if end <= from {
+                        return Ok(());
+                    }
+                    taken(format!(
+                        "the file system has {end} bytes, and the tags would begin at {from}: make it smaller first"
+                    ))
+                }
+                Err(_) if force => Ok(()),
+                Err(error) => taken(format!("the file system's size is not known: {error}")),
+            };
+        }
+        match occupant(device) {
+            Some(what) if !force => taken(format!("{what}, whose end is not known")),
+            _ => Ok(()),
         }
     }
 
@@ -159,7 +198,17 @@ impl Volume {
     /// # Errors
     /// `Io`; the volume is then as after a crash, and recovers at the next opening.
     pub fn close(&self) -> Result<()> {
-        self.fs.close()
+        self.fs.close()?;
+        match &self.integrity {
+            Some(opened) => opened.device.close().context(|| "close the integrity device"),
+            None => Ok(()),
+        }
+    }
+
+    /// The integrity device below, where the [location](Location) named one, and what was done about a crash when it was opened.
+    #[must_use]
+    pub fn integrity(&self) -> Option<&integrity::Opened> {
+        self.integrity.as_ref()
     }
 
     /// What did not go as asked, a line each.

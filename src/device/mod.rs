@@ -6,6 +6,7 @@ mod dax;
 pub mod door;
 mod engine;
 mod files;
+mod identity;
 mod layered;
 mod null;
 mod nvme;

@@ -146,6 +146,26 @@ impl Superblock {
 
     /// Reads the superblock of an area that begins somewhere on a device, or ends with the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
+        match Self::copies(device, tail)? {
+            // The identity of the data device may be a new one, and not be in both.
+            [Ok(one), Ok(two)]
+                if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
+            {
+                Ok(if one.sequence > two.sequence { one } else { two })
+            }
+            // Formatted anew, and not to its end: the sequence began again.
+            [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
+                .field("uuid")
+                .corrupt("its two copies are of two devices")),
+            [Ok(one), Err(_)] => Ok(one),
+            [Err(_), Ok(two)] => Ok(two),
+            // Which one is looked at first knows best.
+            [Err(first), Err(last)] => Err(if tail { last } else { first }),
+        }
+    }
+
+    /// Reads its first and its last copy; where they lie is known from either.
+    pub(super) fn copies(device: &dyn Device, tail: bool) -> Result<[Result<Self>; 2]> {
         let last = (device.size() / BLOCK_LEN * BLOCK_LEN).checked_sub(BLOCK_LEN);
         let Some(last) = last else {
             return Err(Error::new(ErrorKind::UnknownFormat, "there is no room for a superblock"));
@@ -167,7 +187,7 @@ impl Superblock {
             }
             Ok(found)
         };
-        let copies = if tail {
+        Ok(if tail {
             // Only the last tells where the first one is. Where the last is torn, the first is looked for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
@@ -175,22 +195,13 @@ impl Superblock {
             }
         } else {
             match read(0) {
-                Ok(found) => [read(found.info.last_at(found.area_len)), Ok(found)],
-                Err(error) => [read(last), Err(error)],
+                Ok(found) => {
+                    let last = read(found.info.last_at(found.area_len));
+                    [Ok(found), last]
+                }
+                Err(error) => [Err(error), read(last)],
             }
-        };
-        match copies {
-            [Ok(one), Ok(two)] if one.info == two.info => {
-                Ok(if one.sequence > two.sequence { one } else { two })
-            }
-            // Formatted anew, and not to its end: the sequence began again.
-            [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
-                .field("uuid")
-                .corrupt("its two copies are of two devices")),
-            [Ok(one), Err(_)] => Ok(one),
-            [Err(_), Ok(two)] => Ok(two),
-            [_, Err(error)] => Err(error),
-        }
+        })
     }
 
     /// Writes both copies, one after the other: one of them is whole at any moment.

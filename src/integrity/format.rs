@@ -68,7 +68,7 @@ pub fn format(
     options: &FormatOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
-    let (info, area_len) = plan(&**data, tags.map(|tags| &**tags), options)?;
+    let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
     let device = tags.unwrap_or(data);
     if !options.force
         && !matches!(Superblock::read(&**device, tags.is_none()), Err(error) if error.kind() == ErrorKind::UnknownFormat)
@@ -92,7 +92,15 @@ pub fn format(
     Ok(info)
 }
 
-fn plan(
+/// What [`format()`] would make, without a look at what is on the devices, and nothing is written.
+///
+/// # Errors
+/// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
+pub fn plan(data: &dyn Device, tags: Option<&dyn Device>, options: &FormatOptions) -> Result<Info> {
+    lay_out(data, tags, options).map(|(info, _)| info)
+}
+
+fn lay_out(
     data: &dyn Device,
     tags: Option<&dyn Device>,
     options: &FormatOptions,

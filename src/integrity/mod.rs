@@ -14,9 +14,10 @@
 //! | `dirty`, `journal` | how data and tags agree again after a crash |
 //! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
 //! | `queue` | the way of a request |
-//! | `format`, `open`, `scrub` | what is done to all of a device |
+//! | `format`, `open`, `check`, `scrub` | what is done to all of a device |
 
 mod area;
+mod check;
 mod checked;
 mod dirty;
 mod disk;
@@ -39,7 +40,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use self::format::{FormatOptions, format};
+pub use self::check::{CheckedArea, Problem, check};
+pub use self::format::{FormatOptions, format, plan};
 pub use self::geometry::{Info, Mode};
 pub use self::open::{IntegrityOptions, Opened, Recovered};
 pub use self::report::{Counts, Event};
@@ -50,7 +52,7 @@ use self::checked::{Checked, Tuples};
 use self::journal::Write;
 use self::queue::IntegrityQueue;
 use crate::bio::Buffer;
-use crate::device::{AnyQueue, Device, Limits, OtherQueue, QueueOptions};
+use crate::device::{AnyQueue, Device, Limits, OtherQueue, QueueOptions, WrongTuple};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
@@ -187,6 +189,12 @@ impl Device for Integrity {
             done = until;
         }
         Ok(())
+    }
+
+    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+        let wrong =
+            |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
+        self.checked.report.take_mismatches().into_iter().map(wrong).collect()
     }
 
     fn is_writable(&self) -> bool {

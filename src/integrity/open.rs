@@ -27,11 +27,21 @@ pub struct IntegrityOptions {
     pub clean_after: Duration,
     /// Or by the first flush that finds more regions dirty.
     pub most_dirty: u32,
+    /// The identity that the data device has; zeros where it has none. Another one than the tags were made for is refused.
+    pub data_uuid: [u8; 16],
+    /// It is not refused, and from then on the tags are for it.
+    pub adopt: bool,
 }
 
 impl Default for IntegrityOptions {
     fn default() -> Self {
-        Self { cache: 64 << 20, clean_after: Duration::from_secs(10), most_dirty: 4096 }
+        Self {
+            cache: 64 << 20,
+            clean_after: Duration::from_secs(10),
+            most_dirty: 4096,
+            data_uuid: [0; 16],
+            adopt: false,
+        }
     }
 }
 
@@ -54,8 +64,42 @@ pub struct Recovered {
     pub bad_map_blocks: u64,
 }
 
+impl Recovered {
+    /// The same in lines for people. `written` says whether the device was opened for writing, and so recovered.
+    #[must_use]
+    pub fn notices(&self, written: bool) -> Vec<String> {
+        let Self { regions, retagged, unreadable, records, replayed, bad_map_blocks, .. } = *self;
+        let mut lines = Vec::new();
+        if !self.crashed {
+            return lines;
+        }
+        if !written {
+            lines.push(format!(
+                "the integrity device was not closed: {regions} dirty regions are not verified until it is opened for writing"
+            ));
+            return lines;
+        }
+        lines.push(format!(
+            "the integrity device was not closed: {regions} dirty regions read again, {retagged} sectors tagged anew, \
+             {records} journal records replayed"
+        ));
+        if replayed > 0 {
+            lines.push(format!("the journal wrote {replayed} sectors"));
+        }
+        if unreadable > 0 {
+            lines.push(format!(
+                "{unreadable} sectors of dirty regions could not be read, and keep their tags"
+            ));
+        }
+        if bad_map_blocks > 0 {
+            lines.push(format!("{bad_map_blocks} blocks of the dirty map were not whole"));
+        }
+        lines
+    }
+}
+
 /// An open device and what had to be done for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
     /// The device.
     pub device: Integrity,
@@ -71,9 +115,10 @@ pub(super) fn open(
     let tail = tag_device.is_none();
     let tag_device = tag_device.unwrap_or_else(|| Arc::clone(&data));
     let mut superblock = Superblock::read(&*tag_device, tail).context(|| "open the tags")?;
+    let writable = data.is_writable() && tag_device.is_writable();
+    let adopted = adopt(&mut superblock.info, options)? && writable;
     let info = superblock.info;
     check(&*data, &*tag_device, &info)?;
-    let writable = data.is_writable() && tag_device.is_writable();
     let area = Area { device: Arc::clone(&tag_device) };
     let crashed = !superblock.clean;
     let mut recovered = Recovered { crashed, ..Recovered::default() };
@@ -81,7 +126,7 @@ pub(super) fn open(
     recovered.bad_map_blocks = found.bad_blocks;
     recovered.regions = found.dirty.len() as u64;
     let tags = Tags::new(area.clone(), &info, options.cache);
-    if writable && superblock.clean {
+    if adopted || writable && superblock.clean {
         superblock = Superblock { clean: false, sequence: superblock.sequence + 1, ..superblock };
         superblock.write(&*tag_device)?;
     }
@@ -115,6 +160,24 @@ pub(super) fn open(
     }
     checked.writable = writable;
     Ok(Opened { device: Integrity::over(checked), recovered })
+}
+
+/// Compares the identity of the data device with that of the one which the tags were made for. True where it was another one.
+fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
+    let (made_for, now) = (info.data_uuid, options.data_uuid);
+    if now == [0; 16] || made_for == now {
+        return Ok(false);
+    }
+    if options.adopt {
+        info.data_uuid = now;
+        return Ok(true);
+    }
+    if made_for == [0; 16] {
+        return Ok(false);
+    }
+    Err(Error::invalid(
+        "the tags were made for another data device; if this is a copy of it: ironmap integrity open --force",
+    ))
 }
 
 fn check(data: &dyn Device, tags: &dyn Device, info: &Info) -> Result<()> {

@@ -77,6 +77,20 @@ impl Report {
         events.0.push_back(event);
     }
 
+    /// Takes the mismatches among the events, oldest first.
+    pub(super) fn take_mismatches(&self) -> Vec<Mismatch> {
+        let mut events = self.events.lock();
+        let mut found = Vec::new();
+        events.0.retain(|event| match event {
+            Event::Mismatch(mismatch) => {
+                found.push(*mismatch);
+                false
+            }
+            Event::Retagged { .. } => true,
+        });
+        found
+    }
+
     /// Takes the events since the last call, oldest first, and the number of those that were dropped before them.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
         let mut events = self.events.lock();

@@ -24,7 +24,10 @@ use May::{Any, Only};
 const LAYERS: &[Layer] = &[
     Layer { name: "units", may: &[] },
     Layer { name: "error", may: &[Any("units")] },
-    Layer { name: "events", may: &[Any("error"), Any("units")] },
+    Layer {
+        name: "events",
+        may: &[Only("device", &["Device", "WrongTuple"]), Any("error"), Any("units")],
+    },
     // Whose locks: the model checker's or the real ones.
     Layer { name: "sync", may: &[] },
     Layer { name: "sys", may: &[Any("error"), Any("units")] },
@@ -103,7 +106,10 @@ const LAYERS: &[Layer] = &[
         name: "probe",
         may: &[Only("device", &["Device"]), Any("partition"), Any("error"), Any("units")],
     },
-    Layer { name: "location", may: &[Any("partition"), Any("device"), Any("error"), Any("units")] },
+    Layer {
+        name: "location",
+        may: &[Any("partition"), Any("integrity"), Any("device"), Any("error"), Any("units")],
+    },
     Layer {
         name: "queue",
         may: &[

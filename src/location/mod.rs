@@ -1,4 +1,6 @@
-//! Where a volume is: `DEVICE`, `IMAGE`, `IMAGE@OFFSET` or `IMAGE@pN`.
+//! Where a volume is: `DEVICE`, `IMAGE`, `IMAGE@OFFSET`, `IMAGE@pN`, or `integrity:DATA,TAGS` of two of them.
+
+mod open;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -7,16 +9,35 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use self::open::{Halves, OpenLocation, OpenOptions};
+
 use crate::device::{BlockFile, Device, OpenMode, Psync};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::partition::{Partition, PartitionTable};
 
-/// A block device or image, and the part of it that holds the volume.
+/// What stands before an integrity device's halves.
+pub const INTEGRITY: &str = "integrity:";
+
+/// Where a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub enum Location {
+    /// On a device or image.
+    Plain(Site),
+    /// On an [integrity device](crate::integrity).
+    Integrity {
+        /// What is protected.
+        data: Site,
+        /// Where the tags are, if not in the tail of the same device.
+        tags: Option<Site>,
+    },
+}
+
+/// A block device or image, and the part of it that is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
     /// Path of the block device or image.
     pub path: PathBuf,
-    /// The part that holds the volume.
+    /// The part in use.
     pub part: Part,
 }
 
@@ -32,7 +53,60 @@ pub enum Part {
 }
 
 impl Location {
-    /// Reads a location as a user writes it: `PATH`, `PATH@OFFSET` (decimal or `0x…`, with an optional `K`, `M` or `G`), or
+    /// Reads a location as a user writes it: a site as [`Site::parse`] takes it, or `integrity:DATA,TAGS` or `integrity:DATA` of sites.
+    /// What begins so is always an integrity device: a file of such a name is written `./integrity:...`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
+    pub fn parse(text: &OsStr) -> Result<Self> {
+        match text.as_bytes().strip_prefix(INTEGRITY.as_bytes()) {
+            Some(halves) => Self::parse_integrity(OsStr::from_bytes(halves)),
+            None => Site::parse(text).map(Self::Plain),
+        }
+    }
+
+    /// Reads an integrity device: `DATA,TAGS`, or `DATA` with its tags in its tail; `integrity:` may stand before it. The first comma ends
+    /// DATA, unless all of it is the path of something that exists.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_integrity(text: &OsStr) -> Result<Self> {
+        let bytes = text.as_bytes();
+        let bytes = bytes.strip_prefix(INTEGRITY.as_bytes()).unwrap_or(bytes);
+        let half = |bytes: &[u8], name: &'static str| {
+            Site::parse(OsStr::from_bytes(bytes)).context(|| format!("the {name} half"))
+        };
+        let comma = bytes.iter().position(|byte| *byte == b',');
+        let comma = comma.filter(|_| !Path::new(OsStr::from_bytes(bytes)).exists());
+        Ok(match comma {
+            Some(comma) => Self::Integrity {
+                data: half(&bytes[..comma], "data")?,
+                tags: Some(half(&bytes[comma + 1..], "tag")?),
+            },
+            None => Self::Integrity { data: half(bytes, "data")?, tags: None },
+        })
+    }
+
+    /// What holds the bytes of the volume.
+    #[must_use]
+    pub fn data(&self) -> &Site {
+        match self {
+            Self::Plain(site) | Self::Integrity { data: site, .. } => site,
+        }
+    }
+
+    /// Where the tags of an integrity device are, if not on [`data`](Self::data).
+    #[must_use]
+    pub fn tags(&self) -> Option<&Site> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Integrity { tags, .. } => tags.as_ref(),
+        }
+    }
+}
+
+impl Site {
+    /// Reads a site as a user writes it: `PATH`, `PATH@OFFSET` (decimal or `0x…`, with an optional `K`, `M` or `G`), or
     /// `PATH@pN`. A path that exists as it stands, `@` and all, is that path.
     ///
     /// # Errors
@@ -131,6 +205,16 @@ impl FromStr for Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(site) => site.fmt(f),
+            Self::Integrity { data, tags: None } => write!(f, "{INTEGRITY}{data}"),
+            Self::Integrity { data, tags: Some(tags) } => write!(f, "{INTEGRITY}{data},{tags}"),
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         match self.part {
             Part::Whole => Ok(()),
@@ -145,8 +229,8 @@ mod tests {
     use super::*;
 
     fn part(text: &str) -> (String, Part) {
-        let location: Location = text.parse().unwrap();
-        (location.path.display().to_string(), location.part)
+        let site = Site::parse(OsStr::new(text)).unwrap();
+        (site.path.display().to_string(), site.part)
     }
 
     #[test]
@@ -184,9 +268,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let at = |part| Location { path: path.clone(), part }.window();
+        let at = |part| Site { path: path.clone(), part }.window();
         assert_eq!(at(Part::Offset(1000)).unwrap(), Some((1000, 3096)));
         assert_eq!(at(Part::Offset(4096)).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(at(Part::Partition(1)).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn an_integrity_device_has_one_or_two_halves() {
+        let parse = |text: &str| text.parse::<Location>().unwrap();
+        let site = |path: &str, part| Site { path: path.into(), part };
+        let two = parse("integrity:a.img@p1,b.img@1M");
+        assert_eq!(two.data(), &site("a.img", Part::Partition(1)));
+        assert_eq!(two.tags(), Some(&site("b.img", Part::Offset(1 << 20))));
+        assert_eq!(two.to_string(), "integrity:a.img@p1,b.img@1048576");
+        let tail = parse("integrity:a.img");
+        assert_eq!((tail.data(), tail.tags()), (&site("a.img", Part::Whole), None));
+        assert_eq!(parse("./integrity:a").data(), &site("./integrity:a", Part::Whole));
+        let bare = Location::parse_integrity(OsStr::new("a.img@p1,b.img@1M"));
+        assert_eq!(bare.unwrap(), two);
+        for wrong in ["integrity:", "integrity:,b", "integrity:a,"] {
+            assert!(wrong.parse::<Location>().is_err(), "{wrong}");
+        }
     }
 }

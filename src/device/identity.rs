@@ -1,0 +1,80 @@
+//! Which device it is, whatever its name is today.
+
+use std::path::{Path, PathBuf};
+
+use super::BlockFile;
+use crate::units::DevOffset;
+
+impl BlockFile {
+    /// An identity of what was opened: of the device that it is or is a part of, and of where it begins there. It is the same for a partition
+    /// and for the same part of its disk. Zeros where nothing has one: an image, a RAM disk.
+    ///
+    /// A disk is told by its worldwide name (`wwid`), a mapped device by its UUID. A partition of a disk without either is told by its
+    /// own UUID.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        let Some(stat) = rustix::fs::fstat(self.fd()).ok() else { return [0; 16] };
+        let is_device =
+            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
+        if !is_device {
+            return [0; 16];
+        }
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        name(&dir, self.absolute(DevOffset(0))).map_or([0; 16], |name| digest(name.as_bytes()))
+    }
+}
+
+/// The name of what begins at this byte of a device, by its directory in sysfs.
+fn name(dir: &Path, base: u64) -> Option<String> {
+    let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
+    let Some(start) = start else {
+        return disk(dir).map(|disk| format!("{disk}@{base}"));
+    };
+    if let Some(disk) = disk(&dir.join("..")) {
+        return Some(format!("{disk}@{}", start.saturating_mul(512).saturating_add(base)));
+    }
+    let uevent = text(&dir.join("uevent"))?;
+    let uuid = uevent.lines().find_map(|line| line.strip_prefix("PARTUUID="))?;
+    Some(format!("partuuid:{uuid}@{base}"))
+}
+
+/// The name of a whole device.
+fn disk(dir: &Path) -> Option<String> {
+    ["wwid", "device/wwid", "dm/uuid", "md/uuid"].iter().find_map(|name| text(&dir.join(name)))
+}
+
+fn text(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// FNV-1a of 128 bits: it tells devices apart that are not chosen to be alike.
+fn digest(bytes: &[u8]) -> [u8; 16] {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
+    let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
+    let step = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+    bytes.iter().fold(start, step).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A partition and the same part of its disk are one; another disk is another; what has no name has none.
+    #[test]
+    fn a_part_is_told_by_its_disk_and_its_begin() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().join("disk");
+        let part = disk.join("part");
+        std::fs::create_dir_all(&part).unwrap();
+        std::fs::write(part.join("start"), "2048\n").unwrap();
+        std::fs::write(part.join("uevent"), "DEVTYPE=partition\nPARTUUID=abc-01\n").unwrap();
+        assert_eq!(name(&disk, 0), None);
+        assert_eq!(name(&part, 4096).as_deref(), Some("partuuid:abc-01@4096"));
+        std::fs::write(disk.join("wwid"), "naa.5000\n").unwrap();
+        assert_eq!(name(&part, 0).as_deref(), Some("naa.5000@1048576"));
+        assert_eq!(name(&disk, 1 << 20), name(&part, 0));
+        assert_ne!(digest(b"naa.5000@0"), digest(b"naa.5001@0"));
+    }
+}

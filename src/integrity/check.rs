@@ -1,0 +1,102 @@
+//! Whether what the tag area says of itself is consistent. Nothing is written, and no sector is verified.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::area::{Area, Superblock};
+use super::dirty::Regions;
+use super::geometry::{Info, Mode};
+use super::journal::Journal;
+use crate::device::Device;
+use crate::error::Result;
+
+/// What a look at a tag area has found.
+#[derive(Clone, Debug)]
+pub struct CheckedArea {
+    /// What the device is made of.
+    pub info: Info,
+    /// It was closed, and nothing is to be recovered.
+    pub clean: bool,
+    /// Regions that the map says were being written. What it says of a device that was closed has no meaning.
+    pub dirty: u64,
+    /// Records of the journal that an open would replay.
+    pub records: u64,
+    /// The sectors that these write.
+    pub sectors: u64,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+/// Something that is wrong with a tag area.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A copy of the superblock cannot be used; the other one is.
+    Superblock {
+        /// Which of the two.
+        copy: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// The data device is shorter than what the tags are for.
+    ShortData {
+        /// Its size in bytes.
+        size: u64,
+        /// What it should have at least.
+        needed: u64,
+    },
+    /// Blocks of the dirty map or of the generations do not hold their checksum.
+    Map {
+        /// How many.
+        blocks: u64,
+    },
+    /// The journal cannot be used.
+    Journal {
+        /// Why not.
+        why: String,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Superblock { copy, why } => write!(f, "{copy} superblock: {why}"),
+            Self::ShortData { size, needed } => {
+                write!(f, "data device: {size} bytes, the tags are for {needed}")
+            }
+            Self::Map { blocks } => write!(f, "dirty map: {blocks} blocks are not whole"),
+            Self::Journal { why } => write!(f, "journal: {why}"),
+        }
+    }
+}
+
+/// Reads the superblocks, the dirty map and the journal of an integrity device that nobody has open for writing.
+///
+/// # Errors
+/// `UnknownFormat` where there is none; `Corrupt` where no superblock is whole; `Unsupported` by name; `Io`.
+pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<CheckedArea> {
+    let (device, tail) = (tags.unwrap_or(data), tags.is_none());
+    let superblock = Superblock::read(&**device, tail)?;
+    let (info, clean) = (superblock.info, superblock.clean);
+    let mut problems = Vec::new();
+    for (copy, name) in Superblock::copies(&**device, tail)?.iter().zip(["first", "last"]) {
+        if let Err(error) = copy {
+            problems.push(Problem::Superblock { copy: name, why: error.to_string() });
+        }
+    }
+    if data.size() < info.data_size {
+        problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
+    }
+    let area = Area { device: Arc::clone(device) };
+    let map = Regions::read(&area, &info, clean)?;
+    if map.bad_blocks > 0 {
+        problems.push(Problem::Map { blocks: map.bad_blocks });
+    }
+    let (mut records, mut sectors) = (0, 0);
+    if info.mode == Mode::Journal {
+        match Journal::open(&area, &info, |_, _, _| Ok(())) {
+            Ok((_, found)) => (records, sectors) = (found.records, found.sectors),
+            Err(error) => problems.push(Problem::Journal { why: error.to_string() }),
+        }
+    }
+    Ok(CheckedArea { info, clean, dirty: map.dirty.len() as u64, records, sectors, problems })
+}

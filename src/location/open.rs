@@ -1,0 +1,139 @@
+//! Opens the device at a location: one, or two with an integrity device over them.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use super::{Location, Site};
+use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, open_engine};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::integrity::{self, Integrity, IntegrityOptions};
+
+/// How to open the device at a location.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// How requests for file data reach the device.
+    pub engine: Engine,
+    /// Open for writing too.
+    pub write: bool,
+    /// The data device of an integrity device may be another one than it was; from then on it is this one.
+    pub adopt: bool,
+}
+
+/// The device at a location, open for this process alone.
+#[derive(Debug)]
+pub struct OpenLocation {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// The engine in use; never [`Engine::Auto`].
+    pub engine: Engine,
+    /// What did not go as asked, a line each.
+    pub notices: Vec<String>,
+    /// The integrity device that it is, and what was done about a crash.
+    pub integrity: Option<integrity::Opened>,
+}
+
+/// The halves of an integrity device, of which nothing has been read.
+pub struct Halves {
+    /// What is protected, or is to be.
+    pub data: Opened,
+    /// Where the tags are, if not in the tail of the same.
+    pub tags: Option<Arc<dyn Device>>,
+    /// The [identity](BlockFile::identity) of the data device.
+    pub identity: [u8; 16],
+}
+
+impl Location {
+    /// Opens the device exclusively. An integrity device that was not closed is recovered where it is opened for writing.
+    ///
+    /// # Errors
+    /// `Busy` where someone else has it; those of [`Integrity::open`]. Of an integrity device they name the half.
+    pub fn open(&self, options: &OpenOptions) -> Result<OpenLocation> {
+        let halves = self.open_halves(options.engine, options.write)?;
+        let Opened { device: data, engine, mut notices } = halves.data;
+        if matches!(self, Self::Plain(_)) {
+            return Ok(OpenLocation { device: data, engine, notices, integrity: None });
+        }
+        if engine == Engine::Null {
+            return Err(Error::invalid("what the engine null reads cannot be verified"));
+        }
+        let how = IntegrityOptions {
+            data_uuid: halves.identity,
+            adopt: options.adopt,
+            ..IntegrityOptions::default()
+        };
+        let (below, tags) = (Arc::clone(&data), halves.tags.clone());
+        let opened = Integrity::open_with(data, halves.tags, &how)
+            .map_err(|error| self.explain(error, &*below, tags.as_deref()))?;
+        notices.extend(opened.recovered.notices(options.write));
+        let device = Arc::new(opened.device.clone());
+        Ok(OpenLocation { device, engine, notices, integrity: Some(opened) })
+    }
+
+    /// Opens the halves of an integrity device exclusively: to make one of them, or to look at one.
+    ///
+    /// # Errors
+    /// `Busy` where someone else has one; `InvalidInput` where the two overlap.
+    pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
+        let Self::Integrity { data, tags: Some(tags) } = self else {
+            let (data, identity) = self.data().open(engine, write, true)?;
+            return Ok(Halves { data, tags: None, identity });
+        };
+        let shared = data.shares_device(tags);
+        if shared && data.overlaps(tags).context(|| self)? {
+            return Err(Error::invalid(format!("{data} and {tags} overlap")));
+        }
+        let (data, identity) = data.open(engine, write, true).context(|| "the data half")?;
+        // Of one device the data half has the lock already.
+        let (tags, _) = tags.open(Engine::Auto, write, !shared).context(|| "the tag half")?;
+        Ok(Halves { data, tags: Some(tags.device), identity })
+    }
+
+    /// Names the half that an error is about.
+    fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
+        let place = self.tags().unwrap_or(self.data());
+        if error.kind() == ErrorKind::UnknownFormat {
+            let swapped = tags.is_some_and(|tags| Integrity::probe(tags, Some(data)).is_ok());
+            if swapped {
+                let data = self.data();
+                return Error::invalid(format!(
+                    "{self}: the halves are swapped: the tags are on {data}"
+                ));
+            }
+            let halves = if tags.is_none() && Integrity::probe(data, Some(data)).is_ok() {
+                format!("{place} holds the tags of another device: name both, as in DATA,TAGS")
+            } else {
+                format!("{place} holds no tags: ironmap integrity format makes them")
+            };
+            return Error::new(ErrorKind::UnknownFormat, halves);
+        }
+        error.context(format!("{self}"))
+    }
+}
+
+impl Site {
+    fn open(&self, engine: Engine, write: bool, exclusive: bool) -> Result<(Opened, [u8; 16])> {
+        let mode = OpenMode { window: self.window()?, write, exclusive, ..OpenMode::default() };
+        let file = BlockFile::open(&self.path, &mode)?;
+        let identity = file.identity();
+        Ok((open_engine(file, engine)?, identity))
+    }
+
+    /// Whether two sites are on one device or image, by whatever name.
+    #[must_use]
+    pub fn shares_device(&self, other: &Self) -> bool {
+        // Of a node in /dev, whose device it is; of an image, which file.
+        let id = |site: &Self| match site.path.metadata() {
+            Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
+            Ok(found) => Some((found.dev(), found.ino())),
+            Err(_) => None,
+        };
+        id(self).is_some() && id(self) == id(other)
+    }
+
+    fn overlaps(&self, other: &Self) -> Result<bool> {
+        let (Some((start, len)), Some((begin, count))) = (self.window()?, other.window()?) else {
+            return Ok(true);
+        };
+        Ok(start < begin.saturating_add(count) && begin < start.saturating_add(len))
+    }
+}
