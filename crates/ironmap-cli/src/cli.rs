@@ -4,14 +4,17 @@ use clap::{Parser, Subcommand};
 
 use crate::bench;
 use crate::cmd::{
-    cat, chattr, check, chmod, chown, completions, cp, demo, fallocate, host, info, ln, ls, man,
-    map, mkdir, mkfs, mv, rm, rmdir, setfattr, stat, sync, touch, truncate,
+    cat, chattr, check, chmod, chown, completions, cp, demo, fallocate, host, info, integrity, ln,
+    ls, man, map, mkdir, mkfs, mv, rm, rmdir, setfattr, stat, sync, touch, truncate,
 };
 use crate::failure::{Failure, Report};
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
 MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume.
+
+integrity:DATA,TAGS is a volume too: DATA is a device or image whose every sector is verified against its tag on TAGS, and both may be \
+partitions. integrity:DATA has the tags in its own tail; ironmap integrity makes and checks them.
 
 host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
 host tells which. A volume named host is written ./host.
@@ -49,6 +52,7 @@ pub(crate) enum Command {
     Map(map::Args),
     Host(host::Args),
     Check(check::Args),
+    Integrity(integrity::Args),
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
     Mkdir(mkdir::Args),
@@ -81,6 +85,7 @@ impl Command {
             Self::Map(args) => map::run(args),
             Self::Host(args) => host::run(args, report),
             Self::Check(args) => check::run(args, report),
+            Self::Integrity(args) => integrity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
             Self::Mkdir(args) => mkdir::run(args, report),

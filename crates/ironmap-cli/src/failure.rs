@@ -166,6 +166,11 @@ impl Report {
     }
 }
 
+/// Prints a line for what went another way than the user may think, before anything is done.
+pub(crate) fn note(message: impl Display) {
+    Report::default().note(message);
+}
+
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Report").field("worst", &self.worst).finish_non_exhaustive()

@@ -12,7 +12,7 @@ use ironmap::{
     Error, ErrorKind, File, FileOptions, Host, Location, OpenOptions, Queue, QueueOptions, Volume,
 };
 
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use crate::target::Target;
 
 /// An open volume and the name that the user gave it.
@@ -42,6 +42,10 @@ impl Source {
     fn open_with(location: &Location, options: &OpenOptions) -> Result<Self, Failure> {
         let volume = Volume::open(location, options);
         let volume = volume.map_err(|error| Failure::open(&error))?;
+        if let Some(integrity) = volume.integrity() {
+            let lines = integrity.recovered.notices(options.write);
+            lines.iter().for_each(|line| note(format!("{location}: {line}")));
+        }
         Ok(Self { volume, name: location.to_string() })
     }
 

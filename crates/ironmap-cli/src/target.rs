@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::Location;
+use ironmap::location::INTEGRITY;
 
 use crate::failure::Failure;
 
@@ -26,12 +27,18 @@ impl Target {
                 "host:FILE is for map, stat and cat (a volume named host is ./host)".to_owned()
             );
         }
-        let Some(colon) = bytes.windows(2).position(|pair| pair == b":/") else {
+        let Some(colon) = end_of_volume(bytes) else {
             return Err("no path in the volume: write VOLUME:/PATH".to_owned());
         };
         let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
         Ok(Self { volume, path: bytes[colon + 1..].to_vec() })
     }
+}
+
+/// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but that of `integrity:/...` is no end.
+pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
+    let skip = if text.starts_with(INTEGRITY.as_bytes()) { INTEGRITY.len() } else { 0 };
+    text[skip..].windows(2).position(|pair| pair == b":/").map(|colon| skip + colon)
 }
 
 /// What comes before the path of a file of a mounted file system.
@@ -63,7 +70,8 @@ impl Subject {
 
     fn parse_anywhere(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
-        if bytes.starts_with(HOST) || bytes.windows(2).any(|pair| pair == b":/") {
+        let volume = bytes.starts_with(INTEGRITY.as_bytes()) || end_of_volume(bytes).is_some();
+        if bytes.starts_with(HOST) || volume {
             return Self::parse(text);
         }
         if bytes.is_empty() {
@@ -126,6 +134,13 @@ pub(crate) fn volume() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text: OsString| parse_volume(&text))
 }
 
+/// The parser of an integrity device: `DATA,TAGS` or `DATA`.
+pub(crate) fn integrity() -> impl TypedValueParser<Value = Location> {
+    let parse =
+        |text: OsString| Location::parse_integrity(&text).map_err(|error| error.to_string());
+    OsStringValueParser::new().try_map(parse)
+}
+
 /// The parser of a `VOLUME:/PATH` argument.
 pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
@@ -151,7 +166,7 @@ mod tests {
 
     fn split(text: &str) -> (String, String) {
         let target = Target::parse(OsStr::new(text)).unwrap();
-        (target.volume.path.display().to_string(), String::from_utf8(target.path).unwrap())
+        (target.volume.to_string(), String::from_utf8(target.path).unwrap())
     }
 
     #[test]
@@ -169,10 +184,24 @@ mod tests {
     }
 
     #[test]
+    fn the_colon_of_integrity_is_no_end_of_a_volume() {
+        assert_eq!(
+            split("integrity:/dev/a,/dev/b@p2:/c"),
+            ("integrity:/dev/a,/dev/b@p2".to_owned(), "/c".to_owned())
+        );
+        assert_eq!(split("integrity:a:/c"), ("integrity:a".to_owned(), "/c".to_owned()));
+        for wrong in ["integrity:/dev/a,/dev/b", "integrity:a"] {
+            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(Subject::parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_part_of_the_image_belongs_to_the_volume() {
         let target = Target::parse(OsStr::new("a.img@p2:/me@home")).unwrap();
-        assert_eq!(target.volume.part, Part::Partition(2));
-        assert_eq!(target.volume.path, Path::new("a.img"));
+        assert_eq!(target.volume.data().part, Part::Partition(2));
+        assert_eq!(target.volume.data().path, Path::new("a.img"));
         assert_eq!(target.path, b"/me@home");
         assert_eq!(target.to_string(), "a.img@p2:/me@home");
     }
@@ -185,7 +214,7 @@ mod tests {
         }
         let Ok(Subject::Volume(target)) = parse("./host:/x") else { panic!("it is a volume") };
         assert_eq!(
-            (target.volume.path.as_path(), &*target.path),
+            (target.volume.data().path.as_path(), &*target.path),
             (Path::new("./host"), &b"/x"[..])
         );
         assert!(parse("host:").is_err());

@@ -1,13 +1,12 @@
 //! The volumes that a command changes, and the names in them.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Ext4, Follow, Inode, ROOT};
-use ironmap::location::Part;
+use ironmap::location::Site;
 use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind, Location};
 
@@ -16,9 +15,23 @@ use crate::interrupt;
 use crate::source::{Source, join};
 use crate::target::Target;
 
+/// The same location with the one name of each device that all of its names lead to.
+fn canonical(location: &Location) -> Location {
+    let site = |site: &Site| Site {
+        path: site.path.canonicalize().unwrap_or_else(|_| site.path.clone()),
+        part: site.part,
+    };
+    match location {
+        Location::Plain(plain) => Location::Plain(site(plain)),
+        Location::Integrity { data, tags } => {
+            Location::Integrity { data: site(data), tags: tags.as_ref().map(site) }
+        }
+    }
+}
+
 /// The volumes of one command, each opened once, however many of the arguments are in it.
 #[derive(Default)]
-pub(crate) struct Volumes(Vec<(PathBuf, Part, Rc<Source>)>);
+pub(crate) struct Volumes(Vec<(Location, Rc<Source>)>);
 
 impl Volumes {
     /// Runs a command and closes what it has opened. A volume that cannot be closed is a failure of the command.
@@ -29,7 +42,7 @@ impl Volumes {
         interrupt::catch();
         let mut volumes = Self::default();
         let result = work(&mut volumes, report);
-        for (.., source) in volumes.0 {
+        for (_, source) in volumes.0 {
             if let Err(failure) = source.close() {
                 report.error(&failure);
             }
@@ -56,14 +69,12 @@ impl Volumes {
 
     /// The volume at a location, open for writing.
     pub(crate) fn open(&mut self, location: &Location) -> Result<Rc<Source>, Failure> {
-        let path = location.path.canonicalize().unwrap_or_else(|_| location.path.clone());
-        let known =
-            |(known, part, _): &&(PathBuf, Part, _)| *known == path && *part == location.part;
-        if let Some((.., source)) = self.0.iter().find(known) {
+        let canonical = canonical(location);
+        if let Some((_, source)) = self.0.iter().find(|(known, _)| *known == canonical) {
             return Ok(Rc::clone(source));
         }
         let source = Rc::new(Source::open_for_writing(location)?);
-        self.0.push((path, location.part, Rc::clone(&source)));
+        self.0.push((canonical, Rc::clone(&source)));
         Ok(source)
     }
 

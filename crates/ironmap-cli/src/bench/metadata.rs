@@ -10,7 +10,7 @@ use comfy_table::Table;
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::{Credentials, Ext4, Follow, NewFile, ROOT};
-use ironmap::location::Part;
+use ironmap::location::{Part, Site};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, Location, OpenOptions, QueueOptions, Result, Volume};
 use rustix::fs::OFlags;
@@ -231,7 +231,7 @@ pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<()> 
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         scratch.mke2fs(files * 2)?;
-        let location = Location { path: scratch.path().to_owned(), part: Part::Whole };
+        let location = Location::Plain(Site { path: scratch.path().to_owned(), part: Part::Whole });
         let options = OpenOptions { write: true, ..OpenOptions::default() };
         let volume = Volume::open(&location, &options)?;
         ours.push(measure(&Ours::new(&volume)?, files)?);

@@ -9,6 +9,7 @@ use ironmap::device::{BlockFile, Device, Null, OpenMode, Opened, open_engine};
 use ironmap::fs::ext4::{Follow, WriteCounts};
 use ironmap::host::{HostOptions, HostReport};
 use ironmap::iomap::IomapType;
+use ironmap::location::{INTEGRITY, OpenOptions as OpenLocation};
 use ironmap::{Engine, Error, File, FileOptions, Host, Location, OpenOptions, Result, Volume};
 
 use super::load::Plan;
@@ -127,18 +128,41 @@ impl<'a> Opener<'a> {
         }
     }
 
-    fn open_raw(&self, spec: &TargetSpec, path: &Path, base: u64) -> Result<Source> {
+    fn open_raw(&mut self, spec: &TargetSpec, path: &Path, base: u64) -> Result<Source> {
+        if path.as_os_str().as_encoded_bytes().starts_with(INTEGRITY.as_bytes()) {
+            return self.open_integrity(spec, path);
+        }
         // A device that is written must be nobody else's; beside a volume on it, it is ours already.
         let exclusive = self.plan.rw.writes()
             && !self.plan.targets.iter().any(|other| {
                 let TargetSpec::Vol { volume, .. } = other else { return false };
-                volume.parse::<Location>().is_ok_and(|volume| is_same(&volume.path, path))
+                volume.parse::<Location>().is_ok_and(|volume| stands_on(&volume, path))
             });
         let Opened { device, engine, notices } =
             self.engine_over(self.block_file(path, exclusive)?)?;
         let len = device.size().saturating_sub(base);
         let way = Shared::Device(device, Vec::new());
         Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, way) })
+    }
+
+    /// An integrity device is opened once, also where a volume on it is measured beside it.
+    fn open_integrity(&mut self, spec: &TargetSpec, name: &Path) -> Result<Source> {
+        let above = self.plan.targets.iter().find_map(|other| match other {
+            TargetSpec::Vol { volume, .. } if Path::new(volume) == name => Some(volume),
+            _ => None,
+        });
+        let (device, engine, notices) = if let Some(volume) = above {
+            let volume = self.volume(volume)?;
+            (Arc::clone(volume.device()), volume.engine(), volume.notices().to_vec())
+        } else {
+            let how =
+                OpenLocation { engine: self.engine, write: self.plan.rw.writes(), adopt: false };
+            let opened = Location::parse(name.as_os_str())?.open(&how)?;
+            (opened.device, opened.engine, opened.notices)
+        };
+        let len = device.size();
+        let way = Shared::Device(device, Vec::new());
+        Ok(Source { len, engine, notices, ..Source::new(spec, way) })
     }
 
     fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {
@@ -162,17 +186,19 @@ impl<'a> Opener<'a> {
         open_engine(file, self.engine)
     }
 
+    fn volume(&mut self, name: &str) -> Result<Volume> {
+        if let Some((_, volume)) = self.volumes.iter().find(|(open, _)| open == name) {
+            return Ok(volume.clone());
+        }
+        let write = self.plan.rw.writes();
+        let options = OpenOptions { engine: self.engine, write, ..OpenOptions::default() };
+        let volume = Volume::open(&name.parse::<Location>()?, &options)?;
+        self.volumes.push((name.to_owned(), volume.clone()));
+        Ok(volume)
+    }
+
     fn open_volume(&mut self, spec: &TargetSpec, name: &str, path: &str) -> Result<Source> {
-        let volume = match self.volumes.iter().find(|(open, _)| open == name) {
-            Some((_, volume)) => volume.clone(),
-            None => {
-                let write = self.plan.rw.writes();
-                let options = OpenOptions { engine: self.engine, write, ..OpenOptions::default() };
-                let volume = Volume::open(&name.parse::<Location>()?, &options)?;
-                self.volumes.push((name.to_owned(), volume.clone()));
-                volume
-            }
-        };
+        let volume = self.volume(name)?;
         let kind = match self.plan.content {
             Some(Content::Unwritten) => IomapType::Unwritten,
             _ => IomapType::Mapped,
@@ -289,6 +315,11 @@ impl Source {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a volume stands on a device or image, or has its tags there.
+fn stands_on(volume: &Location, path: &Path) -> bool {
+    [Some(volume.data()), volume.tags()].into_iter().flatten().any(|site| is_same(&site.path, path))
 }
 
 /// Whether two paths lead to one file.

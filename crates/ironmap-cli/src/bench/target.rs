@@ -6,8 +6,11 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use ironmap::dio::StablePages;
+use ironmap::location::INTEGRITY;
 use ironmap::{Error, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::target::end_of_volume;
 
 const KINDS: &str = "a target is raw:, kernel:, vol:, host: or null:";
 
@@ -53,7 +56,7 @@ impl Variant {
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum TargetSpec {
-    /// A block device or image itself, from this byte on where one is named.
+    /// A block device, image or integrity device itself, from this byte on where one is named.
     Raw { path: PathBuf, offset: Option<u64> },
     /// A file through the kernel's file system.
     Kernel { path: PathBuf },
@@ -108,6 +111,9 @@ impl FromStr for TargetSpec {
         let wrong = |what: &str| Error::invalid(format!("{text}: {what}"));
         let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(KINDS))?;
         match kind {
+            "raw" if rest.starts_with(INTEGRITY) => {
+                Ok(Self::Raw { path: rest.into(), offset: None })
+            }
             "raw" => match rest.rsplit_once('@') {
                 Some((path, offset)) => {
                     let offset = crate::size::size(offset).map_err(|error| wrong(&error))?;
@@ -117,9 +123,9 @@ impl FromStr for TargetSpec {
             },
             "kernel" => Ok(Self::Kernel { path: rest.into() }),
             "vol" => {
-                let (volume, path) =
-                    rest.split_once(":/").ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
-                let (volume, path) = (volume.to_owned(), format!("/{path}"));
+                let end = end_of_volume(rest.as_bytes());
+                let end = end.ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
+                let (volume, path) = (rest[..end].to_owned(), rest[end + 1..].to_owned());
                 Ok(Self::Vol { volume, path, variant: Variant::USUAL })
             }
             "host" => Ok(Self::Host { path: rest.into(), variant: Variant::USUAL }),
@@ -142,6 +148,8 @@ mod tests {
             "raw:/dev/ram0@8192",
             "kernel:/mnt/f",
             "vol:disk.img@p2:/a:/b",
+            "raw:integrity:/dev/ram0@p1,/dev/ram1@p2",
+            "vol:integrity:/dev/ram0,/dev/ram1@p2:/a",
             "host:/mnt/f:/g@8",
             "null:4096",
         ] {

@@ -6,12 +6,10 @@ use std::io::{ErrorKind as IoErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use ironmap::device::{BlockFile, OpenMode, Psync};
 use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
-use ironmap::location::Part;
-use ironmap::{ErrorKind, Location, Volume};
+use ironmap::location::{OpenOptions as OpenLocation, Part, Site};
+use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use crate::cmd::cp;
 use crate::failure::{Failure, Report};
@@ -98,7 +96,7 @@ pub(crate) struct Args {
     /// Fill it with what this directory holds, with owners, modes, times, links and attributes
     #[arg(short, long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// A block device, an image, IMAGE@OFFSET or IMAGE@pN
+    /// A block device, an image, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
     /// Bytes of the volume, with an optional K, M, G or T; by default the whole device
@@ -115,7 +113,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     let room = make_room(args)?;
     options.zeroed = room == Room::New;
-    let superblock = make(args, &options).inspect_err(|_| room.undo(&args.volume.path))?;
+    let path = &args.volume.data().path;
+    let superblock = make(args, &options).inspect_err(|_| room.undo(path))?;
     if let Some(dir) = &args.directory {
         fill(args, dir, options.time, report)?;
     }
@@ -130,15 +129,17 @@ fn fill(args: &Args, dir: &Path, time: Option<i64>, report: &mut Report) -> Resu
 }
 
 fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
-    let open = |error| Failure::open(&error);
-    let window = args.volume.window().map_err(open)?;
-    let mode = OpenMode { write: true, window, ..OpenMode::default() };
-    let device = Psync::new(Arc::new(BlockFile::open(&args.volume.path, &mode).map_err(open)?));
-    Volume::make(&device, options).map_err(|error| {
+    let how = OpenLocation { engine: Engine::Psync, write: true, adopt: false };
+    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let superblock = Volume::make(&*opened.device, options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = error.context(&args.volume);
         if asked { Failure::usage(&error) } else { Failure::open(&error) }
-    })
+    })?;
+    if let Some(integrity) = opened.integrity {
+        integrity.device.close().map_err(|error| Failure::at(&args.volume, &error))?;
+    }
+    Ok(superblock)
 }
 
 /// What was done to an image to give it the size that was asked for.
@@ -165,8 +166,10 @@ impl Room {
 
 /// Makes an image of the size that was asked for, or extends one.
 fn make_room(args: &Args) -> Result<Room, Failure> {
-    let (Some(size), Part::Whole) = (args.size, args.volume.part) else { return Ok(Room::Old) };
-    let path = &args.volume.path;
+    let Location::Plain(Site { path, part: Part::Whole }) = &args.volume else {
+        return Ok(Room::Old);
+    };
+    let Some(size) = args.size else { return Ok(Room::Old) };
     let room = match File::create_new(path) {
         Ok(file) => file.set_len(size).map(|()| Room::New),
         Err(error) if error.kind() == IoErrorKind::AlreadyExists => extend(path, size),

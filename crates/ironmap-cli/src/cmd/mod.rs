@@ -11,6 +11,7 @@ pub(crate) mod demo;
 pub(crate) mod fallocate;
 pub(crate) mod host;
 pub(crate) mod info;
+pub(crate) mod integrity;
 pub(crate) mod ln;
 pub(crate) mod ls;
 pub(crate) mod man;

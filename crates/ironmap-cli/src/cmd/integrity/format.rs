@@ -1,0 +1,128 @@
+//! `ironmap integrity format`.
+
+use std::io::Write;
+
+use clap::ValueEnum;
+use ironmap::integrity::{self, FormatOptions, Mode, TupleKind};
+use ironmap::{Engine, ErrorKind, Location, Volume};
+
+use super::{Bar, Geometry, named};
+use crate::failure::Failure;
+use crate::output::{print_json, stdout};
+use crate::size::size;
+use crate::target;
+
+/// Makes an integrity device: every sector gets a tag for what it holds
+///
+/// What is on DATA stays. TAGS is overwritten; without it, the tags take the tail of DATA, and a file system that reaches there is
+/// refused. Anything on TAGS, and an integrity device that is there already, is refused without --force.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap integrity format disk.img,tags.img
+  ironmap integrity format --mode journal --guard crc64 /dev/sdb,/dev/nvme0n1p3
+  ironmap integrity format --generation /dev/sdb1")]
+pub(super) struct Args {
+    /// What a tag protects, in bytes: 512 or 4K, and no less than a block of DATA
+    #[arg(long, value_name = "BYTES", value_parser = size, default_value = "4K")]
+    interval: u64,
+    /// The checksum: T10 DIF's of 16 bits, or NVMe's of 64
+    #[arg(long, value_enum, default_value = "crc16")]
+    guard: Guard,
+    /// What keeps data and tags together in a crash: a map of what is being written, read and tagged again afterwards; or a journal,
+    /// after which no write is there in part
+    #[arg(long, value_enum, default_value = "bitmap")]
+    mode: HowSafe,
+    /// Count the generations of each region, so that a scrub finds writes that were lost, data and tag
+    #[arg(long)]
+    generation: bool,
+    /// What one bit of the map stands for, in bytes: a power of two; by default as much as makes the map one block
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    region: Option<u64>,
+    /// Bytes of the journal; by default 16M
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    journal_size: Option<u64>,
+    /// The application tag of each sector: a number of 16 bits
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, conflicts_with = "generation")]
+    tag: u16,
+    /// Also over what is on TAGS, over what is on DATA and has no known size, and over an integrity device
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Write one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Print nothing
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+    /// The data device, and behind a comma the device for its tags
+    #[arg(value_name = "DATA[,TAGS]", value_parser = target::integrity())]
+    device: Location,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Guard {
+    Crc16,
+    Crc64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum HowSafe {
+    Bitmap,
+    Journal,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let failed = |error: ironmap::Error| match error.kind() {
+        ErrorKind::InvalidInput => Failure::usage(format!("{}: {error}", args.device)),
+        _ => named(&args.device, error),
+    };
+    if args.journal_size.is_some() && args.mode != HowSafe::Journal {
+        return Err(Failure::usage("--journal-size is for --mode journal"));
+    }
+    let halves = args.device.open_halves(Engine::Psync, true);
+    let halves = halves.map_err(|error| named(&args.device, error))?;
+    let (data, tags) = (&halves.data.device, halves.tags.as_ref());
+    let options = args.options(halves.identity);
+    let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(failed)?;
+    let free = match tags {
+        None => Volume::check_tail(&**data, plan.area_start, args.force),
+        Some(_) if args.force => Ok(()),
+        Some(tags) => Volume::check_empty(&**tags),
+    };
+    let place = args.device.tags().unwrap_or(args.device.data());
+    free.map_err(|error| Failure::open(&error.context(place)))?;
+    let bar = Bar::new("tags");
+    let made = integrity::format(data, tags, &options, &mut |done, all| bar.show(done, all));
+    drop(bar);
+    let info = made.map_err(failed)?;
+    let geometry = Geometry::new(&info);
+    if args.json {
+        print_json(&geometry)?;
+    } else if !args.quiet {
+        writeln!(stdout(), "{}: {}", args.device, geometry.text())?;
+    }
+    Ok(())
+}
+
+impl Args {
+    fn options(&self, data_uuid: [u8; 16]) -> FormatOptions {
+        FormatOptions {
+            // What does not fit the type is no interval that there is; the library says so.
+            interval: u32::try_from(self.interval).unwrap_or(u32::MAX),
+            kind: match self.guard {
+                Guard::Crc16 => TupleKind::T10,
+                Guard::Crc64 => TupleKind::Nvme64,
+            },
+            mode: match self.mode {
+                HowSafe::Bitmap => Mode::Bitmap,
+                HowSafe::Journal => Mode::Journal,
+            },
+            generations: self.generation,
+            region: self.region,
+            application: self.tag,
+            journal: self.journal_size,
+            data_uuid,
+            force: self.force,
+        }
+    }
+}

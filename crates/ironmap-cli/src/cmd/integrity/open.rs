@@ -1,0 +1,85 @@
+//! `ironmap integrity open`.
+
+use std::io::Write;
+
+use ironmap::integrity::Recovered;
+use ironmap::location::OpenOptions;
+use ironmap::{Engine, Location};
+use serde::Serialize;
+
+use super::{Geometry, named};
+use crate::failure::Failure;
+use crate::output::{print_json, stdout};
+use crate::target;
+
+/// Opens an integrity device, recovers it where it was not closed, says what was done, and closes it
+///
+/// Opening for writing recovers anyway, whatever command does it. In bitmap mode the regions that were being written are read, and their sectors
+/// tagged anew; in journal mode the journal is replayed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap integrity open disk.img,tags.img
+  ironmap integrity open --force /dev/sdc,/dev/nvme0n1p3   # after DATA was copied to another disk")]
+pub(super) struct Args {
+    /// Also where DATA is another device than the one that the tags were made for; from then on they are for this one
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Write one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The integrity device
+    #[arg(value_name = "DATA[,TAGS]", value_parser = target::integrity())]
+    device: Location,
+}
+
+#[derive(Serialize)]
+struct Opened {
+    device: String,
+    closed: bool,
+    recovered: RecoveredRecord,
+    geometry: Geometry,
+}
+
+#[derive(Serialize)]
+struct RecoveredRecord {
+    regions: u64,
+    retagged: u64,
+    unreadable: u64,
+    records: u64,
+    replayed: u64,
+    bad_map_blocks: u64,
+}
+
+impl RecoveredRecord {
+    fn new(recovered: &Recovered) -> Self {
+        let Recovered { regions, retagged, unreadable, records, replayed, bad_map_blocks, .. } =
+            *recovered;
+        Self { regions, retagged, unreadable, records, replayed, bad_map_blocks }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let how = OpenOptions { engine: Engine::Psync, write: true, adopt: args.force };
+    let opened = args.device.open(&how).map_err(|error| named(&args.device, error))?;
+    let Some(integrity) = opened.integrity else {
+        return Err(Failure::usage("is no integrity device"));
+    };
+    let recovered = integrity.recovered;
+    let geometry = Geometry::new(integrity.device.info());
+    integrity.device.close().map_err(|error| Failure::at(&args.device, &error))?;
+    if args.json {
+        return print_json(&Opened {
+            device: args.device.to_string(),
+            closed: !recovered.crashed,
+            recovered: RecoveredRecord::new(&recovered),
+            geometry,
+        });
+    }
+    let mut out = stdout();
+    for line in recovered.notices(true) {
+        writeln!(out, "{}: {line}", args.device)?;
+    }
+    writeln!(out, "{}: {}", args.device, geometry.text())?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,127 @@
+//! `ironmap integrity scrub`.
+
+use std::io::Write;
+
+use ironmap::integrity::{Finding, Scrubbed};
+use ironmap::location::OpenOptions;
+use ironmap::{Engine, Location};
+use serde::Serialize;
+
+use super::{Bar, named};
+use crate::failure::{Failure, Report, note};
+use crate::output::{print_json, stdout};
+use crate::target;
+
+/// Reads every sector against its tag, and lists those that are wrong; nothing is changed
+///
+/// A sector's number counts protection intervals from the start of DATA. Where the device was not closed, what was being written may not
+/// fit its tag yet: ironmap integrity open recovers it first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap integrity scrub disk.img,tags.img
+  ironmap integrity scrub --json /dev/sdb1 | jq '.findings[].sector'
+
+Exit codes: 0 where all sectors fit, 4 where one does not, 1 and 3 where the scrub could not be done.")]
+pub(super) struct Args {
+    /// Write one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The integrity device
+    #[arg(value_name = "DATA[,TAGS]", value_parser = target::integrity())]
+    device: Location,
+}
+
+#[derive(Serialize)]
+struct Record {
+    device: String,
+    closed: bool,
+    sectors: u64,
+    mismatches: u64,
+    lost: u64,
+    findings: Vec<FindingRecord>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum FindingRecord {
+    Mismatch { sector: u64, offset: u64, field: String, expected: u64, found: u64 },
+    LostWrites { offset: u64, length: u64, generation: u16 },
+}
+
+/// What is kept of the findings for JSON; all are counted.
+const KEPT: usize = 100_000;
+
+pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let how = OpenOptions { engine: Engine::Psync, write: false, adopt: false };
+    let opened = args.device.open(&how).map_err(|error| named(&args.device, error))?;
+    let Some(integrity) = opened.integrity else {
+        return Err(Failure::usage("is no integrity device"));
+    };
+    let crashed = integrity.recovered.crashed;
+    if crashed {
+        note(format!("{}: was not closed: see ironmap integrity open", args.device));
+    }
+    let interval = u64::from(integrity.device.info().interval);
+    let bar = Bar::new("sectors");
+    let (mut out, mut failed, mut findings) = (stdout(), None, Vec::new());
+    let mut found = |finding| {
+        if args.json {
+            if findings.len() < KEPT {
+                findings.push(FindingRecord::new(finding, interval));
+            }
+        } else if let Err(error) = bar.0.suspend(|| writeln!(out, "{}", line(finding))) {
+            failed.get_or_insert(error);
+        }
+    };
+    let scrubbed = integrity.device.scrub(&mut found, &mut |done, all| bar.show(done, all));
+    drop(bar);
+    let Scrubbed { sectors, mismatches, lost } =
+        scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    if args.json {
+        drop(out);
+        let (device, closed) = (args.device.to_string(), !crashed);
+        print_json(&Record { device, closed, sectors, mismatches, lost, findings })?;
+    } else {
+        let device = &args.device;
+        writeln!(
+            out,
+            "{device}: {sectors} sectors read, {mismatches} do not fit their tags, {lost} regions lost writes"
+        )?;
+        out.flush()?;
+    }
+    if mismatches + lost > 0 {
+        let what = format!("{mismatches} wrong sectors, {lost} regions with lost writes");
+        report.error(&Failure::corrupt(&args.device, &what));
+    }
+    Ok(())
+}
+
+fn line(finding: Finding) -> String {
+    match finding {
+        Finding::Mismatch(mismatch) => mismatch.to_string(),
+        Finding::LostWrites { at, len, generation } => {
+            format!("region of {len} bytes at {at}: nothing of generation {generation} is there")
+        }
+    }
+}
+
+impl FindingRecord {
+    fn new(finding: Finding, interval: u64) -> Self {
+        match finding {
+            Finding::Mismatch(mismatch) => Self::Mismatch {
+                sector: mismatch.sector,
+                offset: mismatch.sector * interval,
+                field: mismatch.field.to_string().replace(' ', "_"),
+                expected: mismatch.expected,
+                found: mismatch.found,
+            },
+            Finding::LostWrites { at, len, generation } => {
+                Self::LostWrites { offset: at.0, length: len, generation }
+            }
+        }
+    }
+}
