@@ -143,6 +143,14 @@ impl Volume {
         found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
     }
 
+    /// The size of a block of the ext2, ext3 or ext4 file system that a device holds, where it can be read.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
+        Ok(superblock_on(device)?.and_then(Result::ok).map(|sb| sb.block_size.bytes()))
+    }
+
     /// Refuses a device whose tail, from this byte on, is in use: by a file system that reaches there, or, unless `force`, by something whose size
     /// is not known.
     ///
@@ -150,11 +158,8 @@ impl Volume {
     /// `Exists`; the device's.
     pub fn check_tail(device: &dyn Device, from: u64, force: bool) -> Result<()> {
         let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
-        if Superblock::is_on(device)? {
-            let (at, len) = Superblock::RANGE;
-            let mut bytes = vec![0; len];
-            device.read_exact_at(&mut bytes, at)?;
-            return match Superblock::parse(&bytes, device.size()) {
+        if let Some(found) = superblock_on(device)? {
+            return match found {
                 Ok(sb) => {
                     let end = sb.blocks_count.saturating_mul(sb.block_size.bytes() as u64);
                     if end <= from {
@@ -260,4 +265,15 @@ impl Volume {
             None => VolumeFile::new(inode, options, self.owner, limits).into(),
         })
     }
+}
+
+/// The superblock of the file system that a device holds; what is wrong with it, where it cannot be used.
+fn superblock_on(device: &dyn Device) -> Result<Option<Result<Superblock>>> {
+    let (at, len) = Superblock::RANGE;
+    if !Superblock::is_on(device)? || device.size() < SMALLEST {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; len];
+    device.read_exact_at(&mut bytes, at)?;
+    Ok(Some(Superblock::parse(&bytes, device.size())))
 }

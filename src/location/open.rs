@@ -91,7 +91,7 @@ impl Location {
     /// Names the half that an error is about.
     fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
         let place = self.tags().unwrap_or(self.data());
-        if error.kind() == ErrorKind::UnknownFormat {
+        if matches!(error.kind(), ErrorKind::UnknownFormat | ErrorKind::Corrupt) {
             let swapped = tags.is_some_and(|tags| Integrity::probe(tags, Some(data)).is_ok());
             if swapped {
                 let data = self.data();
@@ -99,12 +99,17 @@ impl Location {
                     "{self}: the halves are swapped: the tags are on {data}"
                 ));
             }
-            let halves = if tags.is_none() && Integrity::probe(data, Some(data)).is_ok() {
-                format!("{place} holds the tags of another device: name both, as in DATA,TAGS")
-            } else {
-                format!("{place} holds no tags: ironmap integrity format makes them")
-            };
-            return Error::new(ErrorKind::UnknownFormat, halves);
+            if tags.is_none() && Integrity::probe(data, Some(data)).is_ok() {
+                return Error::invalid(format!(
+                    "{self}: {place} holds the tags of another device: name both, as in DATA,TAGS"
+                ));
+            }
+        }
+        if error.kind() == ErrorKind::UnknownFormat {
+            return Error::new(
+                ErrorKind::UnknownFormat,
+                format!("{self}: {place} holds no tags: ironmap integrity format makes them"),
+            );
         }
         error.context(format!("{self}"))
     }

@@ -120,6 +120,8 @@ pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
         .collect();
     // All of them before the first volume is closed, which costs handles too.
     for ((source, before), measured) in sources.iter().zip(before).zip(&mut measured) {
+        let verified = source.verified();
+        measured.counters.extend(verified.into_iter().map(|(name, count)| (name.into(), count)));
         if let (Some(before), Some(after), true) = (before, source.write_counts(), plan.rw.writes())
         {
             measured.counters.extend([

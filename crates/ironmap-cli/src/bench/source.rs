@@ -308,6 +308,19 @@ impl Source {
         }
     }
 
+    /// What devices that verify have met since the target was opened.
+    pub(super) fn verified(&self) -> Vec<(&'static str, u64)> {
+        let Shared::Volume(volume, _) = &self.way else { return Vec::new() };
+        let counts = volume.integrity().map(|opened| opened.device.counts()).unwrap_or_default();
+        let all = [
+            ("wrong_sectors", volume.events().wrong_tuples()),
+            ("unverified", counts.unverified),
+            ("retagged", counts.retagged),
+            ("contested", counts.contested),
+        ];
+        all.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
     /// Closes what was written.
     pub(super) fn close(&self) -> Result<()> {
         match &self.way {

@@ -6,8 +6,10 @@ use ironmap::Location;
 use ironmap::device::{DeviceProtection, Limits};
 use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{Compat, Incompat, Journal, JournalState, RoCompat, Superblock};
+use ironmap::integrity::{Counts, Opened};
 use serde::Serialize;
 
+use crate::cmd::integrity::Geometry;
 use crate::failure::Failure;
 use crate::output::{Encoding, print_json, stdout};
 use crate::show::{Clock, one_line, rfc3339, uuid};
@@ -115,7 +117,29 @@ struct Device {
     atomic_write: u32,
     /// `null` where the device has none.
     protection: Option<Protection>,
+    /// Where the volume is on an integrity device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    integrity: Option<Integrity>,
     notices: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Integrity {
+    #[serde(flatten)]
+    geometry: Geometry,
+    /// It was, when it was opened.
+    closed: bool,
+    mismatches: u64,
+    retries: u64,
+    unverified: u64,
+}
+
+impl Integrity {
+    fn of(opened: &Opened) -> Self {
+        let Counts { mismatches, retries, unverified, .. } = opened.device.counts();
+        let geometry = Geometry::new(opened.device.info());
+        Self { geometry, closed: !opened.recovered.crashed, mismatches, retries, unverified }
+    }
 }
 
 #[derive(Serialize)]
@@ -208,6 +232,7 @@ fn gather(args: &Args, source: &Source) -> Info {
             poll: limits.poll,
             atomic_write: limits.atomic_write,
             protection: Protection::of(&**volume.device()),
+            integrity: volume.integrity().map(Integrity::of),
             notices: volume.notices().to_vec(),
         },
     }
@@ -315,6 +340,14 @@ fn print(info: &Info, sb: &Superblock) -> std::io::Result<()> {
     line("Atomic writes", atomic)?;
     let protection = device.protection.as_ref().map_or("none", |protection| &protection.text);
     line("Protection", protection.to_owned())?;
+    if let Some(integrity) = &device.integrity {
+        line("Integrity", integrity.geometry.text())?;
+        let Integrity { mismatches, retries, unverified, .. } = integrity;
+        line(
+            "Sectors so far",
+            format!("{mismatches} wrong, {retries} read twice, {unverified} not verified"),
+        )?;
+    }
     for notice in &device.notices {
         line("Notice", notice.clone())?;
     }

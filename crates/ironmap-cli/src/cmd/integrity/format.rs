@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::ValueEnum;
 use ironmap::integrity::{self, FormatOptions, Mode, TupleKind};
+use ironmap::location::Halves;
 use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use super::{Bar, Geometry, named};
@@ -23,9 +24,10 @@ Examples:
   ironmap integrity format --mode journal --guard crc64 /dev/sdb,/dev/nvme0n1p3
   ironmap integrity format --generation /dev/sdb1")]
 pub(super) struct Args {
-    /// What a tag protects, in bytes: 512 or 4K, and no less than a block of DATA
-    #[arg(long, value_name = "BYTES", value_parser = size, default_value = "4K")]
-    interval: u64,
+    /// What a tag protects, in bytes: 512 or 4K, and no less than a block of DATA; by default 4K, and 512 where an ext4 on DATA has
+    /// smaller blocks
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    interval: Option<u64>,
     /// The checksum: T10 DIF's of 16 bits, or NVMe's of 64
     #[arg(long, value_enum, default_value = "crc16")]
     guard: Guard,
@@ -82,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| named(&args.device, error))?;
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
-    let options = args.options(halves.identity);
+    let options = args.options(&halves).map_err(failed)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(failed)?;
     let free = match tags {
         None => Volume::check_tail(&**data, plan.area_start, args.force),
@@ -105,10 +107,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn options(&self, data_uuid: [u8; 16]) -> FormatOptions {
-        FormatOptions {
+    fn options(&self, halves: &Halves) -> ironmap::Result<FormatOptions> {
+        let interval = match (self.interval, Volume::block_size(&*halves.data.device)?) {
+            (Some(interval), _) => interval,
+            (None, Some(block)) if block < 4096 => 512,
+            (None, _) => 4096,
+        };
+        Ok(FormatOptions {
             // What does not fit the type is no interval that there is; the library says so.
-            interval: u32::try_from(self.interval).unwrap_or(u32::MAX),
+            interval: u32::try_from(interval).unwrap_or(u32::MAX),
             kind: match self.guard {
                 Guard::Crc16 => TupleKind::T10,
                 Guard::Crc64 => TupleKind::Nvme64,
@@ -121,8 +128,8 @@ impl Args {
             region: self.region,
             application: self.tag,
             journal: self.journal_size,
-            data_uuid,
+            data_uuid: halves.identity,
             force: self.force,
-        }
+        })
     }
 }
