@@ -369,7 +369,7 @@ fn benches_take_integrity_devices() {
     let bench = protected(&[]);
     let raw = format!("raw:{VOLUME}");
     let vol = format!("vol:{VOLUME}:/dir/large");
-    let args = ["bench", "--json", "--runtime", "0.1", "--rw", "randread", &raw, &vol];
+    let args = ["bench", "--json", "-", "--runtime", "0.1", "--rw", "randread", &raw, &vol];
     let output = bench.run(args);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
