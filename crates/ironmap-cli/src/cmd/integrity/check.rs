@@ -59,9 +59,9 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         geometry: Geometry::new(&info),
     };
     if args.json {
-        print_json(&record)?
+        print_json(&record)?;
     } else {
-        print(&record)?
+        print(&record)?;
     }
     let count = record.problems.len();
     if count > 0 {
