@@ -115,7 +115,7 @@ impl Checked {
         self.tuples(at, bufs, tuples);
         let claimed = self.claim(at, len, tuples, nowait);
         if claimed.is_err() {
-            self.regions.end(at.0, len as u64);
+            self.regions.end(at.0, len as u64, false);
         }
         claimed
     }
@@ -200,8 +200,7 @@ impl Checked {
         let count = len >> self.tagging.shift;
         let outcome = match result {
             Ok(()) => Outcome::Written,
-            // A region of a new generation must have a sector of it.
-            Err(Errno::EAGAIN) if !self.info.generations => Outcome::Nothing,
+            Err(Errno::EAGAIN) => Outcome::Nothing,
             Err(_) => Outcome::Unknown,
         };
         let first = self.sector(at.0);
@@ -212,7 +211,7 @@ impl Checked {
         {
             self.retagged(first, count as u64, errno);
         }
-        self.regions.end(at.0, len as u64);
+        self.regions.end(at.0, len as u64, outcome == Outcome::Written);
     }
 
     #[inline]
@@ -282,6 +281,9 @@ impl Checked {
     /// Clears the bits of regions that nobody writes to.
     pub(super) fn clean(&self) -> Result<()> {
         let mut cleaned = self.cleaned.lock();
+        for region in self.regions.without_trace() {
+            self.leave_trace(region)?;
+        }
         let idle = self.regions.idle();
         if !idle.is_empty() {
             self.data.flush().context(|| "flush the data")?;
@@ -290,6 +292,41 @@ impl Checked {
             self.regions.clear(&idle)?;
         }
         *cleaned = Instant::now();
+        Ok(())
+    }
+
+    /// Sees to it that a sector of a dirty region has a tag of its generation, or a scrub would look for it in vain: it became dirty for a
+    /// write that wrote nothing. Where no sector can be read the region stays dirty.
+    ///
+    /// # Errors
+    /// Those of the tag device.
+    pub(super) fn leave_trace(&self, region: u32) -> Result<()> {
+        let start = u64::from(region) * self.info.region;
+        let end = (start + self.info.region).min(self.info.data_size);
+        let generation = self.regions.generation(start);
+        for sector in self.sector(start)..self.sector(end) {
+            if self.generation_of(sector)? == generation {
+                self.regions.traced(region);
+                return Ok(());
+            }
+        }
+        for sector in self.sector(start)..self.sector(end) {
+            if self.read_sector(sector).is_err() {
+                continue;
+            }
+            // As a write of what is there, of which nobody knows how it ended.
+            let (block, index) = self.tags.place(sector);
+            let mut tuples = Tuples::default();
+            let tuple = self.tags.with(block, false, |slot| slot.tuple(index))?;
+            tuples.0.extend_from_slice(&tuple[..self.tagging.size()]);
+            let at = DevOffset(sector << self.tagging.shift);
+            self.claim(at, self.tagging.interval(), &tuples, false)?;
+            self.end_pieces(sector, 1, None, Outcome::Unknown, false);
+            if self.generation_of(sector)? == generation {
+                self.regions.traced(region);
+                return Ok(());
+            }
+        }
         Ok(())
     }
 

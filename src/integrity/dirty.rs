@@ -12,8 +12,10 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `state` of a region: its bit is set, and that is durable.
 const DIRTY: u64 = 1 << 31;
+/// A sector of the region's generation is there.
+const TRACE: u64 = 1 << 30;
 /// The writes in flight stand below it.
-const FLYING: u64 = DIRTY - 1;
+const FLYING: u64 = TRACE - 1;
 /// How often one began stands above it, so that who looks twice sees whether one began in between.
 const BEGUN: u64 = 1 << 32;
 
@@ -161,12 +163,31 @@ impl Regions {
         Ok(())
     }
 
-    /// A write has ended, and the tags in memory are those of its sectors.
+    /// A write has ended, and the tags in memory are those of its sectors. `written`: of its own generation.
     #[inline]
-    pub(super) fn end(&self, at: u64, len: u64) {
+    pub(super) fn end(&self, at: u64, len: u64, written: bool) {
         for region in self.of(at, len) {
+            if written && !self.generations.is_empty() {
+                self.traced(region);
+            }
             self.states[region as usize].fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// A dirty region has a sector of its generation.
+    pub(super) fn traced(&self, region: u32) {
+        self.states[region as usize].fetch_or(TRACE, Ordering::AcqRel);
+    }
+
+    /// Whether a sector of the region's generation must be there: not where a write began, made the region dirty, and wrote nothing.
+    pub(super) fn has_trace(&self, region: u32) -> bool {
+        let state = self.states[region as usize].load(Ordering::Acquire);
+        self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
+    }
+
+    /// The dirty regions whose generation may have no sector.
+    pub(super) fn without_trace(&self) -> Vec<u32> {
+        (0..self.states.len() as u32).filter(|region| !self.has_trace(*region)).collect()
     }
 
     #[cold]
@@ -264,11 +285,12 @@ impl Regions {
         map.closed
     }
 
-    /// The dirty regions without a write in flight, to be [cleared](Self::clear).
+    /// The dirty regions without a write in flight, to be [cleared](Self::clear); none whose generation has no sector.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
+        let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
             let state = state.load(Ordering::Acquire);
-            (state & DIRTY != 0 && state & FLYING == 0).then_some((region as u32, state))
+            (state & needed == needed && state & FLYING == 0).then_some((region as u32, state))
         };
         self.states.iter().enumerate().filter_map(idle).collect()
     }
@@ -279,7 +301,7 @@ impl Regions {
         let mut map = self.map.lock();
         let mut blocks = Vec::new();
         for (region, state) in idle {
-            let clean = state & !DIRTY;
+            let clean = state & !(DIRTY | TRACE);
             let order = (Ordering::AcqRel, Ordering::Relaxed);
             let exchanged =
                 self.states[*region as usize].compare_exchange(*state, clean, order.0, order.1);

@@ -117,7 +117,7 @@ impl Integrity {
     }
 
     /// Reads all sectors against their tags. It may be in use meanwhile. `found` hears of all that is wrong, `progress` how many bytes
-    /// of how many are done. Tags that are in memory are not read from their device again.
+    /// of how many are done. Tags that are in memory are read from their device all the same: a write of them may have been lost.
     ///
     /// # Errors
     /// `Io` of the devices. What is wrong is none.

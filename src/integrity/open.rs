@@ -259,7 +259,7 @@ fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()
     let start = u64::from(region) * info.region;
     let end = (start + info.region).min(info.data_size);
     let generation = checked.regions.generation(start);
-    let (interval, mut of_now) = (u64::from(info.interval), false);
+    let interval = u64::from(info.interval);
     let mut buffer = Buffer::aligned((1 << 20).min(info.region) as usize)?;
     let mut at = start;
     while at < end {
@@ -278,20 +278,10 @@ fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()
                 if !fits {
                     slot.set(index, checked.tagging.tuple(sector, data, generation));
                 }
-                of_now |= checked.tagging.generation(&slot.tuple(index)) == generation;
                 u64::from(!fits)
             })?;
         }
         at += len;
-    }
-    if info.generations && !of_now {
-        // Nothing of this generation came to be: the next scrub must not look for it in vain.
-        let sector = start / interval;
-        let data = checked.read_sector(sector)?;
-        let (block, index) = checked.tags.place(sector);
-        let tuple = checked.tagging.tuple(sector, &data, generation);
-        checked.tags.with(block, false, |slot| slot.set(index, tuple))?;
-        recovered.retagged += 1;
     }
     Ok(())
 }

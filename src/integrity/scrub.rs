@@ -1,6 +1,8 @@
 //! Reads all sectors against their tags.
 
 use super::checked::Checked;
+use super::report::{Event, add};
+use super::tagging::load;
 use super::tuple::Mismatch;
 use crate::bio::Buffer;
 use crate::error::{Context, Result};
@@ -63,6 +65,8 @@ pub(super) fn scrub(
                 }
                 of_now |= checked.generation_of(sector)? == generation;
             }
+            let first = at / u64::from(info.interval);
+            wrong += checked.check_stored(first, content, found)?;
             at += len;
             scrubbed.sectors += len / u64::from(info.interval);
             progress(at, info.data_size);
@@ -70,10 +74,42 @@ pub(super) fn scrub(
         scrubbed.mismatches += wrong;
         // Where it was written meanwhile, the generation may be another one.
         let still = before.is_some() && checked.regions.stillness(region) == before;
-        if info.generations && still && !of_now {
+        if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrubbed.lost += 1;
             found(Finding::LostWrites { at: DevOffset(start), len: end - start, generation });
         }
     }
     Ok(scrubbed)
+}
+
+impl Checked {
+    /// Looks at what the device holds of tags that are in memory, for sectors that were just read: how many are wrong there alone.
+    fn check_stored(
+        &self,
+        first: u64,
+        content: &[u8],
+        found: &mut dyn FnMut(Finding),
+    ) -> Result<u64> {
+        let (interval, size) = (self.tagging.interval(), self.tagging.size());
+        let mut wrong = 0;
+        for piece in self.tags.pieces(first, content.len() / interval) {
+            let Some(stored) = self.tags.differing(piece.block)? else { continue };
+            for (index, number) in piece.range().zip(piece.before..) {
+                let tuple = load(self.info.kind, &stored[index * size..]);
+                let in_memory = self.tags.with(piece.block, false, |slot| slot.tuple(index))?;
+                if tuple == in_memory {
+                    continue;
+                }
+                let data = &content[number * interval..(number + 1) * interval];
+                let checked = self.tagging.check(first + number as u64, data, &tuple[..size]);
+                if let Err(mismatch) = checked {
+                    wrong += 1;
+                    add(&self.report.mismatches, 1);
+                    self.report.event(Event::Mismatch(mismatch));
+                    found(Finding::Mismatch(mismatch));
+                }
+            }
+        }
+        Ok(wrong)
+    }
 }

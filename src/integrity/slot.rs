@@ -52,6 +52,8 @@ pub(super) struct Slot {
     /// It is being written to the device.
     pub(super) writing: bool,
     pub(super) dirty: bool,
+    /// How often it was changed.
+    pub(super) changes: u64,
     /// Since the eviction's hand came by.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
@@ -71,6 +73,7 @@ impl Slot {
             loading: false,
             writing: false,
             dirty: false,
+            changes: 0,
             used: false,
             tuples: Buffer::aligned(BLOCK)?,
             pending: None,
@@ -99,7 +102,7 @@ impl Slot {
         let bytes = self.bytes(index..index + 1);
         let tuple = &tuple[..bytes.len()];
         self.tuples[bytes].copy_from_slice(tuple);
-        self.dirty = true;
+        self.changed();
     }
 
     /// The tuples of a range, one behind the other.
@@ -195,8 +198,13 @@ impl Slot {
         let bytes = self.bytes(range);
         if let Some(pending) = &self.pending {
             self.tuples[bytes.clone()].copy_from_slice(&pending[bytes]);
-            self.dirty = true;
+            self.changed();
         }
+    }
+
+    fn changed(&mut self) {
+        self.dirty = true;
+        self.changes += 1;
     }
 
     #[cold]

@@ -255,6 +255,36 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
+    /// What the device holds of a block that is in memory, where that is not the same: a write of it was lost, or the device changed it.
+    /// A block that is changed meanwhile is not looked at.
+    ///
+    /// # Errors
+    /// Those of the tag device.
+    pub(super) fn differing(&self, block: u64) -> Result<Option<Buffer>> {
+        let shard = self.shard(block);
+        let mut state = shard.state.lock();
+        let changes = loop {
+            let Some(at) = state.index.get(&block).copied() else { return Ok(None) };
+            let slot = &state.slots[at];
+            if slot.loading || slot.writing {
+                wait(shard, &mut state);
+            } else if slot.dirty {
+                self.write_slot(shard, &mut state, at)?;
+            } else {
+                break slot.changes;
+            }
+        };
+        let mut stored = Buffer::aligned(BLOCK)?;
+        MutexGuard::unlocked(&mut state, || {
+            self.area.device.read_exact_at(&mut stored, DevOffset(self.start + block * BLOCK_LEN))
+        })
+        .context(|| format!("read tag block {block}"))?;
+        let slot = state.index.get(&block).map(|at| &state.slots[*at]);
+        let differs =
+            slot.is_some_and(|slot| slot.changes == changes && slot.tuples[..] != stored[..]);
+        Ok(differs.then_some(stored))
+    }
+
     /// Writes what was changed before the call to the device. No flush.
     ///
     /// # Errors

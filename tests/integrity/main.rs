@@ -10,4 +10,5 @@ mod flips;
 mod formats;
 mod garbage;
 mod overlaps;
+mod scrub;
 mod stand;
