@@ -11,7 +11,7 @@ use super::dirty::Regions;
 use super::geometry::Info;
 use super::journal::{Journal, Write};
 use super::report::{Event, Report, add};
-use super::slot::Outcome;
+use super::slot::{Outcome, Slot};
 use super::tagging::{LONGEST, Tagging};
 use super::tags::{Piece, Tags};
 use crate::bio::Buffer;
@@ -244,17 +244,24 @@ impl Checked {
         for index in left {
             let number = piece.before + index - piece.index;
             let sector = first + number as u64;
-            // What was written last, once more and alone; else what is there.
-            let written = mine.and_then(|bufs| {
-                add(&self.report.contested, 1);
-                self.rewrite(sector, &sector_of(bufs, number, self.tagging.interval()), fua).ok()
-            });
-            let content = written.or_else(|| self.read_sector(sector).ok());
-            let tuple = content.map(|data| {
-                let generation = self.regions.generation(sector << self.tagging.shift);
-                self.tagging.tuple(sector, &data, generation)
-            });
-            self.tags.end(piece.block, |slot| slot.settle(*index, tuple));
+            loop {
+                let joined = self.tags.end(piece.block, |slot| slot.joined(*index)).unwrap_or(0);
+                // What was written last, once more and alone; else what is there.
+                let written = mine.and_then(|bufs| {
+                    add(&self.report.contested, 1);
+                    let content = sector_of(bufs, number, self.tagging.interval());
+                    self.rewrite(sector, &content, fua).ok()
+                });
+                let content = written.or_else(|| self.read_sector(sector).ok());
+                let tuple = content.map(|data| {
+                    let generation = self.regions.generation(sector << self.tagging.shift);
+                    self.tagging.tuple(sector, &data, generation)
+                });
+                let settle = |slot: &mut Slot| slot.settle(*index, tuple, joined);
+                if self.tags.end(piece.block, settle) != Some(false) {
+                    break;
+                }
+            }
         }
         self.tags.end(piece.block, |slot| slot.pins -= 1);
     }

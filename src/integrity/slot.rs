@@ -30,6 +30,8 @@ pub(super) struct Candidates {
 struct Contested {
     index: usize,
     writers: u32,
+    /// How many writers have joined.
+    joined: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
 
@@ -168,10 +170,11 @@ impl Slot {
             let found = self.contested.iter_mut().find(|contested| contested.index == index);
             if let Some(contested) = found {
                 contested.writers += 1;
+                contested.joined += 1;
                 contested.tuples.push(tuple);
             } else {
                 let tuples = [before, tuple].into_iter().collect();
-                self.contested.push(Contested { index, writers: 2, tuples });
+                self.contested.push(Contested { index, writers: 2, joined: 1, tuples });
             }
         }
     }
@@ -226,16 +229,28 @@ impl Slot {
         left
     }
 
+    /// How many writers have joined the first one of a sector. Taken before the last one looks at it or writes it once more.
+    pub(super) fn joined(&self, index: usize) -> u32 {
+        let found = self.contested.iter().find(|contested| contested.index == index);
+        found.map_or(0, |contested| contested.joined)
+    }
+
     /// The last writer has seen to it that the sector has this tuple, if nobody has joined meanwhile. `None` where nobody can say what it
-    /// holds: the tag stays.
-    pub(super) fn settle(&mut self, index: usize, tuple: Option<Packed>) {
+    /// holds: the tag stays. False where someone has joined, and has ended too: nobody knows who of the two wrote last.
+    #[must_use]
+    pub(super) fn settle(&mut self, index: usize, tuple: Option<Packed>, joined: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
         if let Some(at) = found {
             let contested = &mut self.contested[at];
+            if contested.joined != joined {
+                contested.tuples.extend(tuple);
+            }
             if contested.writers > 1 {
                 contested.writers -= 1;
-                contested.tuples.extend(tuple);
-                return;
+                return true;
+            }
+            if contested.joined != joined {
+                return false;
             }
             self.contested.swap_remove(at);
         }
@@ -243,6 +258,7 @@ impl Slot {
             self.set(index, tuple);
         }
         self.set_busy(index..index + 1, false);
+        true
     }
 }
 
@@ -308,12 +324,19 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
         // One more joins before it has settled, and settles in its place.
+        let joined = slot.joined(7);
         slot.claim(7..8, &[4; 8]);
-        slot.settle(7, Some(tuple(3)));
+        assert!(slot.settle(7, Some(tuple(3)), joined));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        slot.settle(7, Some(tuple(4)));
+        // Another one joins and ends before: whose data are there is not known.
+        let joined = slot.joined(7);
+        slot.claim(7..8, &[5; 8]);
+        assert!(slot.end(7..8, Outcome::Written).is_empty());
+        assert!(!slot.settle(7, Some(tuple(4)), joined) && slot.is_busy(7));
+        let joined = slot.joined(7);
+        assert!(slot.settle(7, Some(tuple(4)), joined));
         slot.pins -= 1;
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
@@ -326,7 +349,7 @@ mod tests {
         assert_eq!(slot.end(0..3, Outcome::Unknown)[..], [0, 1, 2]);
         for index in 0..3 {
             assert!(slot.is_busy(index));
-            slot.settle(index, (index < 2).then(|| tuple(9)));
+            assert!(slot.settle(index, (index < 2).then(|| tuple(9)), 0));
         }
         slot.pins -= 1;
         assert_eq!([0, 1, 2].map(|index| slot.tuple(index)), [9, 9, 0].map(tuple));
