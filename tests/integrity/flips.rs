@@ -1,7 +1,7 @@
 //! Whatever single bit of data or tags is changed on the device: every read of its sector fails, and nothing else does.
 
-use ironmap::device::DeviceQueue;
-use ironmap::integrity::{Event, Field, FormatOptions, Integrity};
+use ironmap::device::{AnyQueue, DeviceQueue};
+use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};
 use ironmap::{Errno, ErrorKind};
 
 use crate::rng::Rng;
@@ -34,31 +34,77 @@ fn assert_fails_alone(device: &Integrity, stand: &Stand, sector: u64, what: &str
     assert_eq!(queue.in_flight(), 0);
 }
 
-/// The bits of one sector and its tuple, each in turn.
-#[test]
-fn each_bit_of_a_sector_and_of_its_tuple_is_guarded() {
-    for options in all_options().filter(|options| options.interval == 512) {
-        let stand = Stand::new(128 << 10, false, &options, 1);
-        let (sector, size) = (37, options.kind.bytes() as u64);
-        for bit in 0..512 * 8 + size * 8 {
-            // Of the data's bits some, of the tuple's all.
-            if bit < 512 * 8 && bit % 61 != 0 {
-                continue;
-            }
-            let here = stand.snapshot();
-            let (byte, mask) = (bit / 8, 1 << (bit % 8));
-            if byte < 512 {
-                change(&here.data, sector * 512 + byte, |byte| *byte ^= mask);
-            } else {
-                change(here.tag_ram(), here.tags_at() + sector * size + byte - 512, |byte| {
-                    *byte ^= mask;
-                });
-            }
-            let device = here.open().device;
-            let error = read(&device, sector * 512, 512).unwrap_err();
-            assert_eq!(error.errno(), Errno::EILSEQ, "bit {bit} of {options:?}");
+/// Small enough that all of it is read for each bit.
+const SMALL: u64 = 32 << 10;
+
+/// Every bit of one sector and of its tuple, each in turn: every way to read the sector fails, and all other sectors are there.
+fn assert_each_bit_is_guarded(options: &FormatOptions) {
+    let stand = Stand::new(SMALL, false, options, 1);
+    let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
+    let sector = stand.info.sectors() / 2 + 1;
+    let at = sector * interval;
+    let fails_alone = |device: &Integrity, queue: &mut AnyQueue, bit: u64| {
+        for (way, result) in read_each_way(device, queue, at, interval as usize).iter().enumerate()
+        {
+            assert_eq!(result, &Err(Errno::EILSEQ), "bit {bit} of {options:?}, way {way}");
         }
+        for (from, to) in [(0, at), (at + interval, SMALL)] {
+            let others = read(device, from, (to - from) as usize);
+            others.unwrap_or_else(|error| panic!("bit {bit} of {options:?}: {error}"));
+        }
+    };
+    let device = stand.open().device;
+    let mut queue = queue(&device);
+    for bit in 0..interval * 8 {
+        let flip = || change(&stand.data, at + bit / 8, |byte| *byte ^= 1 << (bit % 8));
+        flip();
+        fails_alone(&device, &mut queue, bit);
+        flip();
     }
+    // It was the device that was wrong, and nothing of that was kept.
+    read(&device, 0, SMALL as usize).unwrap();
+    assert_eq!(device.counts().mismatches, interval * 8 * 4);
+    drop((queue, device));
+    let tuple = stand.tags_at() + sector * size;
+    for bit in 0..size * 8 {
+        let flip = || change(stand.tag_ram(), tuple + bit / 8, |byte| *byte ^= 1 << (bit % 8));
+        flip();
+        // Tags are kept in memory.
+        let device = stand.open().device;
+        fails_alone(&device, &mut crate::stand::queue(&device), interval * 8 + bit);
+        drop(device);
+        flip();
+    }
+    read(&stand.open().device, 0, SMALL as usize).unwrap();
+}
+
+fn each_bit_of(kind: TupleKind, interval: u32) {
+    for generations in [false, true] {
+        let application = 0x1234;
+        let options =
+            FormatOptions { kind, interval, generations, application, ..FormatOptions::default() };
+        assert_each_bit_is_guarded(&options);
+    }
+}
+
+#[test]
+fn each_bit_is_guarded_by_t10_tuples_of_512_bytes() {
+    each_bit_of(TupleKind::T10, 512);
+}
+
+#[test]
+fn each_bit_is_guarded_by_t10_tuples_of_4096_bytes() {
+    each_bit_of(TupleKind::T10, 4096);
+}
+
+#[test]
+fn each_bit_is_guarded_by_nvme_tuples_of_512_bytes() {
+    each_bit_of(TupleKind::Nvme64, 512);
+}
+
+#[test]
+fn each_bit_is_guarded_by_nvme_tuples_of_4096_bytes() {
+    each_bit_of(TupleKind::Nvme64, 4096);
 }
 
 #[test]
