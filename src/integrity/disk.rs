@@ -101,6 +101,9 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// CRC32C of all of the record, with this field 0.
     pub(super) checksum: U32,
+    /// CRC64 (NVMe) of all behind this. A CRC32C is blind to data that end with their own CRC32C, as an ext4 superblock does: with another
+    /// one in its place, left by a torn write, the record's would be the same.
+    pub(super) body: U64,
 }
 
 /// Sectors in a row that a record holds.
@@ -118,6 +121,6 @@ const _: () = {
     assert!(core::mem::offset_of!(RawSuperblock, checksum) == BLOCK - 4);
     assert!(size_of::<RawSealed>() == BLOCK);
     assert!(size_of::<RawJournalHead>() == 24);
-    assert!(size_of::<RawRecord>() == 48);
+    assert!(size_of::<RawRecord>() == 56);
     assert!(size_of::<RawExtent>() == 16);
 };

@@ -1,7 +1,7 @@
 //! The journal: a write is there wholly or not at all, and its tags with it.
 //!
 //! Writes that are handed over together are one record, which is durable before any of them goes to its place. A record says by its
-//! checksum that it is whole; the first that is not ends the journal. When the ring is full, what it holds is made durable at its
+//! checksums that it is whole; the first that is not ends the journal. When the ring is full, what it holds is made durable at its
 //! places.
 
 use std::io::IoSlice;
@@ -15,6 +15,7 @@ use super::disk::{
     BLOCK, BLOCK_LEN, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord, SEALED,
 };
 use super::geometry::Info;
+use super::guard::nvme64;
 use super::slot::Outcome;
 use super::tags::Tags;
 use crate::bio::Buffer;
@@ -178,7 +179,8 @@ impl Journal {
         }
         let mut bytes = vec![0; len as usize];
         area.device.read_exact_at(&mut bytes, DevOffset(at))?;
-        if checksum(&bytes) != raw.checksum.get() {
+        let body = nvme64(&bytes[size_of::<RawRecord>()..], 0);
+        if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
         // It is as it was written: what is wrong now was wrong then.
@@ -248,8 +250,11 @@ impl Journal {
         put(&[0; BLOCK][..data_at - (size_of::<RawRecord>() + extents + tags)]);
         writes.iter().flat_map(|write| write.bufs).for_each(|buf| put(buf));
         memory[at..].fill(0);
+        let behind = size_of::<RawRecord>();
+        raw.body = nvme64(&memory[behind..], 0).into();
+        memory[..behind].copy_from_slice(raw.as_bytes());
         raw.checksum = checksum(memory).into();
-        memory[..size_of::<RawRecord>()].copy_from_slice(raw.as_bytes());
+        memory[..behind].copy_from_slice(raw.as_bytes());
         let place = self.info.journal_at() + (HEADS + position) * BLOCK_LEN;
         let bufs = [IoSlice::new(&ring.memory[..len])];
         self.area
