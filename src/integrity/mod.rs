@@ -252,6 +252,9 @@ fn part<'b>(bufs: &'b [IoSlice<'_>], skip: usize, most: usize) -> SmallVec<[IoSl
     bufs.iter().filter_map(cut).collect()
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
+
 #[cfg(test)]
 mod tests {
     /// SplitMix64: a failing test names its seed and repeats.

@@ -155,7 +155,7 @@ impl Checked {
                 return Err(Failed::Mismatch(mismatch));
             }
             before = after;
-            std::thread::yield_now();
+            crate::sync::yield_now();
         }
     }
 

@@ -7,7 +7,9 @@
 mod modelled;
 
 #[cfg(shuttle)]
-pub(crate) use modelled::{Cache, Condvar, Mutex, MutexGuard, RwLock, atomic, gate, thread_local};
+pub(crate) use modelled::{
+    Cache, Condvar, Mutex, MutexGuard, RwLock, atomic, gate, thread_local, yield_now,
+};
 
 #[cfg(all(test, shuttle))]
 pub(crate) use modelled::explore;
@@ -17,6 +19,7 @@ pub(crate) use {
     parking_lot::{Condvar, Mutex, MutexGuard, RwLock},
     quick_cache::sync::Cache,
     std::sync::atomic,
+    std::thread::yield_now,
 };
 
 #[cfg(not(shuttle))]
