@@ -1,13 +1,21 @@
 //! What all fuzz targets share: the damage and the visit of `tests/hostile`, the choice of changes by coverage.
 
+#[path = "../../tests/integrity/damage.rs"]
+mod damage;
 #[path = "../../tests/hostile/mutate.rs"]
 mod mutate;
 #[path = "../../tests/hostile/repair.rs"]
 mod repair;
+#[path = "../../tests/common/rng.rs"]
+#[allow(dead_code, reason = "each user has its own part")]
+mod rng;
 #[path = "../../tests/hostile/scratch.rs"]
 mod scratch;
 #[path = "../../tests/hostile/spots.rs"]
 mod spots;
+#[path = "../../tests/integrity/stand.rs"]
+#[allow(dead_code, reason = "each user has its own part")]
+mod stand;
 #[path = "../../tests/hostile/visit.rs"]
 mod visit;
 #[path = "../../tests/hostile/volume.rs"]
@@ -19,12 +27,22 @@ use arbitrary::Arbitrary;
 
 use self::mutate::Change;
 use self::scratch::Scratch;
+pub use self::damage::Damage as IntegrityDamage;
 pub use self::spots::Target;
 use self::visit::{seen, visit};
 use self::volume::Base;
 
 thread_local! {
     static VOLUMES: RefCell<Vec<Scratch>> = RefCell::new(Base::all().into_iter().map(Scratch::new).collect());
+}
+
+thread_local! {
+    static DEVICES: Vec<stand::Stand> = damage::crashed();
+}
+
+/// Opens and uses what is left of an integrity device.
+pub fn survive_integrity(damage: &damage::Damage) {
+    DEVICES.with(|devices| damage.survive(devices));
 }
 
 /// What is done to one of the base volumes.

@@ -4,41 +4,11 @@ use std::sync::Arc;
 
 use ironmap::ErrorKind;
 use ironmap::device::{Device, Ram};
-use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode};
+use ironmap::integrity::{FormatOptions, Integrity, Mode};
 
+use crate::damage::{Damage, SIZE, crashed, use_it};
 use crate::rng::Rng;
 use crate::stand::{Stand, all_options, as_device, change, read, write};
-
-const SIZE: u64 = 1 << 20;
-
-/// Uses a device as far as it goes.
-fn use_it(stand: &Stand, what: &str) {
-    let options = IntegrityOptions { cache: 0, ..Default::default() };
-    let device = match stand.open_with(&options) {
-        Ok(opened) => opened.device,
-        Err(error) => {
-            let text = error.to_string();
-            let known = matches!(
-                error.kind(),
-                ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::UnknownFormat
-            );
-            assert!(known && !text.is_empty(), "{what}: {error:?}");
-            if error.kind() == ErrorKind::Corrupt {
-                assert!(
-                    text.contains("integrity") || text.contains("data device"),
-                    "{what}: {text}"
-                );
-            }
-            return;
-        }
-    };
-    for at in [0, SIZE / 2, device.size() - 4096] {
-        let _ = read(&device, at / 4096 * 4096, 4096);
-        let _ = write(&device, at / 4096 * 4096, &[1; 4096], false);
-    }
-    let _ = device.scrub(&mut |_| {}, &mut |_, _| {});
-    let _ = device.close();
-}
 
 /// Random bytes over each part of the area, and single bits of it.
 #[test]
@@ -115,6 +85,16 @@ fn superblocks_of_any_values_are_refused_or_work() {
             use_it(&here, &format!("field at {field}: {value:#x}, step {step}"));
         }
         assert!(named > 20);
+    }
+}
+
+/// The fuzzer's changes, drawn from a seed: every structure, behind a checksum that fits.
+#[test]
+fn structures_of_any_values_are_refused_or_work() {
+    let devices = crashed();
+    let mut rng = Rng::new(23);
+    for _ in 0..4000 {
+        Damage::random(&mut rng).survive(&devices);
     }
 }
 

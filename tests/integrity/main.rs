@@ -1,10 +1,13 @@
 //! The integrity device: what was changed beneath it is never read, whatever else happens, and nothing else is ever refused.
 
+#![allow(unreachable_pub, reason = "fuzz/ gives one of these types out")]
+
 #[path = "../common/rng.rs"]
 #[allow(dead_code, reason = "each test program uses its own part")]
 mod rng;
 
 mod crash;
+mod damage;
 mod faults;
 mod flips;
 mod formats;
