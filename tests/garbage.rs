@@ -29,7 +29,7 @@ fn image(kind: &str) -> Image {
 
 fn open(image: &Image) -> Volume {
     let options = OpenOptions { write: true, ..OpenOptions::default() };
-    Volume::open(&image.location(), &options).unwrap_or_else(|error| panic!("{error}"))
+    common::beneath::open(&image.location(), &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Makes directories, which go to several groups, with a few files each.

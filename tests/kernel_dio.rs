@@ -144,7 +144,7 @@ fn open_direct(dir: &Path, name: &str) -> KernelFile {
 
 fn volume_on(device: &str, engine: Engine) -> Volume {
     let location: Location = device.parse().expect("a location");
-    Volume::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
+    common::beneath::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
         .expect("open the volume")
 }
 
@@ -260,7 +260,9 @@ fn blocks_below_the_logical_block_are_refused() {
     let mount = output("mount", &["-t", "ext4", "-o", "ro,noload", &device.device, dir]);
     assert!(!mount.status.success(), "the kernel mounts it");
     let location: Location = device.device.parse().expect("a location");
-    let refused =
-        Volume::open(&location, &OpenOptions { engine: Engine::Psync, ..OpenOptions::default() });
+    let refused = common::beneath::open(
+        &location,
+        &OpenOptions { engine: Engine::Psync, ..OpenOptions::default() },
+    );
     assert_eq!(refused.map(drop).expect_err("refused").kind(), ErrorKind::Unsupported);
 }

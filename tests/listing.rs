@@ -26,7 +26,7 @@ const KINDS: [(&str, usize, usize); 5] = [
 
 fn open(image: &Image) -> Volume {
     let options = OpenOptions { write: true, clock: Clock::System, ..OpenOptions::default() };
-    Volume::open(&image.location(), &options).unwrap_or_else(|error| panic!("{error}"))
+    common::beneath::open(&image.location(), &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn make(fs: &Arc<Ext4>, dir: InodeNo, name: &str, new: NewFile<'_>) -> InodeNo {

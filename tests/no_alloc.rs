@@ -127,7 +127,7 @@ fn an_overwrite_allocates_nothing() {
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
         let image = Image::in_memory("32M", &["-t", "ext4"]);
         let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
-        let volume = Volume::open(&image.location(), &options).unwrap();
+        let volume = common::beneath::open(&image.location(), &options).unwrap();
         let fs = volume.fs();
         let number =
             fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();

@@ -36,7 +36,7 @@ fn open(image: &Image, now: Timestamp) -> Volume {
         commit: std::time::Duration::ZERO,
         ..OpenOptions::default()
     };
-    Volume::open(&image.location(), &options).unwrap_or_else(|error| panic!("{error}"))
+    common::beneath::open(&image.location(), &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A volume with a file, made at [`MADE`] and open at [`USED`].

@@ -16,7 +16,7 @@ fn fsck(image: &Path) {
 fn open(image: &Path) -> Volume {
     let options = OpenOptions { write: true, ..OpenOptions::default() };
     let location: Location = image.to_str().unwrap().parse().unwrap();
-    Volume::open(&location, &options).unwrap()
+    common::beneath::open(&location, &options).unwrap()
 }
 
 #[test]

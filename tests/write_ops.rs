@@ -38,7 +38,7 @@ impl Image {
     fn open(&self) -> Volume {
         let options = OpenOptions { write: true, ..OpenOptions::default() };
         let location: Location = self.path().to_str().unwrap().parse().unwrap();
-        Volume::open(&location, &options).unwrap()
+        common::beneath::open(&location, &options).unwrap()
     }
 
     /// Runs on the volume, closes it, and asks e2fsck; then runs the check on the volume, opened anew and read-only.
@@ -49,7 +49,7 @@ impl Image {
         drop(volume);
         fsck(&self.path(), &self.what);
         let location: Location = self.path().to_str().unwrap().parse().unwrap();
-        let volume = Volume::open(&location, &OpenOptions::default()).unwrap();
+        let volume = common::beneath::open(&location, &OpenOptions::default()).unwrap();
         check(volume.fs());
     }
 }
@@ -373,7 +373,7 @@ fn what_was_preallocated_can_be_written_on_a_full_volume() {
             },
         );
         let location: Location = image.path().to_str().unwrap().parse().unwrap();
-        let volume = Volume::open(&location, &OpenOptions::default()).unwrap();
+        let volume = common::beneath::open(&location, &OpenOptions::default()).unwrap();
         let block = volume.fs().superblock().block_size.bytes();
         for (at, found) in content(&volume, "/file").chunks(block).enumerate() {
             let expected = if at % 3 == 1 && at != 100 { (at / 3) as u8 } else { 0 };

@@ -82,6 +82,20 @@ impl Ram {
         self.with_limits(self.content.limits)
     }
 
+    /// A device of its own that holds the same as far as it reaches, and zeros behind that. They share memory as [snapshots](Self::snapshot)
+    /// do.
+    #[must_use]
+    pub fn resized(&self, size: u64) -> Self {
+        let mut chunks = self.content.read_chunks().clone();
+        chunks.resize(size.div_ceil(CHUNK as u64) as usize, None);
+        // What lies behind an end within a chunk is not on the device.
+        let cut = (size % CHUNK as u64) as usize;
+        if let (true, Some(Some(last))) = (cut > 0 && size < self.content.size, chunks.last_mut()) {
+            Arc::make_mut(last)[cut..].fill(0);
+        }
+        Self::of(self.content.limits, size, chunks)
+    }
+
     /// Writes bytes at any alignment, as no device would.
     pub(super) fn put(&self, bytes: &[u8], at: DevOffset) -> Result<(), Errno> {
         self.content.put(bytes, at)

@@ -106,11 +106,9 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    for (device, what) in [(data, "data"), (device, "tag")] {
-        if !device.is_writable() {
-            let read_only = ErrorKind::ReadOnly;
-            return Err(Error::new(read_only, format!("the {what} device is not writable")));
-        }
+    // Of data whose tags lie elsewhere nothing is changed.
+    if !device.is_writable() {
+        return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
     if data.limits().logical_block > options.interval {
         return Err(Error::invalid(format!(

@@ -26,7 +26,7 @@ pub(crate) fn e2fsck(image: &Path) -> Verdict {
 /// Opening the volume, and the check.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
-    let report = Volume::open(&location, &OpenOptions::default())
+    let report = crate::common::beneath::open(&location, &OpenOptions::default())
         .and_then(|volume| volume.fs().check(&mut |_| {}));
     match report {
         Err(error) => Verdict { clean: false, text: error.to_string() },

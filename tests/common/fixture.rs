@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ironmap::device::{BlockFile, Faults, OpenMode, Psync, Sim};
+use ironmap::device::{BlockFile, Device, Faults, OpenMode, Psync, Sim};
 use ironmap::fs::ext4::Follow;
 use ironmap::{Engine, File, FileOptions, Location, OpenOptions, Volume};
 use tempfile::TempDir;
 
+use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
@@ -88,9 +89,12 @@ impl Fixture {
             Stack::Sim => return self.sim(Faults::default()).1,
         };
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
-        let volume = Volume::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
+        let volume = beneath::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
             .expect("open the volume");
-        assert_eq!(volume.engine(), engine, "{:?}", volume.notices());
+        // What lies on a device that the test has made knows of no engine.
+        let expected =
+            if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
+        assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
         volume
     }
 
@@ -98,8 +102,9 @@ impl Fixture {
     pub(crate) fn sim(&self, faults: Faults) -> (Arc<Sim>, Volume) {
         let file =
             BlockFile::open(&self.image.path(), &OpenMode::default()).expect("open the image");
-        let sim = Arc::new(Sim::new(Arc::new(Psync::new(Arc::new(file))), faults));
-        let volume = Volume::on(sim.clone()).expect("open the volume");
+        let held = Arc::new(Psync::new(Arc::new(file))) as Arc<dyn Device>;
+        let sim = Arc::new(Sim::new(Arc::clone(&held), faults));
+        let volume = Volume::on(beneath::over_faulty(sim.clone(), &held)).expect("open the volume");
         (sim, volume)
     }
 }

@@ -9,6 +9,7 @@ use ironmap::fs::ext4::Ext4;
 use ironmap::{Location, OpenOptions, Volume};
 use tempfile::TempDir;
 
+use super::beneath;
 use super::command::{failure, output, run};
 
 /// How often to try what the kernel refuses while someone else looks at the device (udev, blkid): each try starts a
@@ -103,7 +104,7 @@ impl Image {
     }
 
     pub(crate) fn open(&self) -> ironmap::Result<Volume> {
-        Volume::open(&self.location(), &OpenOptions::default())
+        beneath::open(&self.location(), &OpenOptions::default())
     }
 
     pub(crate) fn ext4(&self) -> Arc<Ext4> {

@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod again;
+pub(crate) mod beneath;
 pub(crate) mod command;
 pub(crate) mod compare;
 pub(crate) mod debugfs;

@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Variable(&'static str),
     /// A feature that the kernel's ext4 was built with, as `/sys/fs/ext4/features` names it.
     KernelExt4(&'static str),
+    /// Nothing beneath the volume: [`super::beneath`].
+    Bare(&'static str),
     /// A kernel whose pages are as large as these blocks.
     PageSize(u64),
 }
@@ -36,6 +38,8 @@ impl Need {
                 let there = Path::new("/sys/fs/ext4/features").join(feature).exists();
                 (!there).then(|| format!("this kernel's ext4 lacks {feature}"))
             }
+            Self::Bare(why) => super::beneath::chosen()
+                .map(|mode| format!("beneath is integrity, {mode:?}: {why}")),
             Self::PageSize(size) => {
                 let page = rustix::param::page_size() as u64;
                 (page < size).then(|| {

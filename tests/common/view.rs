@@ -14,6 +14,7 @@ use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 use ironmap::{Engine, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
 
+use super::beneath;
 use super::image::Image;
 use super::reads::Read;
 
@@ -123,7 +124,7 @@ impl Subject {
 
     pub(crate) fn open_with(image: &Image, engine: Engine) -> Self {
         let options = OpenOptions { engine, ..OpenOptions::default() };
-        let volume = Volume::open(&image.location(), &options).expect("open the volume");
+        let volume = beneath::open(&image.location(), &options).expect("open the volume");
         let queue = volume.queue(&QueueOptions::default()).expect("a queue");
         Self { volume, queue }
     }

@@ -12,6 +12,7 @@ use ironmap::device::{CrashState, Crashes, Entry, Log, Ram, Record};
 use ironmap::fs::ext4::JournalState;
 use ironmap::units::DevOffset;
 
+use crate::common::beneath::tail::{Recoveries, recovered};
 use crate::common::rng::Rng;
 use crate::fsck::Fsck;
 use crate::history::History;
@@ -33,6 +34,8 @@ pub(crate) struct Case {
     /// Names the workload, its seed included.
     pub(crate) name: String,
     pub(crate) base: Ram,
+    /// The size of the volume where an integrity device may lie beneath it, and with its tags on the same device.
+    pub(crate) volume: Option<u64>,
     /// Holds a mark behind each operation: [`ours::mark`].
     pub(crate) log: Log,
     /// One for each thread. Threads have names of their own.
@@ -69,13 +72,24 @@ pub(crate) struct Counts {
     pub(crate) mounted: AtomicUsize,
     /// States of interrupted recoveries.
     pub(crate) interrupted: AtomicUsize,
+    pub(crate) beneath: Recoveries,
 }
 
 impl Case {
     /// Of one thread, on a volume with a journal.
     pub(crate) fn new(name: String, base: Ram, log: Log, history: History) -> Self {
         let histories = vec![history];
-        Self { name, base, log, histories, prefixes: &[], journal: true, fast_commits: false }
+        let volume = None;
+        Self {
+            name,
+            volume,
+            base,
+            log,
+            histories,
+            prefixes: &[],
+            journal: true,
+            fast_commits: false,
+        }
     }
 
     /// Fails the test at a state that breaks a rule. It is kept as an image to look at.
@@ -125,6 +139,11 @@ impl Case {
             let chance =
                 Rng::new(name.seed ^ (name.cut as u64) << 32 ^ u64::from(name.subset) << 24).next();
             let one_in = |count: u64| chance.is_multiple_of(count);
+            let image = match self.volume {
+                Some(size) => recovered(image, size, &counts.beneath),
+                None => Ok(image),
+            };
+            let image = image.map_err(|fault| (*name, fault))?;
             let checked = if self.journal {
                 self.check_state(&image, *name, counts).and_then(|seen| {
                     if one_in(plan.fsck_one_in) {

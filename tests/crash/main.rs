@@ -26,9 +26,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use campaign::{Case, Counts, Plan};
+use common::beneath::tail;
 use common::skip::Need;
 use generator::Style;
-use ironmap::device::Entry;
+use ironmap::device::{Device, Entry};
 use layouts::{KERNEL, OURS, QUOTA, UNJOURNALED};
 use pairs::Start;
 
@@ -108,20 +109,23 @@ fn by_kernel(seed: u64, (format, options): (&str, &str)) -> Case {
 
 /// A workload that ironmap ran.
 fn by_ironmap(seed: u64, format: &str) -> Case {
-    let base = volume::stale("12M", format);
+    let stale = volume::stale("12M", format);
+    let base = tail::tagged(&stale);
     let style = Style::of(format);
     let style = if seed % 16 == 5 { style.growing() } else { style };
     let history = generator::workload(seed, length(seed), style);
     let log = ours::record(&base, &history, 0..history.ops.len());
     let journal = !UNJOURNALED.contains(&format);
-    Case { journal, ..Case::new(format!("ironmap, {format}, seed {seed}"), base, log, history) }
+    let case = Case::new(format!("ironmap, {format}, seed {seed}"), base, log, history);
+    Case { journal, volume: Some(stale.size()), ..case }
 }
 
 /// A workload that threads of ironmap's ran, in the same directory among others. Which comes first is chance: what is kept of a
 /// state that fails has the log, which the seed does not give again.
 fn by_threads(seed: u64, format: &str) -> Case {
     const PREFIXES: [&str; 3] = ["a-", "b-", "c-"];
-    let base = volume::stale("12M", format);
+    let stale = volume::stale("12M", format);
+    let (base, volume) = (tail::tagged(&stale), Some(stale.size()));
     let history = |(index, prefix)| {
         let style = Style::of(format).with_prefix(prefix);
         generator::workload(seed * 4 + index, 60, style)
@@ -129,7 +133,8 @@ fn by_threads(seed: u64, format: &str) -> Case {
     let histories: Vec<_> = (0..).zip(PREFIXES).map(history).collect();
     let log = ours::record_threads(&base, &histories);
     let name = format!("threads of ironmap, {format}, seed {seed}");
-    Case { name, base, log, histories, prefixes: &PREFIXES, journal: true, fast_commits: false }
+    let prefixes = &PREFIXES;
+    Case { name, base, volume, log, histories, prefixes, journal: true, fast_commits: false }
 }
 
 /// What ironmap leaves is recovered by itself, by e2fsck and by the kernel.

@@ -13,6 +13,7 @@ use ironmap::fs::ext4::{
 };
 use ironmap::units::{FilePos, InodeNo};
 
+use crate::common::beneath::tail;
 use crate::history::History;
 use crate::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 
@@ -25,17 +26,18 @@ pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000,
 pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     record.mark(ops.start as u64);
-    let volume = Volume::writable_on(record.clone(), CLOCK).expect("open the volume");
+    let volume = Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");
     let returned = |number| record.mark(number as u64);
     run(&volume, history, ops, returned).expect("a possible operation");
     volume.close().expect("close the volume");
+    drop(volume);
     record.log()
 }
 
 /// The same with a thread for each history. The marks of each bear its index, as [`mark`] has it.
 pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
-    let volume = Volume::writable_on(record.clone(), CLOCK).expect("open the volume");
+    let volume = Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");
     std::thread::scope(|scope| {
         for (index, history) in histories.iter().enumerate() {
             let (record, volume) = (&record, &volume);
@@ -46,6 +48,7 @@ pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
         }
     });
     volume.close().expect("close the volume");
+    drop(volume);
     record.log()
 }
 

@@ -1,8 +1,9 @@
 //! Every operation behind every other one, in one transaction or with a sync between them.
 
-use ironmap::device::Ram;
+use ironmap::device::{Device, Ram};
 
 use crate::campaign::Case;
+use crate::common::beneath::tail;
 use crate::common::rng::Rng;
 use crate::generator::{KINDS, Kind, Style, choose, push_any, workload};
 use crate::history::History;
@@ -26,13 +27,17 @@ pub(crate) fn all() -> Vec<(Kind, Kind)> {
 /// A volume that pairs of operations begin with.
 pub(crate) struct Start {
     format: &'static str,
+    /// With what lies beneath it.
     base: Ram,
+    /// Of the volume.
+    size: u64,
     history: History,
 }
 
 impl Start {
     pub(crate) fn new(seed: u64, format: &'static str) -> Self {
-        let base = volume::stale("12M", format);
+        let stale = volume::stale("12M", format);
+        let base = tail::tagged(&stale);
         let style = style(seed, format);
         let mut history = workload(seed, BEFORE, style);
         // The volume is closed, which nothing survives that is open.
@@ -45,7 +50,7 @@ impl Start {
             ours::record(&base, &history, 0..history.ops.len()),
         );
         let end = *crashes.names(seed, 0).last().expect("a state");
-        Self { format, base: crashes.state(end), history }
+        Self { format, base: crashes.state(end), size: stale.size(), history }
     }
 
     /// The workload of a pair, or none where one of the two cannot be on such a volume.
@@ -68,7 +73,8 @@ impl Start {
             {
                 let log = ours::record(&self.base, &history, start..history.ops.len());
                 let name = format!("{first:?} and {second:?}, {}, seed {seed}", self.format);
-                return Some(Case::new(name, self.base.snapshot(), log, history));
+                let case = Case::new(name, self.base.snapshot(), log, history);
+                return Some(Case { volume: Some(self.size), ..case });
             }
             // What they need is made, and synced, so that they are alone.
             push_any(&mut rng, &mut before, style);

@@ -54,7 +54,7 @@ const LENGTH: usize = 70;
 fn case(seed: u64) -> Case {
     let (size, format, kind) = LAYOUTS[seed as usize % LAYOUTS.len()];
     let name = format!("{format}, {kind:?}, seed {seed}");
-    Case::new(name, kind, volume::stale(size, format), seed, LENGTH)
+    Case::new(name, kind, &volume::stale(size, format), seed, LENGTH)
 }
 
 fn first_seed() -> u64 {

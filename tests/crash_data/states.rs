@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use ironmap::device::{CrashState, Crashes, Faults, Log, Ram, Record, Sim};
+use ironmap::device::{CrashState, Crashes, Device, Faults, Log, Ram, Record, Sim};
 use ironmap::fs::ext4::ROOT;
 use ironmap::units::DevOffset;
 use ironmap::{Result, Volume};
 
+use crate::common::beneath::tail::{self, Recoveries, recovered};
 use crate::fsck::Fsck;
 use crate::history::History;
 use crate::seen::{Body, Tree, tree};
@@ -32,7 +33,10 @@ pub(crate) struct Case {
     /// Names the workload, its seed included.
     pub(crate) name: String,
     pub(crate) kind: Kind,
+    /// With what lies beneath the volume.
     pub(crate) base: Ram,
+    /// Of the volume.
+    pub(crate) size: u64,
     /// Holds the number of each event as a mark.
     pub(crate) log: Log,
     pub(crate) history: History,
@@ -59,14 +63,17 @@ pub(crate) struct Counts {
     pub(crate) workloads: AtomicUsize,
     pub(crate) states: AtomicUsize,
     pub(crate) fsck: AtomicUsize,
+    pub(crate) beneath: Recoveries,
 }
 
 impl Case {
     /// Runs so many operations on a recorded device that holds `base`, and closes the volume.
-    pub(crate) fn new(name: String, kind: Kind, base: Ram, seed: u64, count: usize) -> Self {
+    pub(crate) fn new(name: String, kind: Kind, volume: &Ram, seed: u64, count: usize) -> Self {
+        let (base, size) = (tail::tagged(volume), volume.size());
         let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
         let record = Arc::new(Record::new(Arc::new(Sim::new(Arc::new(base.snapshot()), faults))));
-        let volume = Volume::writable_on(record.clone(), CLOCK).expect("open the volume");
+        let volume =
+            Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");
         let outcome = run(&volume, kind, seed, count, &|event| record.mark(event));
         outcome.result.unwrap_or_else(|error| panic!("{name}: {error}"));
         volume.close().expect("close the volume");
@@ -76,6 +83,7 @@ impl Case {
             name,
             kind,
             base,
+            size,
             log: record.log(),
             history: outcome.history,
             since: outcome.since,
@@ -130,6 +138,8 @@ impl Case {
         let (mut crashes, fsck) = (self.crashes(), Fsck::new());
         for (index, name) in names.iter().enumerate() {
             let (image, now) = (crashes.state(*name), self.events(*name));
+            let image = recovered(image, self.size, &counts.beneath);
+            let image = image.map_err(|fault| (*name, fault))?;
             counts.states.fetch_add(1, Relaxed);
             let closely = index.is_multiple_of(plan.fsck_one_in);
             let checked = self.check_state(&image, now).and_then(|()| {

@@ -11,6 +11,7 @@ use ironmap::iomap::IomapType;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Result, Volume};
 
+use crate::common::beneath::over_faulty;
 use crate::common::image::{Image, words};
 
 pub(crate) const BLOCK: u64 = 4096;
@@ -49,7 +50,8 @@ impl Bench {
         let ram = Arc::new(ram);
         let faults = Arc::new(Sim::new(Arc::clone(&ram) as _, Faults::default()));
         let record = Arc::new(Record::new(Arc::clone(&faults) as _));
-        let volume = Volume::writable_on(Arc::clone(&record) as _, Clock::default()).unwrap();
+        let device = over_faulty(Arc::clone(&record) as _, &(Arc::clone(&ram) as _));
+        let volume = Volume::writable_on(device, Clock::default()).unwrap();
         Self { image, ram, faults, record, volume }
     }
 

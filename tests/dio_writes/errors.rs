@@ -8,6 +8,8 @@ use ironmap::units::FilePos;
 use ironmap::{ErrorKind, File};
 
 use crate::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::common::skip::Need;
+use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
 const MIB: u64 = 1 << 20;
@@ -97,6 +99,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
 /// Short transfers are continued, by either way, and nothing is written twice at another place.
 #[test]
 fn short_transfers_are_continued() {
+    require!([Need::Bare("it continues them itself")]);
     for way in WAYS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 4), bench.queue());

@@ -48,7 +48,7 @@ struct Bench<'a> {
 pub(crate) fn open(image: &Path, engine: Engine) -> Volume {
     let options = OpenOptions { write: true, engine, ..OpenOptions::default() };
     let location = image.to_str().unwrap().parse().unwrap();
-    Volume::open(&location, &options).unwrap()
+    crate::common::beneath::open(&location, &options).unwrap()
 }
 
 /// The seed that the environment names, or the test's own.

@@ -8,6 +8,8 @@ use ironmap::units::FilePos;
 use ironmap::{ErrorKind, File, Result};
 
 use crate::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::common::skip::Need;
+use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
 const NOWAIT: DioFlags = DioFlags::NOWAIT;
@@ -57,6 +59,7 @@ fn nowait_is_refused_where_metadata_would_change() {
 /// No handle is needed for a block that was never written: with NOWAIT it is written like any other.
 #[test]
 fn nowait_writes_into_unwritten_blocks() {
+    require!([Need::Bare("the first write to a region waits for its mark")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
     for (way, block) in WAYS.into_iter().zip(0..) {

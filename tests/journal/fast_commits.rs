@@ -34,7 +34,7 @@ fn fast_commits(image: &Image) -> u32 {
 fn recover(dirty: &Image, what: &str) -> Image {
     let image = dirty.copy();
     let options = OpenOptions { write: true, ..OpenOptions::default() };
-    let volume = Volume::open(&image.location(), &options);
+    let volume = crate::common::beneath::open(&image.location(), &options);
     let volume = volume.unwrap_or_else(|error| panic!("{what}: {error}"));
     volume.close().unwrap_or_else(|error| panic!("{what}: {error}"));
     drop(volume);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::sync::Arc;
 
-use ironmap::device::{Device, Ram};
+use ironmap::device::Ram;
 use ironmap::fs::ext4::{
     Clock, Credentials, Ext4, Fallocate, Follow, Inode, NewFile, ROOT, RenameFlags, SetAttributes,
     SetXattr,
@@ -14,6 +14,7 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, FileOptions, QueueOptions, Volume};
 use tempfile::TempDir;
 
+use crate::common::beneath::over;
 use crate::common::command::{output, run};
 use crate::common::image::{scratch_in, words};
 use crate::op::{Op, Path, Renaming, Space, target};
@@ -31,7 +32,7 @@ pub(crate) struct Ours {
 
 fn open(ram: &Arc<Ram>) -> Volume {
     let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 1 });
-    Volume::writable_on(Arc::clone(ram) as Arc<dyn Device>, clock).unwrap()
+    Volume::writable_on(over(Arc::clone(ram) as _), clock).unwrap()
 }
 
 impl Ours {
@@ -76,7 +77,7 @@ impl Ours {
     pub(crate) fn finish(mut self, expected: &Tree) {
         self.reopen();
         self.volume.close().unwrap();
-        let volume = Volume::on(Arc::clone(&self.ram) as Arc<dyn Device>).unwrap();
+        let volume = Volume::on(over(Arc::clone(&self.ram) as _)).unwrap();
         if let Some(difference) = difference(expected, &tree(&volume)) {
             panic!("model / volume read again: {difference}: {}", self.options);
         }

@@ -10,6 +10,7 @@ use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{Clock, Ext4};
 use tempfile::TempDir;
 
+use crate::common::beneath::over;
 use crate::common::command::{output, run};
 use crate::common::image::{scratch_in, words};
 
@@ -32,7 +33,7 @@ pub(crate) struct Said {
 
 fn open(ram: &Arc<Ram>, now: i64) -> Volume {
     let clock = Clock::Fixed(Timestamp { seconds: now, nanoseconds: 1 });
-    let device = Arc::clone(ram) as Arc<dyn Device>;
+    let device = over(Arc::clone(ram) as _);
     Volume::writable_on(device, clock).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -85,7 +86,7 @@ impl Quota {
         // Of quota its exit code says nothing.
         let complains = text.contains("? no") || text.contains("QUOTA WARNING");
         assert!(out.status.success() && !complains, "{}: {text}", self.options);
-        let device = Arc::clone(&self.ram) as Arc<dyn Device>;
+        let device = over(Arc::clone(&self.ram) as _);
         let volume = Volume::on(device).unwrap_or_else(|error| panic!("{error}"));
         let report = volume.fs().check(&mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
         let findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();

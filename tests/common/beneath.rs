@@ -1,0 +1,138 @@
+//! What lies beneath the volumes of the tests: their devices as they are, or an integrity device over each.
+//!
+//! `IRONMAP_BENEATH=integrity-bitmap` or `integrity-journal` chooses: `./x beneath` runs the suites with both. The tags of an image or of
+//! memory are made when it is opened, and lie in memory, so that the programs that look at the image see nothing of them. Where power is
+//! cut they lie in the [tail] of the recorded device, which is cut with both at the same moment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use ironmap::device::{BlockFile, Device, Engine, OpenMode, Ram, open_engine};
+use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, TupleKind, format};
+use ironmap::{Location, OpenOptions, Result, Volume};
+
+/// The mode of the integrity device that lies beneath, if one does.
+pub(crate) fn chosen() -> Option<Mode> {
+    match std::env::var("IRONMAP_BENEATH").as_deref() {
+        Ok("integrity-bitmap") => Some(Mode::Bitmap),
+        Ok("integrity-journal") => Some(Mode::Journal),
+        Ok(other) => {
+            panic!("IRONMAP_BENEATH: {other} is neither integrity-bitmap nor integrity-journal")
+        }
+        Err(_) => None,
+    }
+}
+
+/// Both kinds of tuples are seen, one in each mode.
+fn options(mode: Mode, sector: u32) -> FormatOptions {
+    FormatOptions {
+        interval: if sector > 512 { 4096 } else { 512 },
+        kind: if mode == Mode::Bitmap { TupleKind::T10 } else { TupleKind::Nvme64 },
+        mode,
+        region: Some(64 << 10),
+        journal: (mode == Mode::Journal).then_some(512 << 10),
+        ..FormatOptions::default()
+    }
+}
+
+/// Opens a volume as [`Volume::open`] does. What completes without being read cannot be verified: the null engine has nothing beneath.
+pub(crate) fn open(location: &Location, options: &OpenOptions) -> Result<Volume> {
+    if chosen().is_none() || options.engine == Engine::Null {
+        return Volume::open(location, options);
+    }
+    let mode = OpenMode { window: location.window()?, write: options.write, ..OpenMode::default() };
+    let file = BlockFile::open(&location.path, &mode)?;
+    let device = over(open_engine(file, options.engine)?.device);
+    if options.write { Volume::writable_on(device, options.clock) } else { Volume::on(device) }
+}
+
+/// A device over one that works.
+pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
+    let held = Arc::clone(&device);
+    over_faulty(device, &held)
+}
+
+/// A device over one that fails or is watched; `held` is what stands below that.
+pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
+    let Some(mode) = chosen() else { return device };
+    let sector = held.limits().logical_block;
+    if !matches!(sector, 512 | 4096) {
+        // No tuple protects as much as that: tests of such devices want them as they are.
+        return device;
+    }
+    let tags: Arc<dyn Device> = Arc::new(Ram::new(held.size() / 16 + (16 << 20)));
+    format(held, Some(&tags), &options(mode, sector), &mut |_, _| {}).expect("tags");
+    let opened = Integrity::open(device, Some(tags));
+    Arc::new(opened.expect("open the integrity device").device)
+}
+
+/// Data and tags on one device whose power is cut.
+pub(crate) mod tail {
+    use super::{
+        Arc, AtomicU64, Device, Duration, Integrity, IntegrityOptions, Mode, Ram, Relaxed, chosen,
+        format, options,
+    };
+
+    /// What a workload begins with: the same device, longer by tags where something lies beneath.
+    pub(crate) fn tagged(base: &Ram) -> Ram {
+        chosen().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
+    }
+
+    fn tagged_as(mode: Mode, base: &Ram) -> Ram {
+        let sector = base.limits().logical_block;
+        // The tail takes 1/32 and the journal; all of the volume must find room before it.
+        let device = Arc::new(base.resized(base.size() + base.size() / 16 + (8 << 20)));
+        let whole = Arc::clone(&device) as Arc<dyn Device>;
+        format(&whole, None, &options(mode, sector), &mut |_, _| {}).expect("a tail of tags");
+        device.snapshot()
+    }
+
+    /// The device that a workload runs on, over a recorded one.
+    pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
+        if chosen().is_none() {
+            return device;
+        }
+        // The map is cleared by every flush, and tags go to and fro: more that can be cut.
+        let options = IntegrityOptions {
+            cache: 0,
+            clean_after: Duration::ZERO,
+            ..IntegrityOptions::default()
+        };
+        let opened = Integrity::open_with(device, None, &options);
+        Arc::new(opened.expect("open the integrity device").device)
+    }
+
+    /// How often what was recovered, for the report of a campaign.
+    #[derive(Debug, Default)]
+    pub(crate) struct Recoveries {
+        pub(crate) states: AtomicU64,
+        pub(crate) regions: AtomicU64,
+        pub(crate) retagged: AtomicU64,
+        pub(crate) records: AtomicU64,
+    }
+
+    /// The volume of `size` bytes that is on a device behind a power cut: the integrity device is recovered, and then each of its sectors
+    /// verifies.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn recovered(image: Ram, size: u64, counts: &Recoveries) -> Result<Ram, String> {
+        if chosen().is_none() {
+            return Ok(image);
+        }
+        let image = Arc::new(image);
+        let fail = |error: ironmap::Error| format!("the integrity device: {error}");
+        let opened = Integrity::open(image.clone(), None).map_err(fail)?;
+        let mut wrong = Ok(());
+        let mut found = |finding| wrong = Err(format!("behind recovery: {finding:?}"));
+        opened.device.scrub(&mut found, &mut |_, _| {}).map_err(fail)?;
+        wrong?;
+        opened.device.close().map_err(fail)?;
+        counts.states.fetch_add(1, Relaxed);
+        counts.regions.fetch_add(opened.recovered.regions, Relaxed);
+        counts.retagged.fetch_add(opened.recovered.retagged, Relaxed);
+        counts.records.fetch_add(opened.recovered.records, Relaxed);
+        Ok(image.resized(size))
+    }
+}
