@@ -407,8 +407,11 @@ impl DeviceQueue for IntegrityQueue {
 }
 
 impl Drop for IntegrityQueue {
-    /// Writes in flight end, or their sectors would be taken for ever.
+    /// Writes in flight end, or their sectors would be taken for ever; those that nobody has committed are carried out, as by other queues.
     fn drop(&mut self) {
+        if !self.staged.is_empty() {
+            self.commit_staged();
+        }
         while self.below.in_flight() > 0 && self.below.wait(1).is_ok() {
             let mut any = false;
             while let Some(done) = self.below.pop() {
