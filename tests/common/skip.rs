@@ -6,6 +6,8 @@
 use std::io::Write;
 use std::path::Path;
 
+use ironmap::integrity::Mode;
+
 /// What a test cannot do without.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
@@ -19,6 +21,8 @@ pub(crate) enum Need {
     KernelExt4(&'static str),
     /// Nothing beneath the volume: [`super::beneath`].
     Bare(&'static str),
+    /// No journal beneath the volume.
+    NoJournalBeneath(&'static str),
     /// A kernel whose pages are as large as these blocks.
     PageSize(u64),
 }
@@ -40,6 +44,8 @@ impl Need {
             }
             Self::Bare(why) => super::beneath::chosen()
                 .map(|mode| format!("beneath is integrity, {mode:?}: {why}")),
+            Self::NoJournalBeneath(why) => (super::beneath::chosen() == Some(Mode::Journal))
+                .then(|| format!("beneath is integrity with a journal: {why}")),
             Self::PageSize(size) => {
                 let page = rustix::param::page_size() as u64;
                 (page < size).then(|| {

@@ -9,6 +9,8 @@ use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 
 use crate::bench::{BLOCK, Bench, Seen, WAYS, content, kind, map, memory};
+use crate::common::skip::Need;
+use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
@@ -16,6 +18,7 @@ const DSYNC: DioFlags = DioFlags::DSYNC;
 /// Written extents and clean metadata: force unit access for each bio, and no flush.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
+    require!([Need::NoJournalBeneath("all of its writes are durable")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 8), bench.queue());
     for way in WAYS {
@@ -31,6 +34,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
 /// One segment that is not written makes it a commit, or a flush, at the end; what is acknowledged outlives a power cut.
 #[test]
 fn dsync_that_needs_metadata_commits_them_and_flushes() {
+    require!([Need::NoJournalBeneath("it needs no flushes")]);
     for way in WAYS {
         for (name, pos, len) in [
             ("hole", BLOCK, BLOCK),
@@ -107,6 +111,7 @@ fn dsync_below_a_size_that_is_not_settled_settles_it() {
 /// A file that was made just now: its map is in no committed transaction, whoever has opened it since.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
+    require!([Need::NoJournalBeneath("it needs no flushes")]);
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
     bench.fs().write(number, FilePos(0), &[0x11; 8192]).unwrap();
@@ -160,6 +165,7 @@ fn syncs_keep_what_was_written_before_them() {
 
 #[test]
 fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
+    require!([Need::NoJournalBeneath("all of its writes are atomic")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 8), bench.queue());
     let seen = bench.seen(|| {
@@ -174,6 +180,7 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
 /// A power of two at a multiple of itself, in one written extent; else nothing is written, let alone a part.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
+    require!([Need::NoJournalBeneath("all of its writes are atomic")]);
     let limits = Limits { atomic_write: 16 << 10, ..Ram::LIMITS };
     let bench = Bench::with_limits(EXT4, limits);
     let (file, mut queue) = (bench.written("file", 16), bench.queue());

@@ -425,7 +425,7 @@ fn only_regions_in_use_are_read_after_a_crash() {
     let stand = Stand::new(4 << 20, false, &options, 1);
     let device = stand.open().device;
     for region in [3, 4, 77, 200] {
-        crate::stand::write(&device, region * REGION, &[9; 4096], false).unwrap();
+        write(&device, region * REGION, &[9; 4096], false).unwrap();
     }
     device.flush().unwrap();
     // The tags were not written: what the data hold is tagged again.

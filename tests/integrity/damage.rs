@@ -148,7 +148,8 @@ fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     const BODY: usize = 48;
     write(stand.tag_ram(), at, first, false).unwrap();
     let len = u64::from_le_bytes(first[LEN..LEN + 8].try_into().unwrap());
-    if !(BLOCK..=2 << 20).contains(&len) || at + len > stand.tag_ram().size() {
+    let fits = (BLOCK..=2 << 20).contains(&len) && at + len <= stand.tag_ram().size();
+    if !fits || !len.is_multiple_of(BLOCK) {
         return;
     }
     let mut record = read(stand.tag_ram(), at, len as usize).unwrap();
