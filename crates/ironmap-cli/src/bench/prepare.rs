@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use ironmap::bio::Buffer;
 use ironmap::fs::ext4::{Credentials, Fallocate, Follow, NewFile};
 use ironmap::units::FilePos;
-use ironmap::{Engine, Error, FileOptions, Location, OpenOptions, QueueOptions, Result, Volume};
+use ironmap::{Engine, Error, FileOptions, QueueOptions, Result};
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 
+use super::beneath::open_volume;
 use super::load::Plan;
 use super::target::{TargetSpec, Variant};
 
@@ -90,8 +91,7 @@ fn make_by_kernel(path: &Path, size: u64, content: Content) -> std::io::Result<(
 
 fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) -> Result<()> {
     const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
-    let options = OpenOptions { engine: Engine::Psync, write: true, ..OpenOptions::default() };
-    let volume = Volume::open(&name.parse::<Location>()?, &options)?;
+    let (volume, ..) = open_volume(name, Engine::Psync, true)?;
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
     let mut piece = Buffer::aligned(PIECE)?;

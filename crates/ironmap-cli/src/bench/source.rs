@@ -9,8 +9,9 @@ use ironmap::device::{BlockFile, Device, Null, OpenMode, Opened, open_engine};
 use ironmap::fs::ext4::{Follow, WriteCounts};
 use ironmap::host::{HostOptions, HostReport};
 use ironmap::iomap::IomapType;
-use ironmap::{Engine, Error, File, FileOptions, Host, Location, OpenOptions, Result, Volume};
+use ironmap::{Engine, Error, File, FileOptions, Host, Location, Result, Volume};
 
+use super::beneath::open_volume;
 use super::load::Plan;
 use super::prepare::{Content, paths};
 use super::target::{TargetSpec, Variant};
@@ -61,7 +62,7 @@ impl Place {
 pub(super) struct Opener<'a> {
     plan: &'a Plan,
     engine: Engine,
-    volumes: Vec<(String, Volume)>,
+    volumes: Vec<(String, (Volume, Engine, Vec<String>))>,
     hosts: Vec<(Engine, Host)>,
 }
 
@@ -163,12 +164,10 @@ impl<'a> Opener<'a> {
     }
 
     fn open_volume(&mut self, spec: &TargetSpec, name: &str, path: &str) -> Result<Source> {
-        let volume = match self.volumes.iter().find(|(open, _)| open == name) {
-            Some((_, volume)) => volume.clone(),
+        let (volume, engine, notices) = match self.volumes.iter().find(|(open, _)| open == name) {
+            Some((_, open)) => open.clone(),
             None => {
-                let write = self.plan.rw.writes();
-                let options = OpenOptions { engine: self.engine, write, ..OpenOptions::default() };
-                let volume = Volume::open(&name.parse::<Location>()?, &options)?;
+                let volume = open_volume(name, self.engine, self.plan.rw.writes())?;
                 self.volumes.push((name.to_owned(), volume.clone()));
                 volume
             }
@@ -188,7 +187,6 @@ impl<'a> Opener<'a> {
             places.push(Place { physical, partition: None });
             files.push(file);
         }
-        let (engine, notices) = (volume.engine(), volume.notices().to_vec());
         let way = Shared::Volume(volume, files);
         Ok(Source { bases, len, places, engine, notices, ..Source::new(spec, way) })
     }

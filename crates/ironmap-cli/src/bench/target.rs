@@ -9,6 +9,8 @@ use ironmap::dio::StablePages;
 use ironmap::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use super::beneath::PREFIX;
+
 const KINDS: &str = "a target is raw:, kernel:, vol:, host: or null:";
 
 /// Who keeps the memory of requests from changing.
@@ -117,9 +119,11 @@ impl FromStr for TargetSpec {
             },
             "kernel" => Ok(Self::Kernel { path: rest.into() }),
             "vol" => {
-                let (volume, path) =
-                    rest.split_once(":/").ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
-                let (volume, path) = (volume.to_owned(), format!("/{path}"));
+                // The paths of an integrity device's parts have a colon before them.
+                let named = if rest.starts_with(PREFIX) { PREFIX.len() } else { 0 };
+                let at = rest[named..].find(":/").ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
+                let (volume, path) = rest.split_at(named + at);
+                let (volume, path) = (volume.to_owned(), path[1..].to_owned());
                 Ok(Self::Vol { volume, path, variant: Variant::USUAL })
             }
             "host" => Ok(Self::Host { path: rest.into(), variant: Variant::USUAL }),
@@ -142,6 +146,7 @@ mod tests {
             "raw:/dev/ram0@8192",
             "kernel:/mnt/f",
             "vol:disk.img@p2:/a:/b",
+            "vol:integrity:/dev/a,/dev/b:/f",
             "host:/mnt/f:/g@8",
             "null:4096",
         ] {
