@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
+pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
@@ -31,8 +32,6 @@ pub use self::stats::{NotSimple, Stats};
 pub(crate) use self::write::{
     How, blocks_of, overwrite_now, pass_overwrite, submit_overwrite, submit_write, write_now,
 };
-
-pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
 
 use self::bounce::Pool;
 use self::bounce::short::{self, Short};
@@ -278,13 +277,13 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
+            // A copy, here and above: what is lent to a function must lie in memory, and is put there on this way only.
+            let target = *target;
             if target.geometry.copies_reads()
-                && let Some(read) = short::read_now(queue, state, target, buf, pos, flags)
+                && let Some(read) = short::read_now(queue, state, &target, buf, pos, flags)
             {
                 return read;
             }
-            // A copy, here and above: what is lent to a function must lie in memory, and is put there on this way only.
-            let target = *target;
             generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], pos, flags)
         }
     }

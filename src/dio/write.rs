@@ -50,8 +50,10 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
+            // As of a read: a copy is lent.
+            let target = *target;
             match reason {
-                NotSimple::Stable => short::overwrite_now(queue, state, target, buf, pos, how),
+                NotSimple::Stable => short::overwrite_now(queue, state, &target, buf, pos, how),
                 _ => None,
             }
         }

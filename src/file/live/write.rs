@@ -376,6 +376,8 @@ impl LiveFile {
                 };
             }
             if view.is_current() {
+                // As of a read: a copy is lent.
+                let target = view.settled_target(live, Some(holding));
                 match with_queue!(&mut queue.device, device => {
                     dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
                 }) {
