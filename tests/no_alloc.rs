@@ -2,16 +2,19 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::fixture::{Fixture, SOLID, Stack, open};
 use common::image::Image;
 use common::mounted::Mounted;
 use common::rng::Rng;
 use common::skip::Need;
 use ironmap::bio::{Buffer, Memory};
-use ironmap::device::Engine;
-use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Credentials, Fallocate, NewFile, ROOT};
+use ironmap::device::{BlockFile, Device, Engine, OpenMode, Ram, open_engine};
+use ironmap::dio::{DioFlags, StablePages};
+use ironmap::fs::ext4::{Clock, Credentials, Fallocate, NewFile, ROOT};
 use ironmap::host::{Host, HostOptions};
+use ironmap::integrity::{FormatOptions, Integrity, format};
 use ironmap::units::FilePos;
 use ironmap::{File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
 
@@ -159,6 +162,45 @@ fn an_overwrite_allocates_nothing() {
             assert_eq!(fs.write_counts().handles, handles, "{what}: journal handles");
             file.sync(&mut queue).unwrap();
         }
+    }
+}
+
+/// Nor do copies, tags and checks: over a device that computes over data, whoever keeps memory from changing.
+#[test]
+fn requests_over_an_integrity_device_allocate_nothing() {
+    for engine in [Engine::Psync, Engine::IoUring] {
+        let image = Image::in_memory("32M", &["-t", "ext4", "-b", "4096"]);
+        let mode = OpenMode { write: true, ..OpenMode::default() };
+        let data = BlockFile::open(&image.location().data().path, &mode).unwrap();
+        let data = open_engine(data, engine).unwrap().device;
+        let tags: Arc<dyn Device> = Arc::new(Ram::new(1 << 20));
+        format(&data, Some(&tags), &FormatOptions::default(), &mut |_, _| {}).unwrap();
+        let device = Integrity::open(data, Some(tags)).unwrap().device;
+        let volume = Volume::writable_on(Arc::new(device), Clock::default()).unwrap();
+        let fs = volume.fs();
+        let number =
+            fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+        let all = Fallocate::Allocate { keep_size: false };
+        fs.fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
+        for stable in StablePages::ALL {
+            let stable_pages = Some(stable);
+            let options = FileOptions { strict: true, stable_pages, ..FileOptions::default() };
+            let file = volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
+            let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+            let mut buffer = Buffer::aligned(BLOCK).unwrap();
+            let buffers = (0..32).map(|_| Memory::Flat(Buffer::aligned(BLOCK).unwrap()));
+            let mut spare = buffers.collect();
+            let mut work = |count| {
+                write_now(&mut queue, &file, &buffer, count);
+                read_now(&mut queue, &file, &mut buffer, count);
+                run_owned(&mut queue, &file, &mut spare, count, write);
+                run_owned(&mut queue, &file, &mut spare, count, read);
+            };
+            work(256);
+            let count = allocations(|| work(READS));
+            assert_eq!(count, 0, "{engine}, {}: allocations in {READS} of each", stable.name());
+        }
+        volume.close().unwrap();
     }
 }
 

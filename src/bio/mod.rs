@@ -39,6 +39,14 @@ bitflags! {
     }
 }
 
+impl BioFlags {
+    /// Whether a device has to do something else than without flags.
+    #[inline(always)]
+    pub(crate) fn concern_device(self) -> bool {
+        self.intersects(Self::all().difference(Self::REREAD))
+    }
+}
+
 /// Which of its queue's devices a bio goes to: the one that the queue was made for, or one that was
 /// [attached](crate::device::DeviceQueue::attach).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +94,11 @@ pub enum BioEnd {
         slot: u32,
         /// What a write that succeeds leaves to be done.
         left: Left,
+    },
+    /// A whole request whose memory its queue keeps, while a copy is with the device.
+    Copied {
+        /// The request's index in its queue.
+        request: u32,
     },
     /// A part of a request whose state its queue keeps.
     Part {

@@ -138,7 +138,7 @@ fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Er
 impl Transfer for OneFile<'_> {
     #[inline(always)]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        if !flags.is_empty() {
+        if flags.concern_device() {
             return self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags);
         }
         let (fd, at) = (self.0.fd(), self.0.absolute(at));
@@ -157,7 +157,7 @@ impl Transfer for OneFile<'_> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        if let ([one], true) = (&mut *bufs, flags.is_empty()) {
+        if let ([one], false) = (&mut *bufs, flags.concern_device()) {
             return self.read(one, at, flags);
         }
         let (fd, at, rw_flags) =

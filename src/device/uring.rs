@@ -295,7 +295,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             BioOp::Write => RingOp::Write,
             BioOp::Flush => RingOp::Flush,
         };
-        let rw_flags = if bio.flags.is_empty() { 0 } else { Self::flags(file, bio.flags) };
+        let rw_flags = if bio.flags.concern_device() { Self::flags(file, bio.flags) } else { 0 };
         let request = Request { file: way.file, op: ring_op, at: file.absolute(bio.at), rw_flags };
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push(request, memory, attached);

@@ -151,6 +151,18 @@ impl Geometry {
             })
     }
 
+    /// Whether what is read is copied, whatever its address.
+    #[inline(always)]
+    pub(super) fn copies_reads(&self) -> bool {
+        self.copied.reads == usize::MAX
+    }
+
+    /// Whether owned memory that is written is.
+    #[inline(always)]
+    pub(super) fn copies_owned_writes(&self) -> bool {
+        self.copied.owned_writes == usize::MAX
+    }
+
     /// Why memory does not go to the device as it is.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
+pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
@@ -33,7 +34,8 @@ pub(crate) use self::write::{
 };
 
 use self::bounce::Pool;
-use self::request::Requests;
+use self::bounce::short::{self, Short};
+use self::request::{Request, Requests, Slab};
 use self::transfer::Way;
 use crate::bio::{Bio, BioEnd, BioFlags, Dev, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
@@ -120,6 +122,8 @@ pub(crate) struct State {
     simple: bool,
     stats: Stats,
     requests: Requests,
+    /// Those that are copied and nothing else.
+    shorts: Slab<Short>,
     finished: VecDeque<Completion>,
     /// A completion was popped since [`Self::take_fresh`] was asked that the device's queue knows nothing of.
     fresh: bool,
@@ -146,6 +150,7 @@ impl State {
             simple: true,
             stats: Stats::default(),
             requests: Requests::default(),
+            shorts: Slab::default(),
             finished: VecDeque::with_capacity(depth),
             fresh: false,
             outstanding: 0,
@@ -237,7 +242,12 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         // The device has ended them; nobody is told, but others wait for their ranges.
-        self.requests.owed().for_each(|owed| self.lives.abandon(owed));
+        let shorts = self.shorts.iter().filter_map(Short::owed);
+        self.requests
+            .iter()
+            .filter_map(Request::owed)
+            .chain(shorts)
+            .for_each(|owed| self.lives.abandon(owed));
     }
 }
 
@@ -269,6 +279,11 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
             state.stats.miss(reason);
             // A copy, here and above: what is lent to a function must lie in memory, and is put there on this way only.
             let target = *target;
+            if target.geometry.copies_reads()
+                && let Some(read) = short::read_now(queue, state, &target, buf, pos, flags)
+            {
+                return read;
+            }
             generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], pos, flags)
         }
     }
@@ -337,7 +352,13 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         }
         other => {
             other.err().into_iter().for_each(|reason| state.stats.miss(reason));
-            let target = *target;
+            let (target, mut memory) = (*target, memory);
+            if target.geometry.copies_reads() {
+                match short::submit_read(queue, state, &target, memory, pos, flags, token) {
+                    Ok(()) => return Ok(()),
+                    Err(back) => memory = back,
+                }
+            }
             request::submit(queue, state, &target, memory, pos, flags, token)
         }
     }

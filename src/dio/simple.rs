@@ -28,8 +28,36 @@ pub(super) fn gate<M: MapFile>(
     address: usize,
     flags: DioFlags,
 ) -> Result<DevOffset, NotSimple> {
-    let most = target.geometry.block;
     let copied = target.geometry.copied.reads;
+    gate_read(state, target, pos, len, address, copied, flags, target.geometry.block)
+}
+
+/// The same of a read that is copied whatever its address: it may be as long as one bio.
+pub(super) fn gate_copied<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    address: usize,
+    flags: DioFlags,
+) -> Result<DevOffset, NotSimple> {
+    let aligned = target.geometry.copied.ours;
+    let most = u64::from(target.geometry.limits.max_transfer);
+    gate_read(state, target, pos, len, address, aligned, flags, most)
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "all that is asked about")]
+fn gate_read<M: MapFile>(
+    state: &State,
+    target: &Target<'_, M>,
+    pos: FilePos,
+    len: usize,
+    address: usize,
+    copied: usize,
+    flags: DioFlags,
+    most: u64,
+) -> Result<DevOffset, NotSimple> {
     gate_request(state, target, pos, len, address, copied, flags, most)?;
     let iomap = target.map.map_resident(pos).ok_or(NotSimple::NotResident)?;
     if iomap.kind != IomapType::Mapped {

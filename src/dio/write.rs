@@ -5,8 +5,9 @@ use std::io::IoSlice;
 
 use smallvec::SmallVec;
 
+use super::bounce::short;
 use super::request::{self, Rejected, Write};
-use super::{DioFlags, State, Target, bounce, simple, transfer};
+use super::{DioFlags, NotSimple, State, Target, bounce, simple, transfer};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
@@ -18,7 +19,7 @@ use crate::units::{DevOffset, FilePos};
 pub(crate) type Passed = (DevOffset, Left);
 
 /// What the simple path for writes does not do; [`overwrite_now`] can do the first.
-const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
+pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
 /// Writes lent memory over one extent with one bio, and waits: the simple path; gives what is left to be done. `None` where it is another
 /// write, or the device did not do it at once: nothing has happened then that must not happen again.
@@ -49,7 +50,12 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            None
+            // As of a read: a copy is lent.
+            let target = *target;
+            match reason {
+                NotSimple::Stable => short::overwrite_now(queue, state, &target, buf, pos, how),
+                _ => None,
+            }
         }
     }
 }
@@ -113,7 +119,7 @@ pub(crate) struct How {
 
 impl How {
     #[inline(always)]
-    fn for_bio(self) -> BioFlags {
+    pub(super) fn for_bio(self) -> BioFlags {
         let mut flags = self.flags.for_bio();
         flags.set(BioFlags::DSYNC, self.through);
         flags.set(BioFlags::ATOMIC, self.flags.contains(DioFlags::ATOMIC));

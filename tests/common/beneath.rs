@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use ironmap::device::{BlockFile, Device, Engine, OpenMode, Ram, open_engine};
+use ironmap::device::{Device, Engine, Ram};
 use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, TupleKind, format};
 use ironmap::{Location, OpenOptions, Result, Volume};
 
@@ -41,9 +41,7 @@ pub(crate) fn open(location: &Location, options: &OpenOptions) -> Result<Volume>
     if chosen().is_none() || options.engine == Engine::Null {
         return Volume::open(location, options);
     }
-    let mode = OpenMode { window: location.window()?, write: options.write, ..OpenMode::default() };
-    let file = BlockFile::open(&location.path, &mode)?;
-    let device = over(open_engine(file, options.engine)?.device);
+    let device = over(location.open_halves(options.engine, options.write)?.data.device);
     if options.write { Volume::writable_on(device, options.clock) } else { Volume::on(device) }
 }
 

@@ -4,6 +4,7 @@
 //! where pieces are short. Copying is done by whoever waits or pops.
 
 mod pool;
+pub(super) mod short;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::DerefMut;

@@ -128,7 +128,7 @@ pub(super) fn complete_piece<Q: DeviceQueue>(
     index: u32,
     part: u32,
 ) {
-    let result = finish(queue, state, &mut done);
+    let result = finish_transfer(queue, state, &mut done);
     let memory = done.bio.memory;
     if let Some(request) = state.requests.get_mut(index)
         && result.is_ok()
@@ -147,7 +147,11 @@ pub(super) fn complete_piece<Q: DeviceQueue>(
 }
 
 /// Carries out what a bio left of its transfer.
-fn finish<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: &mut Done) -> Result<(), Errno> {
+pub(in crate::dio) fn finish_transfer<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    done: &mut Done,
+) -> Result<(), Errno> {
     let Done { bio, result } = done;
     let len = bio.memory.len();
     let way = Way { dev: bio.dev, sector_mask: state.sector_mask, flags: bio.flags };

@@ -7,6 +7,9 @@ mod bounced;
 
 use std::collections::VecDeque;
 
+pub(super) use self::bounced::finish_transfer;
+
+use super::bounce::short;
 use super::live::Owed;
 use super::parts::{Shape, join, take, to_memory, zero};
 use super::transfer::Way;
@@ -36,23 +39,31 @@ impl Rejected {
 }
 
 /// The requests of a queue that have parts.
-#[derive(Default)]
-pub(super) struct Requests {
-    slots: Vec<Option<Request>>,
+pub(super) type Requests = Slab<Request>;
+
+/// Requests by number.
+pub(super) struct Slab<T> {
+    slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
-impl Requests {
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.slots.len() == self.free.len()
     }
 
-    /// What requests that are not complete owe.
-    pub(super) fn owed(&self) -> impl Iterator<Item = Owed> {
-        self.slots.iter().flatten().filter_map(|request| request.owed)
+    /// Those that are not complete.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten()
     }
 
-    fn insert(&mut self, request: Request) -> u32 {
+    pub(super) fn insert(&mut self, request: T) -> u32 {
         if let Some(index) = self.free.pop() {
             self.slots[index as usize] = Some(request);
             return index;
@@ -61,11 +72,11 @@ impl Requests {
         self.slots.len() as u32 - 1
     }
 
-    fn get_mut(&mut self, index: u32) -> Option<&mut Request> {
+    fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
     }
 
-    fn remove(&mut self, index: u32) -> Option<Request> {
+    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
         let request = self.slots.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(request)
@@ -114,6 +125,11 @@ struct About {
 }
 
 impl Request {
+    /// What it owes a file that can change.
+    pub(super) fn owed(&self) -> Option<Owed> {
+        self.owed
+    }
+
     fn new(about: About) -> Self {
         let About { op, token, owed, inode, pos, count, device } = about;
         Self {
@@ -466,6 +482,7 @@ pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut don
             let complete = if bounced { bounced::complete_piece } else { complete_part };
             return complete(queue, state, done, request, part);
         }
+        BioEnd::Copied { request } => return short::complete(queue, state, done, request),
         BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
         BioEnd::Live { token, pos, slot, left } => {
             let holding = Holding { slot, hold: Hold::Lane };
@@ -487,7 +504,7 @@ pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut don
 }
 
 /// Ends a request that has its result.
-fn finish(state: &mut State, owed: Option<Owed>, completion: Completion) {
+pub(super) fn finish(state: &mut State, owed: Option<Owed>, completion: Completion) {
     let completion = match owed {
         None => Some(completion),
         Some(owed) => state.lives.end(owed, completion),

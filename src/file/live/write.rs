@@ -346,7 +346,7 @@ impl LiveFile {
         flags: DioFlags,
         token: u64,
     ) -> Result<(), Box<Rejected>> {
-        let live = &*self.0;
+        let (live, mut memory) = (&*self.0, memory);
         let keep = || Arc::clone(&self.0) as Keep;
         if let Some(view) = queue.views.get(live)
             && view.plain
@@ -374,6 +374,21 @@ impl LiveFile {
                         self.submit_write_slowly(queue, memory, pos, flags, token)
                     }
                 };
+            }
+            if view.is_current() {
+                // As of a read: a copy is lent.
+                let target = view.settled_target(live, Some(holding));
+                match with_queue!(&mut queue.device, device => {
+                    dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
+                }) {
+                    Ok(()) => {
+                        if view.is_first_in(queue.batch) {
+                            live.held.stamp(Access::Write);
+                        }
+                        return Ok(());
+                    }
+                    Err(back) => memory = back,
+                }
             }
             queue.state.lives.cancel(holding);
         }

@@ -6,6 +6,7 @@ use std::process::Command;
 use clap::ValueEnum;
 use ironmap::{Error, Result};
 
+use super::beneath::Beneath;
 use super::prepare::FILL;
 use super::target::{TargetSpec, Variant};
 
@@ -49,6 +50,7 @@ pub(super) struct Fixture {
     writes: bool,
     dir: PathBuf,
     free: Device,
+    over: Option<Over>,
     mounted: Option<Mounted>,
 }
 
@@ -103,7 +105,32 @@ impl Fixture {
             Some(Mounted { file, _mount: mount, device: twin })
         };
         std::mem::forget(guard);
-        Ok(Self { fs, writes, dir, free, mounted })
+        Ok(Self { fs, writes, dir, free, over: None, mounted })
+    }
+
+    /// Makes one device with an ext4, and something over it for requests of so many bytes.
+    pub(super) fn over(
+        kind: FixtureKind,
+        beneath: Beneath,
+        block: u64,
+        writes: bool,
+    ) -> Result<Self> {
+        let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
+        let tree = dir.join("tree");
+        std::fs::create_dir_all(&tree)
+            .map_err(|error| super::io(&error, tree.display().to_string()))?;
+        let guard = RemoveDir(dir.clone());
+        let free = Device::new(kind, &dir.join("free"))?;
+        let tags = Device::new(kind, &dir.join("tags"))?;
+        if !writes {
+            fill(&tree.join("f"), FILE_BYTES)?;
+        }
+        run("mke2fs", &mke2fs_args(&free.volume(), Some(&tree)))?;
+        let _ = std::fs::remove_file(tree.join("f"));
+        let name = beneath.format(&free.volume(), tags.path(), block)?;
+        std::mem::forget(guard);
+        let over = Some(Over { name, _tags: tags });
+        Ok(Self { fs: FsKind::Ext4, writes, dir, free, over, mounted: None })
     }
 
     /// What to know about the targets.
@@ -126,6 +153,10 @@ impl Fixture {
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
         let volume = self.free.volume();
+        if let Some(over) = &self.over {
+            let (volume, path) = (over.name.clone(), "/f".into());
+            return vec![TargetSpec::Vol { volume, path, variant: Variant::USUAL }];
+        }
         let mut targets = vec![raw(self.free.path().to_owned())];
         // A whole disk is in use while a volume of it is open.
         if self.fs == FsKind::Ext4 && volume == self.free.path() {
@@ -182,6 +213,13 @@ impl Scratch {
     pub(super) fn mount(&self) -> Result<Mount> {
         Mount::new(FsKind::Ext4, self.path(), &self.dir.0.join("tree"))
     }
+}
+
+/// What stands over the device.
+struct Over {
+    /// As it is opened.
+    name: String,
+    _tags: Device,
 }
 
 // Dropped in the order of the fields: unmounted first.

@@ -4,6 +4,7 @@
 //! the next) of a median over chunks of about two milliseconds that the targets take in turn. So a ratio repeats within a few
 //! percent on a machine that has other things to do.
 
+mod beneath;
 mod callgrind;
 mod figures;
 mod fixture;
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Args, ValueEnum};
 use ironmap::{Engine, Error, Result};
 
+use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
 use self::load::Plan;
 use self::positions::Rw;
@@ -87,7 +89,7 @@ Examples:
   ironmap bench --fixture loop --rw write --bs 2k --numjobs 8 --iodepth 256 --engine io_uring --fallocate
   ironmap bench raw:/dev/ram0 --rw randwrite --destroy               (what is on it is lost)
   ironmap bench --fixture zram --metadata 100000                     (files made, looked up, removed, synced)
-  ironmap bench --fixture zram --integrity all --rw randread,randwrite
+  ironmap bench --fixture shm --beneath integrity --integrity all --rw read,write --bs 4k,64k,1m
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// What to measure; ratios are to the first.
@@ -172,6 +174,10 @@ pub(crate) struct BenchArgs {
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
+    /// What stands between the volume of the fixture and its device. Of the fixture only the volume is measured then: --integrity all
+    /// gives the figures of each way to keep memory from changing, beside those of zero-copy.
+    #[arg(long, requires = "fixture", conflicts_with = "metadata")]
+    beneath: Option<Beneath>,
     /// Count instructions a request with callgrind instead of time. Needs valgrind.
     #[arg(long)]
     instructions: bool,
@@ -199,7 +205,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     permit(args)?;
     let writes = args.writes();
-    let fixture = args.fixture.map(|kind| Fixture::new(kind, args.fs, writes)).transpose()?;
+    let of_kind = |kind| match args.beneath {
+        None => Fixture::new(kind, args.fs, writes),
+        Some(_) if args.fs == FsKind::Xfs => {
+            Err(Error::invalid("--beneath: ironmap reads no volumes of XFS"))
+        }
+        Some(beneath) => {
+            let block = args.bs.iter().copied().min().unwrap_or_default();
+            Fixture::over(kind, beneath, block, writes)
+        }
+    };
+    let fixture = args.fixture.map(of_kind).transpose()?;
     let mut targets = args.targets.clone();
     if let Some(fixture) = &fixture {
         targets.extend(fixture.targets());

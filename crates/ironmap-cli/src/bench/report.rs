@@ -61,6 +61,10 @@ impl Row {
         }
     }
 
+    fn cpu_ms_per_gib(&self) -> f64 {
+        self.cpu_ns_per_io / 1e6 * f64::from(1 << 30) / self.bs as f64
+    }
+
     fn mib_s(&self) -> f64 {
         self.iops * self.bs as f64 / f64::from(1 << 20)
     }
@@ -107,6 +111,7 @@ pub(super) fn table(rows: &[Row]) {
             "ratio",
             "spread",
             "CPU ns/IO",
+            "CPU ms/GiB",
             "p50 ns",
             "p99 ns",
             "p99.9 ns",
@@ -141,6 +146,7 @@ pub(super) fn table(rows: &[Row]) {
                 format!("{:.3}", row.ratio),
                 format!("{:.3}..{:.3}", row.ratio_min, row.ratio_max),
                 format!("{:.0}", row.cpu_ns_per_io),
+                format!("{:.0}", row.cpu_ms_per_gib()),
                 row.p50.to_string(),
                 row.p99.to_string(),
                 row.p99_9.to_string(),
@@ -205,6 +211,7 @@ struct JsonRow<'a> {
     ratio_min: f64,
     ratio_max: f64,
     cpu_ns_per_io: f64,
+    cpu_ms_per_gib: f64,
     lat_ns: Latency,
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions_per_io: Option<f64>,
@@ -231,6 +238,7 @@ impl<'a> JsonRow<'a> {
             ratio_min: row.ratio_min,
             ratio_max: row.ratio_max,
             cpu_ns_per_io: row.cpu_ns_per_io,
+            cpu_ms_per_gib: row.cpu_ms_per_gib(),
             lat_ns: Latency { p50: row.p50, p99: row.p99, p99_9: row.p99_9 },
             instructions_per_io: row.instructions,
             counters: row.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),

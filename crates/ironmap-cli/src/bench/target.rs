@@ -150,6 +150,7 @@ mod tests {
             "vol:disk.img@p2:/a:/b",
             "raw:integrity:/dev/ram0@p1,/dev/ram1@p2",
             "vol:integrity:/dev/ram0,/dev/ram1@p2:/a",
+            "vol:integrity:/dev/a,/dev/b:/f",
             "host:/mnt/f:/g@8",
             "null:4096",
         ] {

@@ -1,0 +1,43 @@
+//! What a fixture puts beneath its volume: an integrity device, named `integrity:DATA,TAGS`.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use ironmap::device::{BlockFile, OpenMode, Opened, open_engine};
+use ironmap::integrity::{FormatOptions, Mode, format};
+use ironmap::location::INTEGRITY;
+use ironmap::{Engine, Result};
+
+/// What stands between the volume and the fixture's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Beneath {
+    /// An integrity device with a map of dirty regions.
+    Integrity,
+    /// The same with a journal: writes are not torn.
+    IntegrityJournal,
+}
+
+/// The smallest sector that has a tag of its own, and the usual one.
+const SECTORS: (u64, u64) = (512, 4096);
+
+impl Beneath {
+    /// Tags what is on a device, for requests of so many bytes; the name of what can be opened then.
+    pub(super) fn format(self, data: &Path, tags: &Path, block: u64) -> Result<String> {
+        let mode = match self {
+            Self::Integrity => Mode::Bitmap,
+            Self::IntegrityJournal => Mode::Journal,
+        };
+        let (least, usual) = SECTORS;
+        let interval = if block.is_multiple_of(usual) { usual } else { least } as u32;
+        let options = FormatOptions { interval, mode, force: true, ..FormatOptions::default() };
+        let (data_device, tag_device) = (open(data)?, open(tags)?);
+        let mut progress = |_, _| {};
+        format(&data_device.device, Some(&tag_device.device), &options, &mut progress)?;
+        Ok(format!("{INTEGRITY}{},{}", data.display(), tags.display()))
+    }
+}
+
+fn open(path: &Path) -> Result<Opened> {
+    let mode = OpenMode { write: true, ..OpenMode::default() };
+    open_engine(BlockFile::open(path, &mode)?, Engine::Psync)
+}
