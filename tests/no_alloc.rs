@@ -13,7 +13,7 @@ use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::{Credentials, Fallocate, NewFile, ROOT};
 use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{File, FileOptions, OpenOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0xa_110c;
 const READS: u64 = 1000;

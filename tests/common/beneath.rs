@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use ironmap::device::{BlockFile, Device, Engine, OpenMode, Ram, open_engine};
+use ironmap::device::{Device, Engine, Ram};
 use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, TupleKind, format};
-use ironmap::{Location, OpenOptions, Result, Volume};
+use ironmap::{Location, OpenOptions, Result, Volume, location};
 
 /// The mode of the integrity device that lies beneath, if one does.
 pub(crate) fn chosen() -> Option<Mode> {
@@ -37,13 +37,12 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
 }
 
 /// Opens a volume as [`Volume::open`] does. What completes without being read cannot be verified: the null engine has nothing beneath.
-pub(crate) fn open(location: &Location, options: &OpenOptions) -> Result<Volume> {
+pub(crate) fn open(place: &Location, options: &OpenOptions) -> Result<Volume> {
     if chosen().is_none() || options.engine == Engine::Null {
-        return Volume::open(location, options);
+        return Volume::open(place, options);
     }
-    let mode = OpenMode { window: location.window()?, write: options.write, ..OpenMode::default() };
-    let file = BlockFile::open(&location.path, &mode)?;
-    let device = over(open_engine(file, options.engine)?.device);
+    let how = location::OpenOptions { engine: options.engine, write: options.write, adopt: false };
+    let device = over(place.open(&how)?.device);
     if options.write { Volume::writable_on(device, options.clock) } else { Volume::on(device) }
 }
 

@@ -79,7 +79,12 @@ impl Case {
         let faults = Faults { seed, latency: 4, ..Faults::default() };
         let record = Arc::new(Record::new(Arc::new(Sim::new(stand.data.clone(), faults))));
         let clean_after = if seed & 16 == 0 { Duration::ZERO } else { Duration::MAX };
-        let open = IntegrityOptions { cache: 0, clean_after, most_dirty: 5, ..IntegrityOptions::default() };
+        let open = IntegrityOptions {
+            cache: 0,
+            clean_after,
+            most_dirty: 5,
+            ..IntegrityOptions::default()
+        };
         let device = Integrity::open_with(record.clone(), None, &open).unwrap().device;
         let mut run = Run {
             queue: device.queue(&QueueOptions { depth: 8 }).unwrap(),
