@@ -1,6 +1,7 @@
 //! What all fuzz targets share: the damage and the visit of `tests/hostile`, the choice of changes by coverage.
 
 #[path = "../../tests/integrity/damage.rs"]
+#[allow(dead_code, reason = "each user has its own part")]
 mod damage;
 #[path = "../../tests/hostile/mutate.rs"]
 mod mutate;

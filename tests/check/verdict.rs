@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ironmap::{OpenOptions, Volume};
+use ironmap::OpenOptions;
 
 use crate::common::command::output;
 use crate::exceptions::{E2FSCK_ALONE, IRONMAP_ALONE};

@@ -79,7 +79,7 @@ impl Damage {
             len: rng.next() as u8,
             sealed: rng.below(8) != 0,
         };
-        let changes = vec![change(), change(), change()];
+        let changes = [change(), change(), change()];
         let changes = changes[..1 + rng.below(3) as usize].to_vec();
         Self { device: rng.next() as u8, changes }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ironmap::Volume;
-use ironmap::device::{Device, Ram};
+use ironmap::device::Ram;
 use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{Clock, Ext4};
 use tempfile::TempDir;

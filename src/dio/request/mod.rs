@@ -4,10 +4,12 @@
 //! back with it, and the parts are joined before the request completes. Nothing here is on the simple path.
 
 mod bounced;
+mod slab;
 
 use std::collections::VecDeque;
 
 pub(super) use self::bounced::finish_transfer;
+pub(super) use self::slab::Slab;
 
 use super::bounce::short;
 use super::live::Owed;
@@ -40,48 +42,6 @@ impl Rejected {
 
 /// The requests of a queue that have parts.
 pub(super) type Requests = Slab<Request>;
-
-/// Requests by number.
-pub(super) struct Slab<T> {
-    slots: Vec<Option<T>>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.slots.len() == self.free.len()
-    }
-
-    /// Those that are not complete.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().flatten()
-    }
-
-    pub(super) fn insert(&mut self, request: T) -> u32 {
-        if let Some(index) = self.free.pop() {
-            self.slots[index as usize] = Some(request);
-            return index;
-        }
-        self.slots.push(Some(request));
-        self.slots.len() as u32 - 1
-    }
-
-    fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.slots.get_mut(index as usize)?.as_mut()
-    }
-
-    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
-        let request = self.slots.get_mut(index as usize)?.take()?;
-        self.free.push(index);
-        Some(request)
-    }
-}
 
 pub(super) struct Request {
     op: BioOp,

@@ -1,0 +1,43 @@
+//! Things in flight, by a number that is free again when they end.
+
+/// Requests by number.
+pub(in crate::dio) struct Slab<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(in crate::dio) fn is_empty(&self) -> bool {
+        self.slots.len() == self.free.len()
+    }
+
+    /// Those that are not complete.
+    pub(in crate::dio) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten()
+    }
+
+    pub(in crate::dio) fn insert(&mut self, request: T) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = Some(request);
+            return index;
+        }
+        self.slots.push(Some(request));
+        self.slots.len() as u32 - 1
+    }
+
+    pub(in crate::dio) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    pub(in crate::dio) fn remove(&mut self, index: u32) -> Option<T> {
+        let request = self.slots.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(request)
+    }
+}
