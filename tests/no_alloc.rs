@@ -69,6 +69,7 @@ fn an_allocation_is_counted() {
 
 #[test]
 fn a_synchronous_read_allocates_nothing() {
+    require!([Need::Bare("tags come into memory")]);
     let fixture = Fixture::new(BLOCK as u64, SEED);
     for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax, Stack::DaxInMemory] {
         let volume = fixture.volume(stack);
@@ -85,6 +86,7 @@ fn a_synchronous_read_allocates_nothing() {
 /// The generic path allocates nothing either, where a request is one extent and the memory lent.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
+    require!([Need::Bare("tags come into memory")]);
     let fixture = Fixture::new(BLOCK as u64, SEED);
     for stack in [Stack::Psync, Stack::Uring, Stack::Null, Stack::Dax] {
         let volume = fixture.volume(stack);
@@ -127,6 +129,7 @@ fn write_now(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
 /// Overwrites, and reads of a file that can change, whether its blocks were written before or are to be converted.
 #[test]
 fn an_overwrite_allocates_nothing() {
+    require!([Need::Bare("lent memory is copied, and not by the simple path")]);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
         let image = Image::in_memory("32M", &["-t", "ext4"]);
         let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
