@@ -23,7 +23,9 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
+pub(crate) use self::bounce::short::{
+    overwrite_now as overwrite_copied, submit_overwrite as submit_copied,
+};
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
@@ -352,13 +354,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         }
         other => {
             other.err().into_iter().for_each(|reason| state.stats.miss(reason));
-            let (target, mut memory) = (*target, memory);
-            if target.geometry.copies_reads() {
-                match short::submit_read(queue, state, &target, memory, pos, flags, token) {
-                    Ok(()) => return Ok(()),
-                    Err(back) => memory = back,
-                }
-            }
+            let target = *target;
             request::submit(queue, state, &target, memory, pos, flags, token)
         }
     }

@@ -237,6 +237,14 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     flags: DioFlags,
     token: u64,
 ) -> Result<(), Box<Rejected>> {
+    let memory = if target.geometry.copies_reads() {
+        match short::submit_read(queue, state, target, memory, pos, flags, token) {
+            Ok(()) => return Ok(()),
+            Err(memory) => memory,
+        }
+    } else {
+        memory
+    };
     let len = memory.len();
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
