@@ -37,7 +37,7 @@ pub(crate) use self::write::{
 
 use self::bounce::Pool;
 use self::bounce::short::{self, Short};
-use self::request::{Request, Requests, Slab};
+use self::request::{COPY, Request, Requests, Slab};
 use self::transfer::Way;
 use crate::bio::{Bio, BioEnd, BioFlags, Dev, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
@@ -409,7 +409,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 #[cold]
 #[inline(never)]
 fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
-    if !matches!(done.bio.end, BioEnd::Part { .. }) {
+    if !matches!(done.bio.end, BioEnd::Part { part, .. } if part != COPY) {
         state.owed += usize::from(state.waited);
     }
     let there = |state: &State| state.finished.len() + state.lives.unsynced();

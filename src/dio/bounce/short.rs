@@ -8,7 +8,7 @@ use super::{PIECE, give};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::dio::live::Owed;
-use crate::dio::request::{self, finish};
+use crate::dio::request::{self, COPY, finish};
 use crate::dio::simple;
 use crate::dio::write::{How, Passed, REFUSED};
 use crate::dio::{Completion, DioFlags, State, Target, read_again};
@@ -169,7 +169,8 @@ fn submit<Q: DeviceQueue, M>(
         _ => flags.for_bio(),
     };
     let memory = Memory::Flat(piece);
-    let bio = Bio { op, flags, dev: target.dev, at, memory, end: BioEnd::Copied { request } };
+    let bio =
+        Bio { op, flags, dev: target.dev, at, memory, end: BioEnd::Part { request, part: COPY } };
     if let Err(bio) = queue.submit(bio) {
         // There was room: none the less, the generic way can wait for some.
         give_back(state, bio.memory);
