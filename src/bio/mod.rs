@@ -95,16 +95,11 @@ pub enum BioEnd {
         /// What a write that succeeds leaves to be done.
         left: Left,
     },
-    /// A whole request whose memory its queue keeps, while a copy is with the device.
-    Copied {
-        /// The request's index in its queue.
-        request: u32,
-    },
     /// A part of a request whose state its queue keeps.
     Part {
         /// The request's index in its queue.
         request: u32,
-        /// The part's index in the request.
+        /// The part's index in the request, or `u32::MAX` for a copy that is all of it.
         part: u32,
     },
 }

@@ -23,7 +23,9 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
+pub(crate) use self::bounce::short::{
+    overwrite_now as overwrite_copied, submit_overwrite as submit_copied,
+};
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
@@ -35,7 +37,7 @@ pub(crate) use self::write::{
 
 use self::bounce::Pool;
 use self::bounce::short::{self, Short};
-use self::request::{Request, Requests, Slab};
+use self::request::{COPY, Request, Requests, Slab};
 use self::transfer::Way;
 use crate::bio::{Bio, BioEnd, BioFlags, Dev, Done, Memory};
 use crate::device::{DeviceQueue, Limits};
@@ -352,13 +354,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         }
         other => {
             other.err().into_iter().for_each(|reason| state.stats.miss(reason));
-            let (target, mut memory) = (*target, memory);
-            if target.geometry.copies_reads() {
-                match short::submit_read(queue, state, &target, memory, pos, flags, token) {
-                    Ok(()) => return Ok(()),
-                    Err(back) => memory = back,
-                }
-            }
+            let target = *target;
             request::submit(queue, state, &target, memory, pos, flags, token)
         }
     }
@@ -413,7 +409,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 #[cold]
 #[inline(never)]
 fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
-    if !matches!(done.bio.end, BioEnd::Part { .. }) {
+    if !matches!(done.bio.end, BioEnd::Part { part, .. } if part != COPY) {
         state.owed += usize::from(state.waited);
     }
     let there = |state: &State| state.finished.len() + state.lives.unsynced();

@@ -5,9 +5,8 @@ use std::io::IoSlice;
 
 use smallvec::SmallVec;
 
-use super::bounce::short;
 use super::request::{self, Rejected, Write};
-use super::{DioFlags, NotSimple, State, Target, bounce, simple, transfer};
+use super::{DioFlags, State, Target, bounce, simple, transfer};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
@@ -50,12 +49,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // As of a read: a copy is lent.
-            let target = *target;
-            match reason {
-                NotSimple::Stable => short::overwrite_now(queue, state, &target, buf, pos, how),
-                _ => None,
-            }
+            None
         }
     }
 }

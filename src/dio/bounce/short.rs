@@ -8,9 +8,9 @@ use super::{PIECE, give};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::dio::live::Owed;
-use crate::dio::request::{self, finish};
+use crate::dio::request::{self, COPY, finish};
 use crate::dio::simple;
-use crate::dio::write::{How, Passed};
+use crate::dio::write::{How, Passed, REFUSED};
 use crate::dio::{Completion, DioFlags, State, Target, read_again};
 use crate::error::Result;
 use crate::events::Direction;
@@ -71,7 +71,7 @@ pub(in crate::dio) fn read_now<Q: DeviceQueue, M: MapFile>(
 
 /// Writes lent memory and waits; gives what is left to be done. `None` where it is not this way's, or the device did not do it at once.
 #[inline(never)]
-pub(in crate::dio) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
+pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
@@ -79,13 +79,12 @@ pub(in crate::dio) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     how: How,
 ) -> Option<Left> {
+    if how.flags.intersects(REFUSED) {
+        return None;
+    }
     let (address, aligned) = (buf.as_ptr().addr(), target.geometry.copied.ours);
     let passed = simple::gate_write(state, target, pos, buf.len(), address, aligned, how.flags);
     let (at, left) = passed.ok()?;
-    // What is to be converted is not durable with the data.
-    if how.through && !left.is_empty() {
-        return None;
-    }
     let mut piece = take_one(state, buf.len())?;
     copy(buf, &mut piece);
     let written = queue.write_now(target.dev, &[IoSlice::new(&piece)], at, how.for_bio());
@@ -131,7 +130,7 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     token: u64,
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
-    if !target.geometry.copies_owned_writes() || flags.intersects(crate::dio::write::REFUSED) {
+    if flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
     let (len, address, aligned) = (buffer.len(), buffer.address(), target.geometry.copied.ours);
@@ -170,7 +169,8 @@ fn submit<Q: DeviceQueue, M>(
         _ => flags.for_bio(),
     };
     let memory = Memory::Flat(piece);
-    let bio = Bio { op, flags, dev: target.dev, at, memory, end: BioEnd::Copied { request } };
+    let bio =
+        Bio { op, flags, dev: target.dev, at, memory, end: BioEnd::Part { request, part: COPY } };
     if let Err(bio) = queue.submit(bio) {
         // There was room: none the less, the generic way can wait for some.
         give_back(state, bio.memory);

@@ -23,6 +23,10 @@ use crate::events::Direction;
 use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos, InodeNo};
 
+/// The part of a bio that is a copy of a whole request. It is no kind of end by itself, since another kind costs the simple path's completions
+/// instructions.
+pub(super) const COPY: u32 = u32::MAX;
+
 /// A request that was not started, and its memory.
 #[derive(Debug)]
 pub struct Rejected {
@@ -197,6 +201,14 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     flags: DioFlags,
     token: u64,
 ) -> Result<(), Box<Rejected>> {
+    let memory = if target.geometry.copies_reads() {
+        match short::submit_read(queue, state, target, memory, pos, flags, token) {
+            Ok(()) => return Ok(()),
+            Err(memory) => memory,
+        }
+    } else {
+        memory
+    };
     let len = memory.len();
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
@@ -437,12 +449,14 @@ pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut don
             bounce::read_again(queue, state, way, *at, memory.buffers_mut()).map(|()| len);
     }
     let (token, inode, pos, owed) = match done.bio.end {
+        BioEnd::Part { request, part: COPY } => {
+            return short::complete(queue, state, done, request);
+        }
         BioEnd::Part { request, part } => {
             let bounced = state.requests.get_mut(request).is_some_and(|it| it.bounced.is_some());
             let complete = if bounced { bounced::complete_piece } else { complete_part };
             return complete(queue, state, done, request, part);
         }
-        BioEnd::Copied { request } => return short::complete(queue, state, done, request),
         BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
         BioEnd::Live { token, pos, slot, left } => {
             let holding = Holding { slot, hold: Hold::Lane };

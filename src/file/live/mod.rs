@@ -3,6 +3,7 @@
 //! Each queue has a view of it: the inode as it was last read, which is right as long as the number of changes stays. Reads and overwrites
 //! enter the content by the queue's lane, look that number up, and go to the device; they take no lock that others write to.
 
+mod copied;
 mod finish;
 mod odd;
 mod read;

@@ -63,6 +63,11 @@ impl LiveFile {
         if flags.contains(DioFlags::DSYNC) && self.write_through(queue, buf, pos, flags) {
             return Ok(buf.len());
         }
+        if live.geometry.copies_lent_writes()
+            && let Some(written) = self.write_copied(queue, buf, pos, flags)
+        {
+            return written;
+        }
         self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
     }
 
@@ -346,7 +351,7 @@ impl LiveFile {
         flags: DioFlags,
         token: u64,
     ) -> Result<(), Box<Rejected>> {
-        let (live, mut memory) = (&*self.0, memory);
+        let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
         if let Some(view) = queue.views.get(live)
             && view.plain
@@ -375,21 +380,6 @@ impl LiveFile {
                     }
                 };
             }
-            if view.is_current() {
-                // As of a read: a copy is lent.
-                let target = view.settled_target(live, Some(holding));
-                match with_queue!(&mut queue.device, device => {
-                    dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
-                }) {
-                    Ok(()) => {
-                        if view.is_first_in(queue.batch) {
-                            live.held.stamp(Access::Write);
-                        }
-                        return Ok(());
-                    }
-                    Err(back) => memory = back,
-                }
-            }
             queue.state.lives.cancel(holding);
         }
         self.submit_write_slowly(queue, memory, pos, flags, token)
@@ -405,6 +395,14 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
+        let memory = if live.geometry.copies_owned_writes() {
+            match self.submit_copied(queue, memory, pos, flags, token) {
+                Ok(()) => return Ok(()),
+                Err(memory) => memory,
+            }
+        } else {
+            memory
+        };
         if let Err(error) = queue.check(live.volume) {
             return Err(Rejected::boxed(error, memory));
         }

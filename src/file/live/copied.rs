@@ -1,0 +1,76 @@
+//! Overwrites that are one bio, of memory that must not change meanwhile: a copy goes down in its place.
+
+use std::sync::Arc;
+
+use super::LiveFile;
+use crate::bio::Memory;
+use crate::device::with_queue;
+use crate::dio::{self, DioFlags, Hold, Holding, How, Keep};
+use crate::error::Result;
+use crate::fs::ext4::Access;
+use crate::queue::Queue;
+use crate::units::FilePos;
+
+impl LiveFile {
+    /// Writes a copy of lent memory and waits. `None` where it is another write.
+    #[inline(never)]
+    pub(super) fn write_copied(
+        &self,
+        queue: &mut Queue,
+        buf: &[u8],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Option<Result<usize>> {
+        let live = &*self.0;
+        let full = {
+            let view = queue.views.get(live).filter(|view| view.plain)?;
+            let _inside = view.enter()?;
+            if !view.is_current() {
+                return None;
+            }
+            let target = view.settled_target(live, None);
+            let how = How { flags, through: false, ours: false };
+            let left = with_queue!(&mut queue.device, device => {
+                dio::overwrite_copied(device, &mut queue.state, &target, buf, pos, how)
+            })?;
+            live.held.stamp(Access::Write);
+            !left.is_empty() && live.open.wrote(pos, buf.len(), left)
+        };
+        let settled = if full { self.settle(queue) } else { Ok(()) };
+        Some(settled.map(|()| buf.len()))
+    }
+
+    /// Starts a write of a copy of owned memory, which is given back where it is another write.
+    pub(super) fn submit_copied(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Memory> {
+        let live = &*self.0;
+        let keep = || Arc::clone(&self.0) as Keep;
+        let Some(view) = queue.views.get(live).filter(|view| view.plain) else {
+            return Err(memory);
+        };
+        if !queue.state.lives.enter(live.slot.number, keep) {
+            return Err(memory);
+        }
+        let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
+        let submitted = if view.is_current() {
+            let target = view.settled_target(live, Some(holding));
+            with_queue!(&mut queue.device, device => {
+                dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
+            })
+        } else {
+            Err(memory)
+        };
+        match &submitted {
+            Ok(()) if view.is_first_in(queue.batch) => live.held.stamp(Access::Write),
+            Ok(()) => {}
+            Err(_) => queue.state.lives.cancel(holding),
+        }
+        submitted
+    }
+}
