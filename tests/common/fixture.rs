@@ -61,7 +61,7 @@ impl Fixture {
             std::fs::write(pads.join(format!("{pad:03}")), stale).expect("a file");
         }
         let options = ["-t", "ext4", "-b", &block.to_string(), "-N", "1024", "-O", "inline_data"];
-        let image = Image::populated("64M", &options, &pads);
+        let image = Image::mke2fs("64M", &options);
         image.debugfs(&commands(source.path(), block, &contents));
         image.check();
         let shm = scratch_in(Path::new("/dev/shm"));
@@ -185,6 +185,10 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
+    // One by one: mke2fs would lay them out in the order that the directory happens to have.
+    for pad in 0..PADS + STALE {
+        add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
+    }
     for pad in (0..PADS).step_by(2) {
         add(format!("rm {pad:03}"));
     }
