@@ -1,8 +1,10 @@
 //! What the threads of the write side meet at: locks, conditions, counters, and the cache.
 //!
-//! In every build but one these are parking_lot's, the standard library's and quick_cache's. With `--cfg shuttle` they are
+//! In every build but one these are parking_lot's, the standard library's and quick_cache's, and a condition of our own. With `--cfg shuttle` they are
 //! [a model checker's](https://docs.rs/shuttle) of the same shape: `./x shuttle` runs the same code under schedules of its choice.
 
+#[cfg(not(shuttle))]
+mod condvar;
 #[cfg(shuttle)]
 mod modelled;
 
@@ -16,7 +18,8 @@ pub(crate) use modelled::explore;
 
 #[cfg(not(shuttle))]
 pub(crate) use {
-    parking_lot::{Condvar, Mutex, MutexGuard, RwLock},
+    condvar::Condvar,
+    parking_lot::{Mutex, MutexGuard, RwLock},
     quick_cache::sync::Cache,
     std::sync::atomic,
     std::thread::yield_now,

@@ -6,6 +6,7 @@ mod explore;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError};
+use std::time::Duration;
 
 use shuttle::sync;
 
@@ -72,6 +73,16 @@ impl Condvar {
 
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         guard.held = guard.held.take().map(|held| locked(self.0.wait(held)));
+    }
+
+    /// Time passes as the schedule wants: it is over when this thread runs again, told or not.
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> bool {
+        MutexGuard::unlocked(guard, yield_now);
+        shuttle::rand::Rng::gen_bool(&mut shuttle::rand::thread_rng(), 0.5)
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
     }
 
     pub(crate) fn notify_all(&self) {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Allocator;
 use super::bitmap::{self, Bits};
 use super::loading::{BLOCK_BITMAP, DESCRIPTOR};
-use super::search::{BITMAP, Found, PATIENCE, Space, Wish};
+use super::search::{BITMAP, Found, PATIENCE, ROOM, Space, Wish};
 use super::summary::{GroupState, Locked, get};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
@@ -42,6 +42,22 @@ pub(crate) enum Reserve {
     Denied,
 }
 
+/// Where blocks are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal {
+    /// There, or behind.
+    pub(crate) block: FsBlock,
+    /// More will follow: where this block is taken, a place with room behind it is better than the next one. Files that grow side by
+    /// side would have an extent for each block otherwise.
+    pub(crate) grows: bool,
+}
+
+impl From<FsBlock> for Goal {
+    fn from(block: FsBlock) -> Self {
+        Self { block, grows: false }
+    }
+}
+
 impl Ext4 {
     /// Where the blocks of an inode should be looked for when it has none yet.
     pub(crate) fn goal_of(&self, inode: InodeNo) -> FsBlock {
@@ -57,7 +73,7 @@ impl Ext4 {
     pub(crate) fn allocate_blocks(
         &self,
         handle: &mut Handle<'_>,
-        goal: FsBlock,
+        goal: impl Into<Goal>,
         want: u32,
     ) -> Result<(FsBlock, u32)> {
         self.allocate_blocks_for(handle, goal, want, self.allocator()?.reserve())
@@ -67,18 +83,20 @@ impl Ext4 {
     pub(crate) fn allocate_blocks_for(
         &self,
         handle: &mut Handle<'_>,
-        goal: FsBlock,
+        goal: impl Into<Goal>,
         want: u32,
         reserve: Reserve,
     ) -> Result<(FsBlock, u32)> {
         let (sb, allocator) = (&self.superblock, self.allocator()?);
+        let Goal { block: goal, grows } = goal.into();
         let want = want.div_ceil(sb.cluster_blocks).min(allocator.left(self, reserve));
         if want == 0 {
             return Err(no_space());
         }
         let goal = if sb.contains(goal) { goal } else { FsBlock(0) };
         let (first, cluster) = sb.cluster_of(goal);
-        let wish = Wish { want, stripe: sb.stripe / sb.cluster_blocks };
+        let room = if grows { ROOM / sb.cluster_blocks } else { 0 };
+        let wish = Wish { want, room, stripe: sb.stripe / sb.cluster_blocks };
         for length in wish.lengths() {
             let mut patience = PATIENCE;
             for group in allocator.groups_with_clusters(first, length) {

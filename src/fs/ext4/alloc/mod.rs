@@ -27,7 +27,7 @@ use super::disk::superblock::RawSuperblock;
 use crate::error::Result;
 use crate::units::FsBlock;
 
-pub(crate) use blocks::{Freed, Reserve};
+pub(crate) use blocks::{Freed, Goal, Reserve};
 
 /// What allocation knows in memory.
 pub(crate) struct Allocator {

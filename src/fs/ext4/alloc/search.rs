@@ -9,12 +9,16 @@ const LONG: u32 = 2048;
 /// How many groups are passed by before less is asked for; a bitmap that was searched in vain counts as many.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
+/// So many blocks has a file to grow into that begins anew somewhere.
+pub(super) const ROOM: u32 = 64;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     /// At most so many clusters.
     pub(super) want: u32,
+    /// The multiple of so many clusters at which it begins, all of them free, if that is more.
+    pub(super) room: u32,
     /// Clusters of a RAID's stripe, or 0.
     pub(super) stripe: u32,
 }
@@ -39,7 +43,7 @@ pub(super) struct Space<'a> {
 impl Wish {
     /// How long a run must be at least: at first long enough, then less and less.
     pub(super) fn lengths(self) -> impl Iterator<Item = u32> {
-        std::iter::successors(Some(self.want.min(LONG)), |length| {
+        std::iter::successors(Some(self.want.max(self.room).min(LONG)), |length| {
             (*length > 1).then_some(length / 8).map(|length| length.max(1))
         })
     }
@@ -67,7 +71,7 @@ impl Wish {
         length: u32,
     ) -> Found {
         // No run is looked at further than it is of use: most of a group may be one.
-        let limit = self.want.saturating_add(self.stripe);
+        let limit = self.want.saturating_add(self.stripe).max(2 * self.room);
         let (mut longest, mut at) = (0, range.start);
         loop {
             let start = space.bits.next_clear(at, range.end);
@@ -88,12 +92,14 @@ impl Wish {
         }
     }
 
-    /// Where in a run a large request begins that is not the next part of something: with a stripe, if enough remains then.
+    /// Where in a run a request begins that is not the next part of something: a large one with a stripe, a small one that has others
+    /// behind it where they have room, if enough remains then.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
-        if self.stripe == 0 || self.want < self.stripe {
-            return run.start;
-        }
-        let start = (run.start + space.phase).next_multiple_of(self.stripe) - space.phase;
+        let start = if self.stripe > 0 && self.want >= self.stripe {
+            (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
+        } else {
+            run.start.next_multiple_of(self.room.max(1))
+        };
         if start + length <= run.end { start } else { run.start }
     }
 }
@@ -107,7 +113,28 @@ mod tests {
         let mut bytes = [0; 128];
         used.iter().for_each(|(start, end)| bitmap::set(&mut bytes, *start..*end));
         let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 4 };
-        Wish { want, stripe }.find(&space, Some(from), length)
+        Wish { want, room: 0, stripe }.find(&space, Some(from), length)
+    }
+
+    #[test]
+    fn what_grows_gets_room_unless_it_goes_on() {
+        let mut bytes = [0; 128];
+        let mut find = |from, expected: Range<u32>| {
+            let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 0 };
+            let wish = Wish { want: 1, room: 64, stripe: 0 };
+            assert_eq!(wish.lengths().collect::<Vec<_>>(), [64, 8, 1]);
+            assert_eq!(wish.find(&space, Some(from), 64), Found::Run(expected.clone()));
+            bitmap::set(&mut bytes, expected);
+        };
+        find(10, 10..11);
+        find(11, 11..12);
+        // Taken: each has a place of its own.
+        find(11, 64..65);
+        find(11, 128..129);
+        find(65, 65..66);
+        find(129, 129..130);
+        // A file's room is behind it, whoever comes next.
+        find(11, 192..193);
     }
 
     #[test]
@@ -143,7 +170,7 @@ mod tests {
 
     #[test]
     fn less_is_asked_for_until_it_is_one() {
-        let lengths = |want| Wish { want, stripe: 0 }.lengths().collect::<Vec<_>>();
+        let lengths = |want| Wish { want, room: 0, stripe: 0 }.lengths().collect::<Vec<_>>();
         assert_eq!(lengths(1), [1]);
         assert_eq!(lengths(9), [9, 1]);
         assert_eq!(lengths(100_000), [2048, 256, 32, 4, 1]);

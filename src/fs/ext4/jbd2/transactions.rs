@@ -2,7 +2,10 @@
 //!
 //! Operations join the running transaction with a number of credits: how many blocks they may change. A commit closes the running one to
 //! newcomers, waits until who is in it has left, freezes what it changed, and lets the next one run while it writes. Who needs a commit
-//! and finds one under way waits for it: many callers of `fsync` share one.
+//! and finds one under way waits for it: many callers of `fsync` share one. As many as shared the last one are expected for the next,
+//! for as long as a commit takes, and the last to come makes it: without that, each on a busy processor would make its own.
+
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::dirty::Tid;
@@ -36,11 +39,11 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// Told when the running transaction takes operations again, when the last one has left it, and when a commit has ended: each wakes
-    /// up only who waits for that.
+    /// Told when the running transaction takes operations again, when the last one has left it, and when the commit of a transaction with
+    /// an even or odd number has ended: each wakes up only who waits for that.
     opened: Condvar,
     left: Condvar,
-    ended: Condvar,
+    ended: [Condvar; 2],
     /// How many blocks a transaction may change.
     limit: u32,
 }
@@ -58,8 +61,16 @@ struct State {
     /// Someone commits.
     committing: bool,
     committed: Tid,
+    /// Who needs the running transaction committed, and how many are expected to.
+    waiting: u32,
+    expected: u32,
+    /// How long others are waited for: as long as the last commit took.
+    patience: Duration,
     aborted: Option<String>,
 }
+
+/// Nobody waits longer for others.
+const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// Whether an operation could join.
 pub(crate) enum Joined {
@@ -79,10 +90,13 @@ impl Transactions {
             closed: false,
             committing: false,
             committed: Tid(0),
+            waiting: 0,
+            expected: 0,
+            patience: Duration::ZERO,
             aborted: None,
         };
-        let [opened, left, ended] = std::array::from_fn(|_| Condvar::new());
-        Self { state: Mutex::new(state), opened, left, ended, limit }
+        let [opened, left, even, odd] = std::array::from_fn(|_| Condvar::new());
+        Self { state: Mutex::new(state), opened, left, ended: [even, odd], limit }
     }
 
     /// How many blocks a transaction may change.
@@ -150,14 +164,29 @@ impl Transactions {
         write: impl FnOnce(Tid, Work, F) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        while state.committing && state.committed < tid {
+        state.waiting += u32::from(tid == state.running);
+        let mut patient = true;
+        while state.committed < tid {
             state.check()?;
-            self.ended.wait(&mut state);
+            if state.committing {
+                self.ended(tid).wait(&mut state);
+            } else if patient && state.waiting < state.expected {
+                let patience = state.patience;
+                patient = self.ended(tid).wait_for(&mut state, patience);
+            } else {
+                return self.lead(state, freeze, write);
+            }
         }
-        if state.committed >= tid {
-            return Ok(());
-        }
-        state.check()?;
+        Ok(())
+    }
+
+    /// Commits the running transaction.
+    fn lead<F>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        freeze: impl FnOnce(Tid, &Work) -> F,
+        write: impl FnOnce(Tid, Work, F) -> Result<()>,
+    ) -> Result<()> {
         state.committing = true;
         state.closed = true;
         while state.handles > 0 {
@@ -165,6 +194,7 @@ impl Transactions {
         }
         let (done, work) = (state.running, std::mem::take(&mut state.work));
         let frozen = MutexGuard::unlocked(&mut state, || freeze(done, &work));
+        let shared = std::mem::take(&mut state.waiting);
         state.running = Tid(done.0 + 1);
         state.credits = 0;
         state.closed = false;
@@ -173,7 +203,9 @@ impl Transactions {
         let aborted = state.check();
         drop(state);
 
+        let begun = Instant::now();
         let result = aborted.and_then(|()| write(done, work, frozen));
+        let took = begun.elapsed();
         let mut state = self.state.lock();
         state.committing = false;
         match &result {
@@ -182,16 +214,28 @@ impl Transactions {
                 state.aborted.get_or_insert_with(|| error.to_string());
             }
         }
+        state.expected = shared + state.waiting;
+        state.patience = took.min(MOST_PATIENCE);
         self.opened.notify_all();
-        self.ended.notify_all();
+        self.ended(done).notify_all();
+        let next = self.ended(Tid(done.0 + 1));
+        match &result {
+            // Of those that have come for the next one, one sees to it that it is made.
+            Ok(()) => next.notify_one(),
+            Err(_) => next.notify_all(),
+        }
         result
+    }
+
+    fn ended(&self, tid: Tid) -> &Condvar {
+        &self.ended[usize::from(tid.0 % 2 == 1)]
     }
 
     /// From now on nothing is changed or committed any more.
     pub(crate) fn abort(&self, why: &Error) {
         self.state.lock().aborted.get_or_insert_with(|| why.to_string());
         self.opened.notify_all();
-        self.ended.notify_all();
+        self.ended.iter().for_each(Condvar::notify_all);
     }
 
     /// `ReadOnly` after an abort, with its reason.

@@ -1,7 +1,7 @@
 //! Space for the blocks of a file: near what is before them, and in a cluster of its own or in one that the file has in part.
 
 use crate::error::Result;
-use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::alloc::{Freed, Goal};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::{Extent, ExtentState, IomapType};
@@ -81,14 +81,15 @@ impl Ext4 {
     }
 
     /// Where the blocks of a file should be: behind what is before them, else near its inode.
-    fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<FsBlock> {
+    fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<Goal> {
         if first.0 > 0 {
             let before = FileBlock(first.0 - 1)..first;
             let (start, _, kind) = self.mapping(inode, before)?;
             if kind != IomapType::Hole {
-                return Ok(FsBlock(start.0 + 1));
+                let grows = first.0 >= self.superblock.block_size.blocks_for(inode.size());
+                return Ok(Goal { block: FsBlock(start.0 + 1), grows });
             }
         }
-        Ok(self.goal_of(inode.number()))
+        Ok(self.goal_of(inode.number()).into())
     }
 }
