@@ -216,13 +216,19 @@ impl Superblock {
     }
 }
 
+/// Of a device that cannot read so many blocks nothing more is tried.
+const MOST_REFUSED: u32 = 64;
+
 /// Looks for the first copy of a reserved tail, whose last copy is not whole: from the end on, no further than tags of 1/32 reach.
 fn find_first(device: &dyn Device, read: impl Fn(u64) -> Result<Superblock>) -> Result<Superblock> {
     let end = device.size() / BLOCK_LEN;
     let bound = (end / 16).clamp(1 << 10, 1 << 24).min(end);
-    let mut magic = [0; 8];
+    let (mut magic, mut refused) = ([0; 8], 0);
     for block in (end - bound..end).rev() {
-        device.read_exact_at(&mut magic, DevOffset(block * BLOCK_LEN))?;
+        match device.read_exact_at(&mut magic, DevOffset(block * BLOCK_LEN)) {
+            Err(_) if refused < MOST_REFUSED => refused += 1,
+            result => result?,
+        }
         if magic == MAGIC
             && let Ok(found) = read(block * BLOCK_LEN)
         {

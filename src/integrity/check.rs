@@ -8,7 +8,7 @@ use super::dirty::Regions;
 use super::geometry::{Info, Mode};
 use super::journal::Journal;
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What a look at a tag area has found.
 #[derive(Clone, Debug)]
@@ -49,6 +49,11 @@ pub enum Problem {
         /// How many.
         blocks: u64,
     },
+    /// A block of the dirty map or of the generations that the tag device refuses to read.
+    Unreadable {
+        /// Which, and why.
+        why: String,
+    },
     /// The journal cannot be used.
     Journal {
         /// Why not.
@@ -64,6 +69,7 @@ impl fmt::Display for Problem {
                 write!(f, "data device: {size} bytes, the tags are for {needed}")
             }
             Self::Map { blocks } => write!(f, "dirty map: {blocks} blocks are not whole"),
+            Self::Unreadable { why } => f.write_str(why),
             Self::Journal { why } => write!(f, "journal: {why}"),
         }
     }
@@ -87,7 +93,11 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
     }
     let area = Area { device: Arc::clone(device) };
-    let map = Regions::read(&area, &info, clean)?;
+    let mut refused = |error: Error| {
+        problems.push(Problem::Unreadable { why: error.to_string() });
+        Ok(())
+    };
+    let map = Regions::read(&area, &info, clean, &mut refused)?;
     if map.bad_blocks > 0 {
         problems.push(Problem::Map { blocks: map.bad_blocks });
     }

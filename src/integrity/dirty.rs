@@ -74,26 +74,34 @@ fn place(region: u32) -> (usize, usize, u32) {
 }
 
 impl Regions {
-    /// Reads the map. A block that is not whole says that all of its regions are dirty, unless the device was `clean`: then none is.
-    pub(super) fn read(area: &Area, info: &Info, clean: bool) -> Result<Found> {
+    /// Reads the map. A block that is not whole says that all of its regions are dirty, unless the device was `clean`: then none is. One
+    /// that the device refuses to read is not whole, where `refused` says so.
+    pub(super) fn read(
+        area: &Area,
+        info: &Info,
+        clean: bool,
+        refused: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Found> {
         let count = info.regions() as u32;
         let (mut blocks, mut bad_blocks) = (Vec::new(), 0);
+        let mut read = |at: u64, what: &'static str| match area.read_sealed(at) {
+            Ok(block) => {
+                bad_blocks += u64::from(block.is_none());
+                Ok(block)
+            }
+            Err(error) => refused(error.context(what)).map(|()| None),
+        };
         for number in 0..info.regions().div_ceil(REGIONS_PER_MAP_BLOCK) {
-            let block = area
-                .read_sealed(info.map_at() + number * BLOCK_LEN)
-                .context(|| "read the dirty map")?;
-            bad_blocks += u64::from(block.is_none());
+            let block = read(info.map_at() + number * BLOCK_LEN, "read the dirty map")?;
             let fill = if clean { 0 } else { 0xFF };
             blocks.push(block.unwrap_or([fill; SEALED]));
         }
         let (mut generations, mut counters) = (Vec::new(), Vec::new());
         if info.generations {
             for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
-                let block = area
-                    .read_sealed(info.generations_at() + number * BLOCK_LEN)
-                    .context(|| "read the generations")?;
+                let block =
+                    read(info.generations_at() + number * BLOCK_LEN, "read the generations")?;
                 // A generation that is not known is 0: none is looked for.
-                bad_blocks += u64::from(block.is_none());
                 generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =

@@ -45,7 +45,7 @@ pub use self::format::{FormatOptions, format, plan};
 pub use self::geometry::{Info, Mode};
 pub use self::open::{IntegrityOptions, Opened, Recovered};
 pub use self::report::{Counts, Event};
-pub use self::scrub::{Finding, Scrubbed};
+pub use self::scrub::{Finding, Half, Scrubbed};
 pub use self::tuple::{Field, Interval, Mismatch, Protection, TupleKind};
 
 use self::checked::{Checked, Tuples};
@@ -120,7 +120,7 @@ impl Integrity {
     /// of how many are done. Tags that are in memory are read from their device all the same: a write of them may have been lost.
     ///
     /// # Errors
-    /// `Io` of the devices. What is wrong is none.
+    /// `Io` of a device that is gone. What is wrong is none, nor are sectors that cannot be read.
     pub fn scrub(
         &self,
         found: &mut dyn FnMut(Finding),

@@ -122,7 +122,7 @@ pub(super) fn open(
     let area = Area { device: Arc::clone(&tag_device) };
     let crashed = !superblock.clean;
     let mut recovered = Recovered { crashed, ..Recovered::default() };
-    let found = Regions::read(&area, &info, !crashed)?;
+    let found = Regions::read(&area, &info, !crashed, &mut Err)?;
     recovered.bad_map_blocks = found.bad_blocks;
     recovered.regions = found.dirty.len() as u64;
     let tags = Tags::new(area.clone(), &info, options.cache);

@@ -1,11 +1,14 @@
 //! Reads all sectors against their tags.
 
+use std::fmt;
+
 use super::checked::Checked;
 use super::report::{Event, add};
 use super::tagging::load;
+use super::tags::Piece;
 use super::tuple::Mismatch;
 use crate::bio::Buffer;
-use crate::error::{Context, Result};
+use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
 /// Something that a scrub found.
@@ -13,6 +16,17 @@ use crate::units::DevOffset;
 pub enum Finding {
     /// A sector's data and tag disagree.
     Mismatch(Mismatch),
+    /// Sectors that could not be verified, since a device refuses to read them, or their tags.
+    Unreadable {
+        /// Which device.
+        half: Half,
+        /// The first sector.
+        sector: u64,
+        /// How many: of the data always one, of tags as many as are in a block.
+        count: u64,
+        /// What the device says.
+        errno: Errno,
+    },
     /// The map says that a region was written in a generation of which no sector is there: these writes were lost, data and tags.
     LostWrites {
         /// Where the region begins.
@@ -24,13 +38,33 @@ pub enum Finding {
     },
 }
 
+/// One of the two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// That holds the data.
+    Data,
+    /// That holds the tags.
+    Tags,
+}
+
+impl fmt::Display for Half {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Data => "data",
+            Self::Tags => "tags",
+        })
+    }
+}
+
 /// What a scrub has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Sectors that were read.
+    /// Sectors that were held against their tags.
     pub sectors: u64,
     /// Sectors whose data and tag disagree.
     pub mismatches: u64,
+    /// Sectors that a device refuses to read, or whose tags it does.
+    pub unreadable: u64,
     /// Regions whose last writes are not there.
     pub lost: u64,
 }
@@ -44,72 +78,140 @@ pub(super) fn scrub(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Scrubbed> {
     let info = &checked.info;
-    let mut scrubbed = Scrubbed::default();
+    let mut scrub = Scrub { checked, found, scrubbed: Scrubbed::default() };
     let mut buffer = Buffer::aligned(CHUNK.min(info.region) as usize)?;
     for start in (0..info.data_size).step_by(info.region as usize) {
         let end = (start + info.region).min(info.data_size);
         let region = checked.regions.region_of(start);
         let (before, generation) =
             (checked.regions.stillness(region), checked.regions.generation(start));
-        let (mut wrong, mut of_now) = (0, generation == 0);
+        let mut of_now = generation == 0;
         let mut at = start;
         while at < end {
             let len = (end - at).min(buffer.len() as u64);
-            let content = &mut buffer[..len as usize];
-            checked.data.read_exact_at(content, DevOffset(at)).context(|| "scrub")?;
-            for (number, data) in content.chunks_exact_mut(info.interval as usize).enumerate() {
-                let sector = at / u64::from(info.interval) + number as u64;
-                if let Some(mismatch) = checked.check_sector(sector, data)? {
-                    wrong += 1;
-                    found(Finding::Mismatch(mismatch));
-                }
-                of_now |= checked.generation_of(sector)? == generation;
-            }
-            let first = at / u64::from(info.interval);
-            wrong += checked.check_stored(first, content, found)?;
+            of_now |= scrub.chunk(at, &mut buffer[..len as usize], generation)?;
             at += len;
-            scrubbed.sectors += len / u64::from(info.interval);
             progress(at, info.data_size);
         }
-        scrubbed.mismatches += wrong;
         // Where it was written meanwhile, the generation may be another one.
         let still = before.is_some() && checked.regions.stillness(region) == before;
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
-            scrubbed.lost += 1;
-            found(Finding::LostWrites { at: DevOffset(start), len: end - start, generation });
+            scrub.scrubbed.lost += 1;
+            let (at, len) = (DevOffset(start), end - start);
+            (scrub.found)(Finding::LostWrites { at, len, generation });
         }
     }
-    Ok(scrubbed)
+    Ok(scrub.scrubbed)
 }
 
-impl Checked {
-    /// Looks at what the device holds of tags that are in memory, for sectors that were just read: how many are wrong there alone.
-    fn check_stored(
-        &self,
+struct Scrub<'a> {
+    checked: &'a Checked,
+    found: &'a mut dyn FnMut(Finding),
+    scrubbed: Scrubbed,
+}
+
+impl Scrub<'_> {
+    /// Looks at sectors in a row. Whether one of them may be of this generation.
+    fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
+        let checked = self.checked;
+        let (first, interval) = (checked.sector(at), checked.tagging.interval());
+        // Where the whole cannot be read, each sector is.
+        let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
+        let mut of_now = false;
+        for piece in checked.tags.pieces(first, content.len() / interval) {
+            let range = piece.before * interval..(piece.before + piece.count) * interval;
+            let sector = first + piece.before as u64;
+            of_now |= self.piece(piece, sector, &mut content[range], whole, generation)?;
+        }
+        Ok(of_now)
+    }
+
+    /// The same for sectors whose tags are in one block.
+    fn piece(
+        &mut self,
+        piece: Piece,
         first: u64,
-        content: &[u8],
-        found: &mut dyn FnMut(Finding),
-    ) -> Result<u64> {
-        let (interval, size) = (self.tagging.interval(), self.tagging.size());
-        let mut wrong = 0;
-        for piece in self.tags.pieces(first, content.len() / interval) {
-            let Some(stored) = self.tags.differing(piece.block)? else { continue };
-            for (index, number) in piece.range().zip(piece.before..) {
-                let tuple = load(self.info.kind, &stored[index * size..]);
-                let in_memory = self.tags.with(piece.block, false, |slot| slot.tuple(index))?;
-                if tuple == in_memory {
-                    continue;
+        content: &mut [u8],
+        whole: bool,
+        generation: u16,
+    ) -> Result<bool> {
+        let checked = self.checked;
+        if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
+            self.refused(Half::Tags, first, piece.count as u64, error)?;
+            // A generation that nobody can read is not missing.
+            return Ok(true);
+        }
+        let (mut of_now, mut unread) = (false, Vec::new());
+        for (sector, data) in (first..).zip(content.chunks_exact_mut(checked.tagging.interval())) {
+            of_now |= checked.generation_of(sector)? == generation;
+            let at = DevOffset(sector << checked.tagging.shift);
+            let read = if whole { Ok(()) } else { checked.data.read_exact_at(data, at) };
+            match read.and_then(|()| checked.check_sector(sector, data)) {
+                Ok(mismatch) => {
+                    self.scrubbed.sectors += 1;
+                    if let Some(mismatch) = mismatch {
+                        self.wrong(mismatch);
+                    }
                 }
-                let data = &content[number * interval..(number + 1) * interval];
-                let checked = self.tagging.check(first + number as u64, data, &tuple[..size]);
-                if let Err(mismatch) = checked {
-                    wrong += 1;
-                    add(&self.report.mismatches, 1);
-                    self.report.event(Event::Mismatch(mismatch));
-                    found(Finding::Mismatch(mismatch));
+                Err(error) => {
+                    self.refused(Half::Data, sector, 1, error)?;
+                    unread.push(sector);
                 }
             }
         }
-        Ok(wrong)
+        self.stored(piece, first, content, &unread)?;
+        Ok(of_now)
     }
+
+    /// Looks at what the device holds of tags that are in memory, for sectors that were just read, but for those that could not be: a write
+    /// of these tags may have been lost.
+    fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
+        let checked = self.checked;
+        let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
+        let stored = match checked.tags.differing(piece.block) {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return Ok(()),
+            Err(error) => return self.refused(Half::Tags, first, piece.count as u64, error),
+        };
+        let sectors = (first..).zip(content.chunks_exact(interval)).zip(piece.range());
+        for ((sector, data), index) in sectors {
+            let tuple = load(checked.info.kind, &stored[index * size..]);
+            let in_memory = checked.tags.with(piece.block, false, |slot| slot.tuple(index))?;
+            if tuple == in_memory || unread.contains(&sector) {
+                continue;
+            }
+            if let Err(mismatch) = checked.tagging.check(sector, data, &tuple[..size]) {
+                add(&checked.report.mismatches, 1);
+                checked.report.event(Event::Mismatch(mismatch));
+                self.wrong(mismatch);
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong(&mut self, mismatch: Mismatch) {
+        self.scrubbed.mismatches += 1;
+        (self.found)(Finding::Mismatch(mismatch));
+    }
+
+    /// A device has refused to read sectors, or their tags.
+    ///
+    /// # Errors
+    /// The same, where it is none of one place, and all others would be refused too.
+    fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
+        match error.kind() {
+            ErrorKind::Io(errno) if is_of_a_place(errno) => {
+                self.scrubbed.unreadable += count;
+                (self.found)(Finding::Unreadable { half, sector, count, errno });
+                Ok(())
+            }
+            _ => Err(error).context(|| "scrub"),
+        }
+    }
+}
+
+/// What block devices say of sectors that they cannot give, and not of themselves: the medium is ENODATA, their own protection information
+/// EILSEQ, the target EREMOTEIO.
+fn is_of_a_place(errno: Errno) -> bool {
+    matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ironmap::device::{Device, Faults, Sim};
-use ironmap::integrity::{Finding, FormatOptions, Integrity, IntegrityOptions};
+use ironmap::integrity::{Finding, FormatOptions, Half, Integrity, IntegrityOptions, Mode, check};
 use ironmap::{Errno, Error};
 
-use crate::stand::{Stand, as_device, change, read, write};
+use crate::stand::{Stand, all_options, as_device, change, read, write};
 
 const SIZE: u64 = 256 << 10;
 
@@ -71,5 +71,101 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         device.close().unwrap();
         drop(device);
         assert_eq!(findings(&stand.open().device), [], "closed, tags: {of_tags}");
+    }
+}
+
+/// Sectors that a device refuses to read, and sectors whose tags it does: each is named, the others are held against their tags, and what is wrong there
+/// is found.
+#[test]
+fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
+    for (number, options) in all_options().enumerate() {
+        let what = format!("{options:?}");
+        let stand = Stand::new(SIZE, false, &options, number as u64);
+        let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
+        let all = SIZE / interval;
+        // Three that are refused lie in two chunks; a flipped bit between them.
+        let (refused, flipped) = ([0, 3, all - 1], 2);
+        change(&stand.data, flipped * interval + 1, |byte| *byte ^= 4);
+        let unit = interval / 512;
+        let bad_sectors = refused.iter().map(|sector| sector * unit + unit / 2).collect();
+        let data = Sim::new(as_device(&stand.data), Faults { bad_sectors, ..Faults::default() });
+        let errno = Some(Errno::ENODATA);
+        let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
+        let opened = Integrity::open(Arc::new(data), Some(tags.clone())).unwrap();
+        let mut found = Vec::new();
+        let scrubbed =
+            opened.device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
+        let of_data =
+            |sector| Finding::Unreadable { half: Half::Data, sector, count: 1, errno: Errno::EIO };
+        assert_eq!((scrubbed.sectors, scrubbed.unreadable), (all - 3, 3), "{what}");
+        assert_eq!((scrubbed.mismatches, scrubbed.lost), (1, 0), "{what}");
+        assert_eq!((found[0], found[2], found[3]), (of_data(0), of_data(3), of_data(all - 1)));
+        assert!(
+            matches!(found[1], Finding::Mismatch(mismatch) if mismatch.sector == flipped),
+            "{what}: {found:?}"
+        );
+        drop(opened);
+
+        // All tags of the first block.
+        let in_block = all.min(4096 / size);
+        let bad_sectors = [stand.tags_at() / 512 + 7].into();
+        tags.set_faults(Faults { bad_sectors, errno, ..Faults::default() });
+        let device = Integrity::open(as_device(&stand.data), Some(tags)).unwrap().device;
+        let mut found = Vec::new();
+        let scrubbed = device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
+        assert_eq!((scrubbed.sectors, scrubbed.unreadable), (all - in_block, in_block), "{what}");
+        let mut left = 0;
+        for finding in found {
+            let Finding::Unreadable { half: Half::Tags, sector, count, errno } = finding else {
+                panic!("{what}: {finding:?}")
+            };
+            assert_eq!((sector, errno), (left, Errno::ENODATA), "{what}");
+            left += count;
+        }
+        assert_eq!(left, in_block, "{what}");
+    }
+}
+
+/// A device that is gone ends the scrub: the rest need not be tried.
+#[test]
+fn a_device_that_is_gone_ends_the_scrub() {
+    let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
+    let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
+    let device = Integrity::open(data.clone(), stand.tags.as_ref().map(as_device)).unwrap().device;
+    let errno = Some(Errno::ENODEV);
+    data.set_faults(Faults { fail_after: Some(0), errno, ..Faults::default() });
+    let scrubbed = device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {});
+    assert_eq!(scrubbed.unwrap_err().errno(), Errno::ENODEV);
+}
+
+/// A check names the blocks of the area that the device refuses to read, and looks at the others.
+#[test]
+fn a_check_goes_on_behind_blocks_that_cannot_be_read() {
+    for (number, options) in all_options().enumerate() {
+        let stand = Stand::new(4 * SIZE, number % 2 == 0, &options, number as u64);
+        let area = stand.info.area_start;
+        let map = (stand.tags_at() - area) / 4096;
+        let last = stand.tag_ram().size() - 4096;
+        let journal = area + stand.info.area_len() - 4096 - stand.info.journal;
+        let mut places: Vec<_> = (0..map).map(|block| area + block * 4096).collect();
+        places.push(last);
+        if options.mode == Mode::Journal {
+            places.push(journal);
+        }
+        for place in places {
+            let below = as_device(stand.tags.as_ref().unwrap_or(&stand.data));
+            let bad_sectors = [place / 512 + 1].into();
+            let tags: Arc<dyn Device> =
+                Arc::new(Sim::new(below, Faults { bad_sectors, ..Faults::default() }));
+            let checked = match stand.tags {
+                Some(_) => check(&as_device(&stand.data), Some(&tags)),
+                None => check(&tags, None),
+            };
+            let problems = checked.unwrap().problems;
+            assert!(
+                problems.len() == 1 && problems[0].to_string().contains("EIO"),
+                "{options:?}, byte {place}: {problems:?}"
+            );
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use ironmap::integrity::{Finding, Scrubbed};
+use ironmap::integrity::{Finding, Half, Scrubbed};
 use ironmap::location::OpenOptions;
 use ironmap::{Engine, Location};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Report, note};
 use crate::output::{print_json, stdout};
 use crate::target;
 
-/// Reads every sector against its tag, and lists those that are wrong; nothing is changed
+/// Reads every sector against its tag, and lists those that are wrong or cannot be read; nothing is changed
 ///
 /// A sector's number counts protection intervals from the start of DATA. Where the device was not closed, what was being written may not
 /// fit its tag yet: ironmap integrity open recovers it first.
@@ -22,7 +22,7 @@ Examples:
   ironmap integrity scrub disk.img,tags.img
   ironmap integrity scrub --json /dev/sdb1 | jq '.findings[].sector'
 
-Exit codes: 0 where all sectors fit, 4 where one does not, 1 and 3 where the scrub could not be done.")]
+Exit codes: 0 where nothing is wrong, 4 where a sector does not fit or cannot be read, 1 and 3 where the scrub could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -38,6 +38,7 @@ struct Record {
     closed: bool,
     sectors: u64,
     mismatches: u64,
+    unreadable: u64,
     lost: u64,
     findings: Vec<FindingRecord>,
 }
@@ -46,6 +47,7 @@ struct Record {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum FindingRecord {
     Mismatch { sector: u64, offset: u64, field: String, expected: u64, found: u64 },
+    Unreadable { half: String, sector: u64, offset: u64, count: u64, errno: String },
     LostWrites { offset: u64, length: u64, generation: u16 },
 }
 
@@ -76,7 +78,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let scrubbed = integrity.device.scrub(&mut found, &mut |done, all| bar.show(done, all));
     drop(bar);
-    let Scrubbed { sectors, mismatches, lost } =
+    let Scrubbed { sectors, mismatches, unreadable, lost } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
     if let Some(error) = failed {
         return Err(error.into());
@@ -84,17 +86,20 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.json {
         drop(out);
         let (device, closed) = (args.device.to_string(), !crashed);
-        print_json(&Record { device, closed, sectors, mismatches, lost, findings })?;
+        print_json(&Record { device, closed, sectors, mismatches, unreadable, lost, findings })?;
     } else {
         let device = &args.device;
         writeln!(
             out,
-            "{device}: {sectors} sectors read, {mismatches} do not fit their tags, {lost} regions lost writes"
+            "{device}: {sectors} sectors read, {mismatches} do not fit their tags, {unreadable} cannot be read, \
+             {lost} regions lost writes"
         )?;
         out.flush()?;
     }
-    if mismatches + lost > 0 {
-        let what = format!("{mismatches} wrong sectors, {lost} regions with lost writes");
+    if mismatches + unreadable + lost > 0 {
+        let what = format!(
+            "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"
+        );
         report.error(&Failure::corrupt(&args.device, &what));
     }
     Ok(())
@@ -103,6 +108,13 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 fn line(finding: Finding) -> String {
     match finding {
         Finding::Mismatch(mismatch) => mismatch.to_string(),
+        Finding::Unreadable { half: Half::Data, sector, errno, .. } => {
+            format!("sector {sector}: cannot be read: {errno}")
+        }
+        Finding::Unreadable { half: Half::Tags, sector, count, errno } => {
+            let last = sector + count - 1;
+            format!("sectors {sector} to {last}: their tags cannot be read: {errno}")
+        }
         Finding::LostWrites { at, len, generation } => {
             format!("region of {len} bytes at {at}: nothing of generation {generation} is there")
         }
@@ -118,6 +130,13 @@ impl FindingRecord {
                 field: mismatch.field.to_string().replace(' ', "_"),
                 expected: mismatch.expected,
                 found: mismatch.found,
+            },
+            Finding::Unreadable { half, sector, count, errno } => Self::Unreadable {
+                half: half.to_string(),
+                sector,
+                offset: sector * interval,
+                count,
+                errno: format!("{errno:?}"),
             },
             Finding::LostWrites { at, len, generation } => {
                 Self::LostWrites { offset: at.0, length: len, generation }
