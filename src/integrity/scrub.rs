@@ -65,6 +65,9 @@ pub struct Scrubbed {
     pub mismatches: u64,
     /// Sectors that a device refuses to read, or whose tags it does.
     pub unreadable: u64,
+    /// Sectors of regions that were being written when the device was not closed. It is read-only, and their tags are made anew when it
+    /// is next opened for writing.
+    pub skipped: u64,
     /// Regions whose last writes are not there.
     pub lost: u64,
 }
@@ -85,6 +88,11 @@ pub(super) fn scrub(
         let region = checked.regions.region_of(start);
         let (before, generation) =
             (checked.regions.stillness(region), checked.regions.generation(start));
+        if checked.unverified && checked.regions.is_dirty(region) {
+            scrub.scrubbed.skipped += (end - start) / u64::from(info.interval);
+            progress(end, info.data_size);
+            continue;
+        }
         let mut of_now = generation == 0;
         let mut at = start;
         while at < end {

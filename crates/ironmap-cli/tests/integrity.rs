@@ -251,6 +251,12 @@ fn a_killed_writer_is_recovered_from() {
             (&before["closed"], &before["problems"]),
             (&false.into(), &Value::Array(vec![]))
         );
+        if mode == "bitmap" {
+            let skipped = scrub(&bench, "image,tags");
+            let dirty = before["dirty_regions"].as_u64().unwrap() * number("region");
+            assert_eq!(skipped["skipped"].as_u64().unwrap(), dirty / SECTOR);
+            assert_eq!(skipped["mismatches"], 0, "{skipped}");
+        }
         let opened = bench.json(&["integrity", "open", "--json", "image,tags"]);
         assert_eq!(opened["closed"], false);
         let recovered = &opened["recovered"];

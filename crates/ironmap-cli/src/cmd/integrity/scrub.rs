@@ -14,8 +14,8 @@ use crate::target;
 
 /// Reads every sector against its tag, and lists those that are wrong or cannot be read; nothing is changed
 ///
-/// A sector's number counts protection intervals from the start of DATA. Where the device was not closed, what was being written may not
-/// fit its tag yet: ironmap integrity open recovers it first.
+/// A sector's number counts protection intervals from the start of DATA. Where the device was not closed, what was being written need not
+/// fit its tag yet, and is passed over and counted: ironmap integrity open recovers it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,6 +39,7 @@ struct Record {
     sectors: u64,
     mismatches: u64,
     unreadable: u64,
+    skipped: u64,
     lost: u64,
     findings: Vec<FindingRecord>,
 }
@@ -78,15 +79,30 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let scrubbed = integrity.device.scrub(&mut found, &mut |done, all| bar.show(done, all));
     drop(bar);
-    let Scrubbed { sectors, mismatches, unreadable, lost } =
+    let Scrubbed { sectors, mismatches, unreadable, skipped, lost } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
     if let Some(error) = failed {
         return Err(error.into());
     }
+    if skipped > 0 {
+        note(format!(
+            "{}: {skipped} sectors of dirty regions are not verified: ironmap integrity open first",
+            args.device
+        ));
+    }
     if args.json {
         drop(out);
         let (device, closed) = (args.device.to_string(), !crashed);
-        print_json(&Record { device, closed, sectors, mismatches, unreadable, lost, findings })?;
+        print_json(&Record {
+            device,
+            closed,
+            sectors,
+            mismatches,
+            unreadable,
+            skipped,
+            lost,
+            findings,
+        })?;
     } else {
         let device = &args.device;
         writeln!(
