@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{AnyQueue, BlockFile, Device, DeviceQueue, LentPart, Limits, OtherQueue, QueueOptions};
+use super::{
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, OtherQueue,
+    QueueOptions, WrongTuple,
+};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -181,6 +184,14 @@ impl<L: Layer> Device for Layered<L> {
 
     fn size(&self) -> u64 {
         self.below.size()
+    }
+
+    fn protection(&self) -> Option<&DeviceProtection> {
+        self.below.protection()
+    }
+
+    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+        self.below.take_wrong_tuples()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {

@@ -89,7 +89,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
-    /// The sectors that did not fit their tuples when they were read since the last call, oldest first; the newest 1024 at most.
+    /// The sectors that did not fit their tuples when they were read since the last call, oldest first; the newest 1024 at most. A device
+    /// over others tells of theirs too.
     fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
         Vec::new()
     }

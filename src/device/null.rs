@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::{AnyQueue, Device, Immediate, Limits, QueueOptions, Transfer};
+use super::{AnyQueue, Device, Immediate, Limits, QueueOptions, Transfer, WrongTuple};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -51,6 +51,10 @@ impl Device for Null {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+        self.metadata.as_ref().map(|device| device.take_wrong_tuples()).unwrap_or_default()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {

@@ -194,7 +194,9 @@ impl Device for Integrity {
     fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
-        self.checked.report.take_mismatches().into_iter().map(wrong).collect()
+        let own = self.checked.report.take_mismatches().into_iter().map(wrong);
+        // Those that the data device found by tuples of its own are told in its own sectors.
+        own.chain(self.checked.data.take_wrong_tuples()).collect()
     }
 
     fn is_writable(&self) -> bool {

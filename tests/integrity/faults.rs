@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
-use ironmap::device::{Device, DeviceQueue, Faults, Ram, Sim};
-use ironmap::integrity::{Event, Finding, FormatOptions, Integrity, IntegrityOptions, Mode};
+use ironmap::device::{
+    Device, DeviceProtection, DeviceQueue, Faults, Null, Ram, Record, Sim, WrongTuple,
+};
+use ironmap::integrity::{
+    Event, Finding, FormatOptions, Integrity, IntegrityOptions, Mode, format,
+};
 use ironmap::units::DevOffset;
 use ironmap::{Errno, ErrorKind};
 
@@ -220,7 +224,9 @@ fn read_only_after_a_crash() {
         let device = stand.open().device;
         write(&device, 0, &[1; 4096], false).unwrap();
         let crashed = stand.snapshot();
-        let read_only = |ram: &Arc<Ram>| Arc::new(ReadOnly(ram.clone())) as Arc<dyn Device>;
+        let read_only = |ram: &Arc<Ram>| {
+            Arc::new(ReadOnly { ram: ram.clone(), protection: None }) as Arc<dyn Device>
+        };
         let opened =
             Integrity::open(read_only(&crashed.data), crashed.tags.as_ref().map(read_only));
         if mode == Mode::Journal {
@@ -259,21 +265,67 @@ fn read_only_after_a_crash() {
     }
 }
 
+/// What the devices below say of themselves, and of sectors that they found wrong, is said by those above: one that injects faults, one that
+/// records, one whose data is nothing, and another integrity device.
+#[test]
+fn wrong_tuples_are_told_through_every_device_above() {
+    type Above = fn(Arc<dyn Device>) -> Arc<dyn Device>;
+    let above: [Above; 4] = [
+        |below| Arc::new(Sim::new(below, Faults::default())),
+        |below| Arc::new(Record::new(below)),
+        |below| Arc::new(Null::over(below)),
+        |below| {
+            let tags = as_device(&Arc::new(Ram::new(8 << 20)));
+            format(&below, Some(&tags), &options(Mode::Bitmap), &mut |_, _| {}).unwrap();
+            Arc::new(Integrity::open(below, Some(tags)).unwrap().device)
+        },
+    ];
+    for (number, above) in above.into_iter().enumerate() {
+        let stand = Stand::new(SIZE, false, &options(Mode::Bitmap), 5);
+        let device = Arc::new(Sim::new(above(Arc::new(stand.open().device)), Faults::default()));
+        change(&stand.data, 9 * 512, |byte| *byte ^= 1);
+        assert_eq!(read(&*device, 9 * 512, 512).unwrap_err().errno(), Errno::EILSEQ);
+        let sectors = |wrong: Vec<WrongTuple>| wrong.iter().map(|it| it.sector).collect::<Vec<_>>();
+        assert_eq!(sectors(device.take_wrong_tuples()), [9], "{number}");
+        assert_eq!(sectors(device.take_wrong_tuples()), [], "{number}: they are told once");
+    }
+
+    let protection = DeviceProtection {
+        format: "T10-DIF-TYPE1-CRC".to_owned(),
+        interval: 512,
+        metadata: 8,
+        generated: true,
+        verified: true,
+        tuples: None,
+        carried: false,
+    };
+    let below = ReadOnly { ram: Arc::new(Ram::new(SIZE)), protection: Some(protection.clone()) };
+    let recorded = Record::new(Arc::new(Sim::new(Arc::new(below), Faults::default())));
+    assert_eq!(recorded.protection(), Some(&protection));
+}
+
 /// A device that refuses to be written.
 #[derive(Debug)]
-struct ReadOnly(Arc<Ram>);
+struct ReadOnly {
+    ram: Arc<Ram>,
+    protection: Option<DeviceProtection>,
+}
 
 impl Device for ReadOnly {
     fn limits(&self) -> &ironmap::device::Limits {
-        self.0.limits()
+        self.ram.limits()
     }
 
     fn size(&self) -> u64 {
-        self.0.size()
+        self.ram.size()
+    }
+
+    fn protection(&self) -> Option<&DeviceProtection> {
+        self.protection.as_ref()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
-        self.0.read_exact_at(buf, at)
+        self.ram.read_exact_at(buf, at)
     }
 
     fn is_writable(&self) -> bool {
@@ -294,6 +346,6 @@ impl Device for ReadOnly {
     }
 
     fn queue(&self, options: &ironmap::QueueOptions) -> ironmap::Result<ironmap::device::AnyQueue> {
-        self.0.queue(options)
+        self.ram.queue(options)
     }
 }
