@@ -97,13 +97,6 @@ impl Volume {
             ErrorKind::UnknownFormat => unknown_format(&*device),
             _ => error,
         })?;
-        let block = fs.superblock().block_size.bytes();
-        if device.limits().logical_block as usize > block {
-            let unit = device.limits().logical_block;
-            return Err(Error::unsupported(format!(
-                "blocks of {block} bytes on a device with sectors of {unit}"
-            )));
-        }
         Ok(Self {
             timer: None,
             fs,

@@ -4,9 +4,12 @@ mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use common::image::scratch;
-use ironmap::{Location, OpenOptions, Volume};
+use ironmap::device::{Device, Limits, Ram, Record};
+use ironmap::fs::ext4::Clock;
+use ironmap::{ErrorKind, Location, OpenOptions, Volume};
 
 fn fsck(image: &Path) {
     let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
@@ -64,4 +67,34 @@ fn a_protected_volume_is_held_while_it_is_open() {
     drop(volume);
     assert_eq!(seq(&image), clean);
     fsck(&image);
+}
+
+/// A volume whose blocks are shorter than the device's sectors is refused before anything is written to it, by name, and so for reading.
+#[test]
+fn blocks_shorter_than_sectors_are_refused_before_anything_is_written() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-Fq", "-t", "ext4", "-b", "1024"]);
+    assert!(mke2fs.arg(&image).arg("32M").status().unwrap().success());
+    let ram = Ram::from_image(&std::fs::read(&image).unwrap());
+    for sector in [512, 1024, 4096] {
+        let limits = Limits { logical_block: sector, physical_block: sector, ..*ram.limits() };
+        let record = Arc::new(Record::new(Arc::new(ram.with_limits(limits))));
+        let opened = [
+            Volume::on(record.clone()).map(drop),
+            Volume::writable_on(record.clone(), Clock::default()).map(drop),
+        ];
+        for opened in opened {
+            if sector <= 1024 {
+                opened.unwrap();
+                continue;
+            }
+            let error = opened.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let text = "blocks of 1024 bytes on a device with sectors of 4096";
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert_eq!(record.log().is_empty(), sector == 4096, "{sector}");
+    }
 }

@@ -69,7 +69,7 @@ use self::blocks::{Blocks, Overlay};
 use self::jbd2::fast_commit::FastCommits;
 use self::writing::Writing;
 use crate::device::Device;
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::events::Events;
 use crate::units::{FsBlock, InodeNo};
 
@@ -115,7 +115,14 @@ impl Ext4 {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
         device.read_exact_at(&mut bytes, at)?;
-        Superblock::parse(&bytes, device.size())
+        let superblock = Superblock::parse(&bytes, device.size())?;
+        // Before anything is written: recovery writes single blocks.
+        let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
+        if unit as usize > block {
+            let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
+            return Err(Error::unsupported(text));
+        }
+        Ok(superblock)
     }
 
     fn assemble(device: Arc<dyn Device>, superblock: Superblock, events: &Arc<Events>) -> Self {
