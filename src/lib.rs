@@ -158,4 +158,4 @@ pub use host::{Host, HostOptions, HostReport};
 pub use location::Location;
 pub use probe::probe;
 pub use queue::Queue;
-pub use volume::{OpenOptions, Volume};
+pub use volume::{OpenOptions, TailLoss, Volume};

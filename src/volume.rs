@@ -35,6 +35,18 @@ impl Default for OpenOptions {
     }
 }
 
+/// What may be lost in the tail of a device when something else takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TailLoss {
+    /// Nothing that is known.
+    #[default]
+    Nothing,
+    /// What has no known end: other file systems, partition tables.
+    Unknown,
+    /// That, and an ext2, ext3 or ext4 file system whose superblock cannot be used. It could be repaired, were its end still there.
+    DamagedVolume,
+}
+
 /// An ext2, ext3 or ext4 volume that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
 #[derive(Clone)]
 pub struct Volume {
@@ -144,12 +156,12 @@ impl Volume {
         Ok(superblock_on(device)?.and_then(Result::ok).map(|sb| sb.block_size.bytes()))
     }
 
-    /// Refuses a device whose tail, from this byte on, is in use: by a file system that reaches there, or, unless `force`, by something whose size
-    /// is not known.
+    /// Refuses a device whose tail, from this byte on, is in use: by a file system that reaches there, always; by something whose end is not known
+    /// unless it may be `lost`.
     ///
     /// # Errors
     /// `Exists`; the device's.
-    pub fn check_tail(device: &dyn Device, from: u64, force: bool) -> Result<()> {
+    pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> {
         let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
         if let Some(found) = superblock_on(device)? {
             return match found {
@@ -162,12 +174,16 @@ impl Volume {
                         "the file system has {end} bytes, and the tags would begin at {from}: make it smaller first"
                     ))
                 }
-                Err(_) if force => Ok(()),
-                Err(error) => taken(format!("the file system's size is not known: {error}")),
+                Err(_) if lost == TailLoss::DamagedVolume => Ok(()),
+                Err(error) => taken(format!(
+                    "holds a file system whose end is not known ({error}): tags would overwrite what it has from byte {from} on"
+                )),
             };
         }
         match occupant(device) {
-            Some(what) if !force => taken(format!("{what}, whose end is not known")),
+            Some(what) if lost == TailLoss::Nothing => taken(format!(
+                "{what}, whose end is not known: tags would overwrite what it has from byte {from} on"
+            )),
             _ => Ok(()),
         }
     }

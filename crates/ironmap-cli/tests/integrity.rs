@@ -337,6 +337,31 @@ fn what_is_in_the_way_is_refused() {
     bench.succeed(["integrity", "format", "--force", "data,image"]);
 }
 
+/// An ext4 whose superblock is damaged may reach into the tail: `--force` does not lose that, and the refusal says what would be. Another file
+/// system, whose end is never known, is lost by force.
+#[test]
+fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
+    let bench = Bench::new();
+    // The file system's size, and with it what its checksum is of.
+    flip(&bench.image(), 1024 + 4);
+    let before = fs::read(bench.image()).unwrap();
+    for options in [&[][..], &["--force"]] {
+        let output = bench.run([&["integrity", "format", "image"], options].concat());
+        refused(&output, 3, &["whose end is not known", "checksum", "overwrite what it has from"]);
+    }
+    assert!(fs::read(bench.image()).unwrap() == before, "a refusal has changed the device");
+    let told = bench.run(["integrity", "format", "--lose-tail", "image,tags"]);
+    assert_eq!(told.status.code(), Some(2));
+    bench.succeed(["integrity", "format", "--lose-tail", "image"]);
+    assert_eq!(scrub(&bench, "image")["mismatches"], 0);
+
+    let other = File::options().write(true).open(sized(&bench, "other", 64)).unwrap();
+    other.write_all_at(b"XFSB", 0).unwrap();
+    let output = bench.run(["integrity", "format", "other"]);
+    refused(&output, 3, &["XFS file system, whose end is not known"]);
+    bench.succeed(["integrity", "format", "--force", "other"]);
+}
+
 /// One superblock is enough to open the device, and the check tells of the other one.
 #[test]
 fn a_damaged_superblock_is_told() {

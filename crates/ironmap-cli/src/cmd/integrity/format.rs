@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::ValueEnum;
 use ironmap::integrity::{self, FormatOptions, Mode, TupleKind};
 use ironmap::location::Halves;
-use ironmap::{Engine, ErrorKind, Location, Volume};
+use ironmap::{Engine, ErrorKind, Location, TailLoss, Volume};
 
 use super::{Bar, Geometry, named};
 use crate::failure::Failure;
@@ -15,8 +15,8 @@ use crate::target;
 
 /// Makes an integrity device: every sector gets a tag for what it holds
 ///
-/// What is on DATA stays. TAGS is overwritten; without it, the tags take the tail of DATA, and a file system that reaches there is
-/// refused. Anything on TAGS, and an integrity device that is there already, is refused without --force.
+/// What is on DATA stays. TAGS is overwritten; without it, the tags take the tail of DATA, and a file system that reaches there, or of
+/// which that is not known, is refused. Anything on TAGS, and an integrity device that is there already, is refused without --force.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -50,6 +50,10 @@ pub(super) struct Args {
     /// Also over what is on TAGS, over what is on DATA and has no known size, and over an integrity device
     #[arg(short = 'F', long)]
     force: bool,
+    /// Put the tags in the tail of DATA also where it holds an ext4 whose superblock is damaged, so that nobody knows whether it reaches there: what
+    /// it has in the tail is lost, and may be what a repair needs
+    #[arg(long)]
+    lose_tail: bool,
     /// Write one JSON object
     #[arg(long)]
     json: bool,
@@ -81,13 +85,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.journal_size.is_some() && args.mode != HowSafe::Journal {
         return Err(Failure::usage("--journal-size is for --mode journal"));
     }
+    if args.lose_tail && args.device.tags().is_some() {
+        return Err(Failure::usage("--lose-tail is for tags in the tail of DATA"));
+    }
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| named(&args.device, error))?;
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
     let options = args.options(&halves).map_err(failed)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(failed)?;
     let free = match tags {
-        None => Volume::check_tail(&**data, plan.area_start, args.force),
+        None => Volume::check_tail(&**data, plan.area_start, args.tail_loss()),
         Some(_) if args.force => Ok(()),
         Some(tags) => Volume::check_empty(&**tags),
     };
@@ -107,6 +114,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
+    fn tail_loss(&self) -> TailLoss {
+        match (self.lose_tail, self.force) {
+            (true, _) => TailLoss::DamagedVolume,
+            (false, true) => TailLoss::Unknown,
+            (false, false) => TailLoss::Nothing,
+        }
+    }
+
     fn options(&self, halves: &Halves) -> ironmap::Result<FormatOptions> {
         let interval = match (self.interval, Volume::block_size(&*halves.data.device)?) {
             (Some(interval), _) => interval,
