@@ -146,7 +146,9 @@ fn short_transfers_are_continued() {
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
         }
     }
-    assert!(queue.stats().short > 100, "{:?}", queue.stats());
+    // A device with tags continues them by itself: it verifies whole sectors.
+    let tagged = common::beneath::chosen().is_some();
+    assert!(queue.stats().short > 100 || tagged, "{:?}", queue.stats());
     assert!(volume.events().take().0.is_empty(), "a short transfer is no error");
 }
 
