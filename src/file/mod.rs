@@ -11,6 +11,7 @@ pub(crate) use self::of_volume::VolumeFile;
 use crate::bio::Memory;
 use crate::dio::{DioFlags, Rejected, StablePages};
 use crate::error::{Error, Result};
+use crate::fs::ext4::KeepSetId;
 use crate::host::{HostHandle, HostReport};
 use crate::iomap::{self, Iomap, MapFile, Mappings};
 use crate::queue::Queue;
@@ -28,6 +29,8 @@ pub struct FileOptions {
     /// Who sees to it that memory does not change while the device computes over it. If not given, it is as the device needs it: nothing
     /// is copied for a device that does not compute over data, and [`StablePages::Owned`] holds on one that does.
     pub stable_pages: Option<StablePages>,
+    /// For a volume's files: whether writes through this handle leave set-id bits as they are.
+    pub keep_set_id: KeepSetId,
 }
 
 /// A file open for direct I/O. It is shared by threads; each brings its own [`Queue`]. Cheap to clone.

@@ -8,6 +8,8 @@ use crate::cmd::{
     ls, man, map, mkdir, mkfs, mv, rm, rmdir, setfattr, stat, sync, touch, truncate,
 };
 use crate::failure::{Failure, Report};
+#[cfg(feature = "fuse")]
+use crate::mount;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Chattr(chattr::Args),
     Setfattr(setfattr::Args),
     Sync(sync::Args),
+    #[cfg(feature = "fuse")]
+    Mount(mount::Args),
     Bench(Box<bench::BenchArgs>),
     Demo(demo::Args),
     Completions(completions::Args),
@@ -101,6 +105,8 @@ impl Command {
             Self::Chattr(args) => chattr::run(args, report),
             Self::Setfattr(args) => setfattr::run(args, report),
             Self::Sync(args) => sync::run(args, report),
+            #[cfg(feature = "fuse")]
+            Self::Mount(args) => mount::run(args, report),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
             Self::Demo(args) => demo::run(args, report),
             Self::Completions(args) => completions::run(args),

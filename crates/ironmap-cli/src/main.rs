@@ -7,6 +7,8 @@ mod failure;
 mod host_stat;
 mod interrupt;
 mod mode;
+#[cfg(feature = "fuse")]
+mod mount;
 mod new;
 mod output;
 mod owner;
@@ -25,7 +27,10 @@ use crate::cli::Cli;
 use crate::failure::{Report, usage};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let args: Vec<_> = std::env::args_os().collect();
+    #[cfg(feature = "fuse")]
+    let args = mount::as_mount_helper(&args).unwrap_or(args);
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };

@@ -96,7 +96,8 @@ impl fmt::Display for Target {
     }
 }
 
-fn parse_volume(text: &OsStr) -> Result<Location, String> {
+/// `VOLUME`.
+pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     Location::parse(text).map_err(|error| error.to_string())
 }
 

@@ -24,7 +24,7 @@ use crate::device::{Limits, with_queue};
 use crate::dio::{self, Geometry, Hold};
 use crate::error::{Error, Result};
 use crate::file::FileOptions;
-use crate::fs::ext4::{Ext4, Held, Inode};
+use crate::fs::ext4::{Ext4, Held, Inode, KeepSetId};
 use crate::inode::{InFlight, OpenInode, Ticket};
 use crate::iomap::{Iomap, MapFile};
 use crate::queue::{Owner, Queue};
@@ -41,6 +41,7 @@ pub(crate) struct Live {
     held: Held,
     open: Arc<OpenInode>,
     strict: bool,
+    keep_set_id: KeepSetId,
     volume: Owner,
     geometry: Geometry,
 }
@@ -99,6 +100,7 @@ impl LiveFile {
             held,
             open,
             strict: options.strict,
+            keep_set_id: options.keep_set_id,
             volume,
             geometry: Geometry::new(limits, block).with(options.stable_pages),
         })))

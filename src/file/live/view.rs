@@ -85,7 +85,7 @@ impl View {
         let plain = fs.admit_write(&inode, FilePos(0), 0, 0).is_ok()
             && !inode.flags().contains(InodeFlags::APPEND)
             && !inode.has_inline_data()
-            && !Ext4::has_privileges(&inode)?;
+            && !Ext4::has_privileges(&inode, live.keep_set_id)?;
         Ok(Self {
             id: live.id,
             lane,

@@ -222,11 +222,11 @@ impl LiveFile {
         if view.inode.has_inline_data() {
             return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
         }
-        if !view.plain && Ext4::has_privileges(&view.inode)? {
+        if !view.plain && Ext4::has_privileges(&view.inode, live.keep_set_id)? {
             if nowait {
                 return Err(would_change());
             }
-            fs.strip_privileges(number)?;
+            fs.strip_privileges(number, live.keep_set_id)?;
         }
         let grows = end > size;
         if grows && nowait {

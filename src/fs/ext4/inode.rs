@@ -144,12 +144,36 @@ impl Ext4 {
         if inode.stat.links == 0 {
             return Err(not_in_use(number));
         }
-        if let Some(open) = self.writing.as_ref().and_then(|writing| writing.locks.open(number)) {
-            // Written, and not settled yet.
+        self.show_unsettled(&mut inode);
+        Ok(inode)
+    }
+
+    /// Looks at an inode while nobody changes it. One without a name is there as long as someone [holds](Self::hold) it.
+    ///
+    /// # Errors
+    /// As [`inode`](Self::inode), and what `look` gives.
+    pub fn inspect<T>(
+        self: &Arc<Self>,
+        number: InodeNo,
+        look: impl FnOnce(&Inode) -> Result<T>,
+    ) -> Result<T> {
+        let Some(writing) = &self.writing else { return look(&self.inode(number)?) };
+        let _shared = writing.locks.shared(number);
+        let mut inode = self.inode_or_orphan(number)?;
+        if inode.stat.links == 0 && !writing.locks.is_open(number) {
+            return Err(not_in_use(number));
+        }
+        self.show_unsettled(&mut inode);
+        look(&inode)
+    }
+
+    /// The size that was written and is not in the metadata yet.
+    fn show_unsettled(&self, inode: &mut Inode) {
+        let writing = self.writing.as_ref();
+        if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
             inode.size = inode.size.max(open.pending.size());
             inode.stat.size = inode.size;
         }
-        Ok(inode)
     }
 
     /// The same, also where it has no name any more.

@@ -59,7 +59,7 @@ pub use listing::{DirCursor, Listing};
 pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
 pub(crate) use ops::Patience;
-pub use ops::{Credentials, Fallocate, Held, NewFile, RenameFlags, SetAttributes};
+pub use ops::{Credentials, Fallocate, Held, KeepSetId, NewFile, RenameFlags, SetAttributes};
 pub use path::Follow;
 pub use stamps::Access;
 pub use superblock::{RecordedErrors, Superblock, Times};

@@ -37,6 +37,8 @@ pub struct Superblock {
     pub free_blocks: u64,
     /// Blocks kept for the superuser.
     pub reserved_blocks: u64,
+    /// Blocks that metadata take from the start, as `mke2fs` counted them (`s_overhead_clusters`); 0 where it did not.
+    pub overhead_blocks: u64,
     /// First block of group 0.
     pub first_data_block: u32,
     /// Blocks of a group.
@@ -214,6 +216,8 @@ impl Superblock {
             cluster_blocks: geometry.cluster_blocks,
             // In blocks even where groups count clusters.
             free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
+            overhead_blocks: u64::from(raw.s_overhead_clusters.get())
+                * u64::from(geometry.cluster_blocks),
             reserved_blocks: hi32(raw.s_r_blocks_count_lo.get(), raw.s_r_blocks_count_hi.get()),
             first_data_block: raw.s_first_data_block.get(),
             blocks_per_group: raw.s_blocks_per_group.get(),

@@ -276,6 +276,7 @@ impl<'a> Opener<'a> {
             strict: true,
             assume_no_dedupe: self.plan.assume_no_dedupe,
             stable_pages: spec.variant().and_then(Variant::stable_pages),
+            ..FileOptions::default()
         }
     }
 }

@@ -41,6 +41,26 @@ fn unprivileged(mode: u32) -> u32 {
     mode & !(SET_USER | group)
 }
 
+/// What becomes of set-id bits when the content of a file is changed; its capabilities go in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeepSetId {
+    /// They go.
+    #[default]
+    No,
+    /// They stay: the change is made for someone with `CAP_FSETID`.
+    Yes,
+}
+
+impl KeepSetId {
+    /// The mode afterwards.
+    fn of(self, mode: u32) -> u32 {
+        match self {
+            Self::No => unprivileged(mode),
+            Self::Yes => mode,
+        }
+    }
+}
+
 impl Ext4 {
     /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
     ///
@@ -97,18 +117,23 @@ impl Ext4 {
     }
 
     /// Whether a write takes set-id bits or capabilities away.
-    pub(crate) fn has_privileges(inode: &Inode) -> Result<bool> {
+    pub(crate) fn has_privileges(inode: &Inode, keep: KeepSetId) -> Result<bool> {
         let mode = inode.stat().mode;
-        Ok(unprivileged(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
+        Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
     }
 
     /// Takes them away.
-    pub(super) fn strip(self: &Arc<Self>, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    pub(super) fn strip(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        keep: KeepSetId,
+    ) -> Result<()> {
         let number = inode.number();
         if inode.xattr(CAPABILITY)?.is_some() {
             self.remove_xattr(handle, inode, CAPABILITY)?;
         }
-        let (mode, now) = (unprivileged(inode.stat().mode), handle.now());
+        let (mode, now) = (keep.of(inode.stat().mode), handle.now());
         self.update_inode(handle, number, |raw| {
             raw.set_mode(mode)?;
             raw.set_times(&Times::changed(now))

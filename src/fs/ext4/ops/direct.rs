@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::refuse;
+use super::{KeepSetId, refuse};
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::locks::{Content, Exclusive};
@@ -324,12 +324,18 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Takes away what gives a program's users its owner's rights.
-    pub(crate) fn strip_privileges(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+    /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Does nothing where there are none.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly`, `Io`.
+    pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
         let inode = self.inode_to_change(number)?;
+        if !Self::has_privileges(&inode, keep)? {
+            return Ok(());
+        }
         self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
-            self.strip(handle, &inode)
+            self.strip(handle, &inode, keep)
         })
     }
 

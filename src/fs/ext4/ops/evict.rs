@@ -118,12 +118,12 @@ impl Ext4 {
     /// that is read-only.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more.
+    /// `NotFound` where it has no name any more, and nobody else holds it.
     pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Held> {
         let mut open = None;
         if let Ok(writing) = self.writing() {
             let lock = writing.locks.shared(number);
-            self.inode(number)?;
+            self.inode_to_change(number)?;
             let opened = lock.open();
             // What changed it before it was opened is not known to be durable.
             opened.inode().mapped_in(writing.transactions.newest().0);

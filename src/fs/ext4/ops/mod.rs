@@ -16,7 +16,7 @@ mod size;
 mod space;
 mod unlink;
 
-pub use attributes::SetAttributes;
+pub use attributes::{KeepSetId, SetAttributes};
 pub use create::{Credentials, NewFile};
 pub(crate) use direct::Patience;
 pub use evict::Held;

@@ -1,0 +1,480 @@
+//! The protocol as fuser has it: each request goes to its room, and what that gives is the reply.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use ironmap::fs::ext4::NewFile;
+
+use super::attributes::Changes;
+use super::fail::Result;
+use super::files::Opened;
+use super::lane::MOST;
+use super::names::Entry;
+use super::nodes::inode_of;
+use super::{Asker, Mount};
+
+/// How long the kernel may believe what it was told: nobody else changes the volume.
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+impl From<&Request> for Asker {
+    fn from(request: &Request) -> Self {
+        Self { uid: request.uid(), gid: request.gid() }
+    }
+}
+
+impl Opened {
+    fn flags(&self) -> FopenFlags {
+        if self.direct {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::empty()
+        }
+    }
+}
+
+fn reply_entry(entry: Result<Entry>, reply: ReplyEntry) {
+    match entry {
+        Ok((attr, generation)) => reply.entry(&FOREVER, &attr, generation),
+        Err(fail) => reply.error(fail.into()),
+    }
+}
+
+fn reply_empty(done: Result<()>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(fail) => reply.error(fail.into()),
+    }
+}
+
+fn reply_attr(attr: Result<fuser::FileAttr>, reply: ReplyAttr) {
+    match attr {
+        Ok(attr) => reply.attr(&FOREVER, &attr),
+        Err(fail) => reply.error(fail.into()),
+    }
+}
+
+fn reply_open(opened: Result<Opened>, reply: ReplyOpen) {
+    match opened {
+        Ok(opened) => reply.opened(opened.handle, opened.flags()),
+        Err(fail) => reply.error(fail.into()),
+    }
+}
+
+/// A value, or its size where the caller has no room yet.
+fn reply_value(value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
+    match value {
+        Ok(value) if room == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(fail) => reply.error(fail.into()),
+    }
+}
+
+impl Filesystem for Mount {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = vec![
+            // The library applies the umask where there is no default ACL.
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ];
+        if self.options.writeback {
+            wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        for capability in wanted {
+            // An older kernel does without.
+            let _ = config.add_capabilities(capability);
+        }
+        let _ = config.set_max_write(MOST as u32);
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.files.clear();
+        self.directories.clear();
+        self.nodes.clear();
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        reply_entry(self.lookup(inode_of(parent), name.as_bytes()), reply);
+    }
+
+    fn forget(&self, _request: &Request, node: INodeNo, times: u64) {
+        self.nodes.forget(inode_of(node), times);
+    }
+
+    fn getattr(&self, _request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply_attr(self.getattr(inode_of(node)), reply);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes { mode, uid, gid, size, accessed, modified };
+        reply_attr(self.setattr(inode_of(node), &changes, request.into()), reply);
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        match self.read_link(inode_of(node)) {
+            Ok(target) => reply.data(&target),
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let (dir, name) = (inode_of(parent), name.as_bytes());
+        reply_entry(self.mknod(dir, name, mode, umask, device, request.into()), reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Directory);
+        reply_entry(self.make(dir, name, file, mode, umask, request.into()), reply);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let file = NewFile::Symlink(target.as_os_str().as_bytes());
+        let (dir, name) = (inode_of(parent), name.as_bytes());
+        reply_entry(self.make(dir, name, file, 0o777, 0, request.into()), reply);
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (inode, dir) = (inode_of(node), inode_of(new_parent));
+        reply_entry(self.link(inode, dir, new_name.as_bytes()), reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.unlink(inode_of(parent), name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.rmdir(inode_of(parent), name.as_bytes()), reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = (inode_of(parent), inode_of(new_parent));
+        let renamed = self.rename(from, name.as_bytes(), to, new_name.as_bytes(), flags.bits());
+        reply_empty(renamed, reply);
+    }
+
+    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        reply_open(self.open(inode_of(node), flags.0), reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Regular);
+        let made = self.make(dir, name, file, mode, umask, request.into());
+        let opened = made.and_then(|entry| match self.open(inode_of(entry.0.ino), flags) {
+            Ok(opened) => Ok((entry, opened)),
+            Err(fail) => {
+                self.nodes.forget(inode_of(entry.0.ino), 1);
+                Err(fail)
+            }
+        });
+        match opened {
+            Ok(((attr, generation), opened)) => {
+                reply.created(&FOREVER, &attr, generation, opened.handle, opened.flags());
+            }
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut reply = Some(reply);
+        let read = self.read(handle, offset, size as usize, flags.0, |bytes| {
+            if let Some(reply) = reply.take() {
+                reply.data(bytes);
+            }
+        });
+        if let (Err(fail), Some(reply)) = (read, reply) {
+            reply.error(fail.into());
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // What the kernel had collected is no request of the caller's: it need not be aligned, nor durable at once.
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let flags = if cached { 0 } else { flags.0 };
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.write(handle, offset, data, flags, kill) {
+            Ok(count) => reply.written(count as u32),
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+
+    /// A close of one descriptor: what was written has been answered already.
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.files.remove(handle);
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.sync_file(handle, data_only), reply);
+    }
+
+    fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let opened = self.open_directory(inode_of(node));
+        reply_open(opened.map(|handle| Opened { handle, direct: false }), reply);
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        match self.read_directory(handle, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        match self.read_directory_plus(handle, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.directories.remove(handle);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.sync_directory(), reply);
+    }
+
+    fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
+        self.statfs(reply);
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.setxattr(inode_of(node), name.as_bytes(), value, flags), reply);
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        room: u32,
+        reply: ReplyXattr,
+    ) {
+        reply_value(self.getxattr(inode_of(node), name.as_bytes()), room, reply);
+    }
+
+    fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
+        reply_value(self.listxattr(inode_of(node), request.into()), room, reply);
+    }
+
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.removexattr(inode_of(node), name.as_bytes()), reply);
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.fallocate(handle, offset, length, mode, request.into()), reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.seek(handle, offset, whence) {
+            Ok(found) => reply.offset(found),
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _node_in: INodeNo,
+        handle_in: FileHandle,
+        offset_in: u64,
+        _node_out: INodeNo,
+        handle_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        match self.copy_range((handle_in, offset_in), (handle_out, offset_out), len) {
+            Ok(count) => reply.written(count as u32),
+            Err(fail) => reply.error(fail.into()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What the kernel is told of an inode, and what it changes of one.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, TimeOrNow};
+use ironmap::fs::ext4::{KeepSetId, SetAttributes};
+use ironmap::fs::{FileType, Stat, Timestamp};
+use ironmap::units::InodeNo;
+
+use super::fail::Result;
+use super::{Asker, Mount};
+
+/// What a `setattr` asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Changes {
+    pub(super) mode: Option<u32>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+    pub(super) size: Option<u64>,
+    pub(super) accessed: Option<TimeOrNow>,
+    pub(super) modified: Option<TimeOrNow>,
+}
+
+impl Mount {
+    pub(super) fn getattr(&self, inode: InodeNo) -> Result<FileAttr> {
+        Ok(self.fs().inspect(inode, |inode| Ok(self.attr(inode.stat())))?)
+    }
+
+    pub(super) fn setattr(
+        &self,
+        inode: InodeNo,
+        changes: &Changes,
+        asker: Asker,
+    ) -> Result<FileAttr> {
+        let fs = self.fs();
+        self.nodes.get(inode).changed();
+        if let Some(size) = changes.size {
+            fs.truncate(inode, size)?;
+            fs.strip_privileges(inode, asker.keeps_set_id())?;
+        }
+        let set = SetAttributes {
+            permissions: changes.mode.map(|mode| mode & 0o7777),
+            uid: changes.uid,
+            gid: changes.gid,
+            accessed: changes.accessed.map(time),
+            modified: changes.modified.map(time),
+            project: None,
+        };
+        if changes.size.is_none() || set != SetAttributes::default() {
+            fs.set_attributes(inode, &set)?;
+        }
+        self.changed()?;
+        self.getattr(inode)
+    }
+
+    /// What the kernel is told of an inode. Its number is the protocol's too, but for the root, of which it asks by another one.
+    pub(super) fn attr(&self, stat: &Stat) -> FileAttr {
+        FileAttr {
+            ino: fuser::INodeNo(stat.inode.0),
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: system_time(stat.accessed),
+            mtime: system_time(stat.modified),
+            ctime: system_time(stat.changed),
+            crtime: system_time(stat.created.unwrap_or_default()),
+            kind: kind(stat.file_type),
+            perm: (stat.mode & 0o7777) as u16,
+            nlink: stat.links,
+            uid: self.options.uid.unwrap_or(stat.uid),
+            gid: self.options.gid.unwrap_or(stat.gid),
+            rdev: stat.device.map_or(0, |(major, minor)| device_number(major, minor)),
+            blksize: stat.block_size,
+            flags: 0,
+        }
+    }
+
+    pub(super) fn statfs(&self, reply: fuser::ReplyStatfs) {
+        let (sb, free) = (self.fs().superblock(), self.fs().free_space());
+        let block = sb.block_size.bytes() as u32;
+        reply.statfs(
+            sb.blocks_count.saturating_sub(sb.overhead_blocks),
+            free.blocks,
+            free.available,
+            sb.inodes_count.into(),
+            free.inodes.into(),
+            block,
+            255,
+            block,
+        );
+    }
+}
+
+impl Asker {
+    /// Who may keep set-id bits: the kernel knows of capabilities, and tells only who asks. It is the superuser who has them.
+    pub(super) fn keeps_set_id(self) -> KeepSetId {
+        if self.uid == 0 { KeepSetId::Yes } else { KeepSetId::No }
+    }
+}
+
+pub(super) fn kind(file_type: FileType) -> fuser::FileType {
+    match file_type {
+        FileType::Regular => fuser::FileType::RegularFile,
+        FileType::Directory => fuser::FileType::Directory,
+        FileType::Symlink => fuser::FileType::Symlink,
+        FileType::CharDevice => fuser::FileType::CharDevice,
+        FileType::BlockDevice => fuser::FileType::BlockDevice,
+        FileType::Fifo => fuser::FileType::NamedPipe,
+        FileType::Socket => fuser::FileType::Socket,
+    }
+}
+
+/// A device's numbers as the protocol has them: 12 bits of major, 20 of minor, of which the low 8 come first.
+fn device_number(major: u32, minor: u32) -> u32 {
+    minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
+}
+
+pub(super) fn device_numbers(number: u32) -> (u32, u32) {
+    (number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xfff00)
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let whole = if time.seconds < 0 {
+        UNIX_EPOCH.checked_sub(seconds)
+    } else {
+        UNIX_EPOCH.checked_add(seconds)
+    };
+    let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
+    whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(UNIX_EPOCH)
+}
+
+fn time(time: TimeOrNow) -> Timestamp {
+    let time = match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    };
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => {
+            Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+        }
+        // fuser 0.18 takes the nanoseconds of a time before 1970 away from the seconds instead of adding them: they come back as they
+        // were sent.
+        Err(before) => {
+            let before = before.duration();
+            Timestamp {
+                seconds: 0_i64.saturating_sub_unsigned(before.as_secs()),
+                nanoseconds: before.subsec_nanos(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_keep_all_their_bits() {
+        for numbers in [(0, 0), (8, 1), (259, 300), (0xfff, 0xf_ffff)] {
+            assert_eq!(device_numbers(device_number(numbers.0, numbers.1)), numbers);
+        }
+    }
+
+    #[test]
+    fn times_before_1970_are_told_as_they_are() {
+        let time = Timestamp { seconds: -2, nanoseconds: 800_000_000 };
+        let before = UNIX_EPOCH.duration_since(system_time(time)).unwrap();
+        assert_eq!(before, Duration::from_millis(1200));
+    }
+}

@@ -1,0 +1,53 @@
+//! Into the background: the program starts itself once more, and waits until that one says that the volume is mounted.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::process::{self, Command, Stdio};
+
+use crate::failure::Failure;
+
+/// What the one in the background says.
+const MOUNTED: &[u8] = b"mounted\n";
+
+/// Starts the one in the background. Its errors are shown until it says that it serves; its exit code is ours if it never does.
+pub(super) fn start() -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::host("the background", error);
+    let program = env::current_exe().map_err(failed)?;
+    // Called by another name it is not told its command: `as_mount_helper` says what that is.
+    let args: Vec<_> = env::args_os().collect();
+    let args = super::as_mount_helper(&args).unwrap_or(args);
+    let mut child = Command::new(program)
+        .args(&args[1..])
+        .args(["--foreground", "--tell"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut told = Vec::new();
+    if let Some(mut output) = child.stdout.take() {
+        output.read_to_end(&mut told).map_err(failed)?;
+    }
+    if told == MOUNTED {
+        return Ok(());
+    }
+    let code = child.wait().map_err(failed)?.code();
+    process::exit(code.unwrap_or(1));
+}
+
+/// The one in the background, once the volume is mounted.
+pub(super) struct Ready;
+
+impl Ready {
+    /// Says so, and leaves the terminal and the directory in which it was started.
+    pub(super) fn tell(&self) -> io::Result<()> {
+        io::stdout().write_all(MOUNTED)?;
+        io::stdout().flush()?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        // It fails where this is a group's leader already.
+        let _ = rustix::process::setsid();
+        env::set_current_dir("/")
+    }
+}

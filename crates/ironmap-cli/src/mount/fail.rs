@@ -1,0 +1,25 @@
+//! Why a request fails, as the kernel is told it.
+
+use ironmap::{Errno, Error, ErrorKind};
+
+/// The errno of a request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fail(pub(super) Errno);
+
+pub(super) type Result<T> = std::result::Result<T, Fail>;
+
+impl From<Error> for Fail {
+    /// What no program has asked for is told on standard error too: the errno says nothing of the place.
+    fn from(error: Error) -> Self {
+        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_)) {
+            eprintln!("ironmap: {error}");
+        }
+        Self(error.errno())
+    }
+}
+
+impl From<Fail> for fuser::Errno {
+    fn from(fail: Fail) -> Self {
+        Self::from_i32(fail.0.0)
+    }
+}

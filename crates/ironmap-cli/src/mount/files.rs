@@ -1,0 +1,258 @@
+//! Open files: content, its space, and what makes it durable.
+
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fuser::FileHandle;
+use ironmap::dio::DioFlags;
+use ironmap::fs::ext4::{Access, Fallocate, Held, Inode, InodeFlags, KeepSetId};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Errno, File, FileOptions};
+
+use super::fail::{Fail, Result};
+use super::lane::{Lane, MOST};
+use super::{Asker, Atime, Mount};
+
+/// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
+mod open_flags {
+    pub(super) const ACCESS_MODE: i32 = 0o3;
+    pub(super) const APPEND: i32 = 0o2000;
+    pub(super) const TRUNCATE: i32 = 0o1000;
+    pub(super) const DSYNC: i32 = 0o10000;
+    pub(super) const SYNC: i32 = 0o4_010_000;
+    #[cfg(any(target_arch = "aarch64", target_arch = "arm"))]
+    pub(super) const DIRECT: i32 = 0o200_000;
+    #[cfg(not(any(target_arch = "aarch64", target_arch = "arm")))]
+    pub(super) const DIRECT: i32 = 0o40_000;
+}
+
+/// Modes of `fallocate`.
+mod mode {
+    pub(super) const KEEP_SIZE: i32 = 0x1;
+    pub(super) const PUNCH_HOLE: i32 = 0x2;
+    pub(super) const COLLAPSE_RANGE: i32 = 0x8;
+    pub(super) const ZERO_RANGE: i32 = 0x10;
+    pub(super) const INSERT_RANGE: i32 = 0x20;
+}
+
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// How old the time of the last read may become, in seconds.
+const DAY: i64 = 24 * 60 * 60;
+/// How much of a `copy_file_range` is done at a time, so that it can be interrupted in between.
+const COPIED: u64 = 64 << 20;
+
+/// An open file.
+pub(super) struct OpenFile {
+    held: Held,
+    /// Takes any position and length: what the page cache sends.
+    file: File,
+    /// Takes what `O_DIRECT` takes: the caller's own requests, once he has asked for that.
+    strict: OnceLock<File>,
+}
+
+/// What the kernel is told of a file that it has opened.
+pub(super) struct Opened {
+    pub(super) handle: FileHandle,
+    /// Around the page cache.
+    pub(super) direct: bool,
+}
+
+fn options(strict: bool) -> FileOptions {
+    // Whether a write takes set-id bits away is the kernel's to say, with each.
+    FileOptions { strict, keep_set_id: KeepSetId::Yes, ..FileOptions::default() }
+}
+
+impl Mount {
+    pub(super) fn open(&self, inode: InodeNo, flags: i32) -> Result<Opened> {
+        let held = self.fs().hold(inode)?;
+        let inode = held.inode()?;
+        admit(&inode, flags)?;
+        let file = self.volume.open_inode(inode, options(false))?;
+        let handle = self.files.insert(OpenFile { held, file, strict: OnceLock::new() });
+        Ok(Opened { handle, direct: flags & open_flags::DIRECT != 0 })
+    }
+
+    /// The handle for a request that was made with these flags.
+    fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
+        if flags & open_flags::DIRECT == 0 {
+            return Ok(&open.file);
+        }
+        if let Some(strict) = open.strict.get() {
+            return Ok(strict);
+        }
+        let strict = self.volume.open_inode(open.held.inode()?, options(true))?;
+        Ok(open.strict.get_or_init(|| strict))
+    }
+
+    /// Reads, and gives the bytes to `reply`.
+    pub(super) fn read<T>(
+        &self,
+        handle: FileHandle,
+        pos: u64,
+        len: usize,
+        flags: i32,
+        reply: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let open = self.files.get(handle)?;
+        let file = self.way(&open, flags)?;
+        let done = Lane::with(&self.volume, |lane| {
+            let (queue, buffer) = lane.parts(len)?;
+            let count = file.read_at(queue, buffer, FilePos(pos))?;
+            self.read_stamp(&open.held);
+            Ok(reply(&buffer[..count]))
+        });
+        Ok(done?)
+    }
+
+    /// Writes; fewer bytes where space ran out behind them.
+    pub(super) fn write(
+        &self,
+        handle: FileHandle,
+        pos: u64,
+        data: &[u8],
+        flags: i32,
+        kill_set_id: bool,
+    ) -> Result<usize> {
+        let open = self.files.get(handle)?;
+        if kill_set_id {
+            self.fs().strip_privileges(open.held.number(), KeepSetId::No)?;
+        }
+        let file = self.way(&open, flags)?;
+        self.nodes.get(open.held.number()).changed();
+        let done = Lane::with(&self.volume, |lane| {
+            let (queue, buffer) = lane.parts(data.len())?;
+            buffer.copy_from_slice(data);
+            file.write_at_with(queue, buffer, FilePos(pos), self.durability(flags))
+        });
+        Ok(done?)
+    }
+
+    fn durability(&self, flags: i32) -> DioFlags {
+        if self.options.sync || flags & open_flags::SYNC == open_flags::SYNC {
+            DioFlags::SYNC
+        } else if flags & open_flags::DSYNC != 0 {
+            DioFlags::DSYNC
+        } else {
+            DioFlags::empty()
+        }
+    }
+
+    pub(super) fn sync_file(&self, handle: FileHandle, data_only: bool) -> Result<()> {
+        let open = self.files.get(handle)?;
+        let file = &open.file;
+        Ok(Lane::with(&self.volume, |lane| match data_only {
+            true => file.sync_data(&mut lane.queue),
+            false => file.sync(&mut lane.queue),
+        })?)
+    }
+
+    pub(super) fn fallocate(
+        &self,
+        handle: FileHandle,
+        pos: u64,
+        len: u64,
+        mode: i32,
+        asker: Asker,
+    ) -> Result<()> {
+        let keep_size = mode & mode::KEEP_SIZE != 0;
+        let how = match mode & !mode::KEEP_SIZE {
+            0 => Fallocate::Allocate { keep_size },
+            mode::PUNCH_HOLE if keep_size => Fallocate::Punch,
+            mode::ZERO_RANGE => Fallocate::Zero { keep_size },
+            mode::COLLAPSE_RANGE if !keep_size => Fallocate::Collapse,
+            mode::INSERT_RANGE if !keep_size => Fallocate::Insert,
+            _ => return Err(Fail(Errno::EOPNOTSUPP)),
+        };
+        let inode = self.files.get(handle)?.held.number();
+        self.fs().fallocate(inode, how, FilePos(pos), len)?;
+        self.fs().strip_privileges(inode, asker.keeps_set_id())?;
+        self.nodes.get(inode).changed();
+        self.changed()
+    }
+
+    /// The first data, or the first hole, from a position on.
+    pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
+        let open = self.files.get(handle)?;
+        let pos = FilePos(u64::try_from(pos).map_err(|_| Fail(Errno::ENXIO))?);
+        let found = match whence {
+            SEEK_DATA => open.file.seek_data(pos)?,
+            SEEK_HOLE => open.file.seek_hole(pos)?,
+            _ => return Err(Fail(Errno::EINVAL)),
+        };
+        found.map(|found| found.0 as i64).ok_or(Fail(Errno::ENXIO))
+    }
+
+    /// Copies from one file to another without the caller's memory; gives how much. It may be less than asked for.
+    pub(super) fn copy_range(
+        &self,
+        from: (FileHandle, u64),
+        to: (FileHandle, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
+        let inode = target.held.number();
+        let len = len.min(COPIED);
+        self.nodes.get(inode).changed();
+        let done = Lane::with(&self.volume, |lane| {
+            let mut done = 0;
+            while done < len {
+                let (queue, buffer) = lane.parts((len - done).min(MOST as u64) as usize)?;
+                let count = source.file.read_at(queue, buffer, FilePos(from.1 + done))?;
+                if count == 0 {
+                    break;
+                }
+                let durability = self.durability(0);
+                let at = FilePos(to.1 + done);
+                let written = target.file.write_at_with(queue, &buffer[..count], at, durability);
+                match written {
+                    Ok(written) => done += written as u64,
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                }
+                if written.is_ok_and(|written| written < count) {
+                    break;
+                }
+            }
+            Ok(done)
+        });
+        self.read_stamp(&source.held);
+        Ok(done?)
+    }
+
+    /// Leaves the time of a read, as the mount's options have it.
+    pub(super) fn read_stamp(&self, held: &Held) {
+        if self.options.atime == Atime::Never || self.options.read_only {
+            return;
+        }
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+        if self.options.atime == Atime::Relative {
+            let node = self.nodes.get(held.number());
+            if node.is_quiet(now) {
+                return;
+            }
+            let Ok(inode) = self.fs().inspect(held.number(), |inode| Ok(inode.stat().clone()))
+            else {
+                return;
+            };
+            let (read, changed) = (inode.accessed, inode.modified.max(inode.changed));
+            let recent = read > changed && now.saturating_sub(read.seconds) < DAY;
+            let last = if recent { read.seconds } else { now };
+            node.quiet_until(last.saturating_add(DAY));
+            if recent {
+                return;
+            }
+        }
+        held.stamp(Access::Read);
+    }
+}
+
+/// What the kernel does not know of: files that must not be changed, or only be appended to.
+fn admit(inode: &Inode, flags: i32) -> Result<()> {
+    let writes = flags & open_flags::ACCESS_MODE != 0;
+    let appends = flags & open_flags::APPEND != 0 && flags & open_flags::TRUNCATE == 0;
+    let refused = inode.flags().contains(InodeFlags::IMMUTABLE)
+        || inode.flags().contains(InodeFlags::APPEND) && !appends;
+    if writes && refused { Err(Fail(Errno::EPERM)) } else { Ok(()) }
+}

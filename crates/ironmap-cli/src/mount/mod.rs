@@ -1,0 +1,69 @@
+//! A volume as a file system of the kernel's, through FUSE: `ironmap mount`.
+//!
+//! A request of the kernel's comes to one of the threads of [`session`], goes by [`adapter`], which knows fuser's types, to one of the
+//! rooms beside it, and from there to the library. The kernel resolves paths, checks permissions, and keeps a directory's changes apart;
+//! what is true of a file is the library's.
+
+mod adapter;
+mod attributes;
+mod daemon;
+mod directories;
+mod fail;
+mod files;
+mod handles;
+mod lane;
+mod names;
+mod nodes;
+mod options;
+mod session;
+mod xattrs;
+
+use std::sync::Arc;
+
+use ironmap::Volume;
+use ironmap::fs::ext4::Ext4;
+
+use self::directories::OpenDirectory;
+use self::fail::Result;
+use self::files::OpenFile;
+use self::handles::Handles;
+use self::nodes::Nodes;
+pub(crate) use self::options::as_mount_helper;
+use self::options::{Atime, Options};
+pub(crate) use self::session::{Args, run};
+
+/// A mounted volume.
+pub(super) struct Mount {
+    volume: Volume,
+    options: Options,
+    nodes: Nodes,
+    files: Handles<OpenFile>,
+    directories: Handles<OpenDirectory>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    uid: u32,
+    gid: u32,
+}
+
+impl Mount {
+    fn new(volume: Volume, options: Options) -> Self {
+        let (nodes, files, directories) =
+            (Nodes::default(), Handles::default(), Handles::default());
+        Self { volume, options, nodes, files, directories }
+    }
+
+    fn fs(&self) -> &Arc<Ext4> {
+        self.volume.fs()
+    }
+
+    /// Behind each change of metadata: durable at once where the mount is so.
+    fn changed(&self) -> Result<()> {
+        if self.options.sync {
+            self.fs().sync()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The name space: what a name stands for, and names that are made, moved and removed.
+
+use fuser::{FileAttr, Generation};
+use ironmap::Errno;
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Credentials, Inode, NewFile, RenameFlags};
+use ironmap::units::InodeNo;
+
+use super::attributes::device_numbers;
+use super::fail::{Fail, Result};
+use super::{Asker, Mount};
+
+/// The longest name; the protocol has longer ones.
+const LONGEST: usize = 255;
+
+/// What the kernel is told of a name: what it stands for.
+pub(super) type Entry = (FileAttr, Generation);
+
+impl Asker {
+    fn with_umask(self, umask: u32) -> Credentials {
+        Credentials { uid: self.uid, gid: self.gid, umask }
+    }
+}
+
+fn check(name: &[u8]) -> Result<()> {
+    if name.len() > LONGEST { Err(Fail(Errno::ENAMETOOLONG)) } else { Ok(()) }
+}
+
+impl Mount {
+    pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
+        check(name)?;
+        let found = self.fs().lookup(dir, name)?.number();
+        self.entry(found)
+    }
+
+    /// Tells the kernel of an inode, which it remembers from then on.
+    pub(super) fn entry(&self, inode: InodeNo) -> Result<Entry> {
+        let entry = self.fs().inspect(inode, |inode| Ok(self.entry_of(inode)))?;
+        self.nodes.remember(inode);
+        Ok(entry)
+    }
+
+    pub(super) fn entry_of(&self, inode: &Inode) -> Entry {
+        let stat = inode.stat();
+        (self.attr(stat), Generation(stat.generation.into()))
+    }
+
+    pub(super) fn read_link(&self, link: InodeNo) -> Result<Vec<u8>> {
+        Ok(self.fs().inspect(link, Inode::read_link)?)
+    }
+
+    /// Makes what `mknod` makes: any file but directories and links.
+    pub(super) fn mknod(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        device: u32,
+        asker: Asker,
+    ) -> Result<Entry> {
+        let (major, minor) = device_numbers(device);
+        let file = match FileType::from_mode(mode) {
+            Some(FileType::Regular) | None => NewFile::Regular,
+            Some(FileType::CharDevice) => NewFile::CharDevice(major, minor),
+            Some(FileType::BlockDevice) => NewFile::BlockDevice(major, minor),
+            Some(FileType::Fifo) => NewFile::Fifo,
+            Some(FileType::Socket) => NewFile::Socket,
+            Some(FileType::Directory | FileType::Symlink) => return Err(Fail(Errno::EINVAL)),
+        };
+        self.make(dir, name, file, mode, umask, asker)
+    }
+
+    /// Makes a file of any type.
+    pub(super) fn make(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        mode: u32,
+        umask: u32,
+        asker: Asker,
+    ) -> Result<Entry> {
+        check(name)?;
+        let who = asker.with_umask(umask);
+        let made = self.fs().create(dir, name, file, mode & 0o7777, &who)?;
+        self.changed()?;
+        self.entry(made)
+    }
+
+    pub(super) fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
+        check(name)?;
+        self.fs().link(inode, dir, name)?;
+        self.changed()?;
+        self.entry(inode)
+    }
+
+    pub(super) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check(name)?;
+        self.removing(dir, name, || self.fs().unlink(dir, name))
+    }
+
+    pub(super) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check(name)?;
+        self.removing(dir, name, || self.fs().rmdir(dir, name))
+    }
+
+    pub(super) fn rename(
+        &self,
+        from: InodeNo,
+        old_name: &[u8],
+        to: InodeNo,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        check(old_name)?;
+        check(new_name)?;
+        let Some(flags) = RenameFlags::from_bits(flags) else { return Err(Fail(Errno::EINVAL)) };
+        let rename = || self.fs().rename(from, old_name, to, new_name, flags);
+        if flags.contains(RenameFlags::EXCHANGE) {
+            rename()?;
+            return self.changed();
+        }
+        self.removing(to, new_name, rename)
+    }
+
+    /// Does what may remove a name, and holds what had it if that was the last one. The kernel changes no name of a directory while
+    /// another change of it is under way, so what the name stands for stays the same until it goes.
+    fn removing(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        remove: impl FnOnce() -> ironmap::Result<()>,
+    ) -> Result<()> {
+        let fs = self.fs();
+        let there = fs.lookup(dir, name).and_then(|inode| fs.hold(inode.number()));
+        remove()?;
+        if let Ok(held) = there
+            && held.inode()?.stat().links == 0
+        {
+            self.nodes.keep(held);
+        }
+        self.changed()
+    }
+}

@@ -1,0 +1,112 @@
+//! The inodes that the kernel knows: how often it was told of each, and those that must stay though they have lost their last name.
+//!
+//! The kernel refers to an inode by its number until it has forgotten it as often as it was told. That is longer than it has a name: a
+//! working directory can be removed, and a descriptor opened with `O_PATH` outlives its file. So what loses its last name while the
+//! kernel knows it is held until it is forgotten; what has a name needs no holding.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ironmap::fs::ext4::{Held, ROOT};
+use ironmap::units::InodeNo;
+
+/// The number by which the protocol knows the root.
+const PROTOCOL_ROOT: u64 = 1;
+const SHARDS: usize = 16;
+
+/// The inode of a number of the protocol's. Inode 1, the bad blocks', has no name that could lead to it.
+pub(super) fn inode_of(node: fuser::INodeNo) -> InodeNo {
+    if node.0 == PROTOCOL_ROOT { ROOT } else { InodeNo(node.0) }
+}
+
+#[derive(Default)]
+pub(super) struct Nodes([Mutex<HashMap<InodeNo, Known>>; SHARDS]);
+
+struct Known {
+    lookups: u64,
+    node: Arc<Node>,
+}
+
+/// What is remembered of an inode.
+pub(super) struct Node {
+    /// Seconds since 1970 until which a read leaves no time stamp; reset by a change.
+    quiet_until: AtomicI64,
+    /// Set when it has lost its last name.
+    held: Mutex<Option<Held>>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { quiet_until: AtomicI64::new(i64::MIN), held: Mutex::default() }
+    }
+}
+
+/// Nothing here can be left half done by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Node {
+    /// Whether a read at this time has to ask what the time of the last one is.
+    pub(super) fn is_quiet(&self, now: i64) -> bool {
+        now < self.quiet_until.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn quiet_until(&self, then: i64) {
+        self.quiet_until.store(then, Ordering::Relaxed);
+    }
+
+    /// The content or a time has changed.
+    pub(super) fn changed(&self) {
+        self.quiet_until.store(i64::MIN, Ordering::Relaxed);
+    }
+}
+
+impl Nodes {
+    fn shard(&self, inode: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Known>> {
+        lock(&self.0[inode.0 as usize % SHARDS])
+    }
+
+    /// The kernel is told of an inode.
+    pub(super) fn remember(&self, inode: InodeNo) {
+        let mut shard = self.shard(inode);
+        let known = shard.entry(inode);
+        known.or_insert_with(|| Known { lookups: 0, node: Arc::default() }).lookups += 1;
+    }
+
+    /// The kernel forgets it so many times. What was held only for the kernel ends here.
+    pub(super) fn forget(&self, inode: InodeNo, times: u64) {
+        let forgotten = {
+            let mut shard = self.shard(inode);
+            let Some(known) = shard.get_mut(&inode) else { return };
+            known.lookups = known.lookups.saturating_sub(times);
+            if known.lookups == 0 { shard.remove(&inode) } else { None }
+        };
+        // Its inode may end with it, which takes a transaction: the shard is not locked any more.
+        drop(forgotten);
+    }
+
+    /// What is remembered of an inode; of one that the kernel was not told of, as the root, that is nothing that stays.
+    pub(super) fn get(&self, inode: InodeNo) -> Arc<Node> {
+        let shard = self.shard(inode);
+        shard.get(&inode).map(|known| Arc::clone(&known.node)).unwrap_or_default()
+    }
+
+    /// Holds an inode without a name until the kernel has forgotten it.
+    pub(super) fn keep(&self, held: Held) {
+        let node =
+            self.shard(held.number()).get(&held.number()).map(|known| Arc::clone(&known.node));
+        if let Some(node) = node {
+            *lock(&node.held) = Some(held);
+        }
+    }
+
+    /// All are forgotten: the connection has ended.
+    pub(super) fn clear(&self) {
+        for shard in &self.0 {
+            let all = std::mem::take(&mut *lock(shard));
+            drop(all);
+        }
+    }
+}

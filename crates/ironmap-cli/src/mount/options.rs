@@ -1,0 +1,203 @@
+//! What `-o` says, as `mount(8)` writes it.
+
+use std::ffi::OsString;
+
+use fuser::{MountOption, SessionACL};
+
+/// When a read leaves a time stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Atime {
+    /// Never.
+    Never,
+    /// Where the last one is not newer than the last change, or is a day old.
+    #[default]
+    Relative,
+    /// Always.
+    Strict,
+}
+
+/// What a mount is like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) read_only: bool,
+    /// Every change is durable when it returns.
+    pub(super) sync: bool,
+    pub(super) allow_other: bool,
+    /// Shown as the owner of everything.
+    pub(super) uid: Option<u32>,
+    /// Shown as the group of everything.
+    pub(super) gid: Option<u32>,
+    /// What `/proc/mounts` names; else the volume.
+    pub(super) name: Option<String>,
+    pub(super) atime: Atime,
+    /// The kernel collects what is written, and sends it later.
+    pub(super) writeback: bool,
+    /// Threads that answer the kernel.
+    pub(super) threads: Option<usize>,
+    /// Flags of the mount itself, which the kernel obeys.
+    flags: Vec<MountOption>,
+}
+
+impl Options {
+    /// Takes what comma-separated options say; the later one counts.
+    pub(super) fn parse(&mut self, text: &str) -> Result<(), String> {
+        text.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.take(option))
+    }
+
+    fn take(&mut self, option: &str) -> Result<(), String> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let number = || {
+            let value = value.unwrap_or_default();
+            value.parse().map_err(|_| format!("-o {name}: {value:?} is no number"))
+        };
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("sync", None) => self.sync = true,
+            ("async", None) => self.sync = false,
+            ("noatime", None) => self.atime = Atime::Never,
+            ("atime" | "relatime", None) => self.atime = Atime::Relative,
+            ("strictatime", None) => self.atime = Atime::Strict,
+            ("allow_other", None) => self.allow_other = true,
+            ("writeback_cache", None) => self.writeback = true,
+            ("uid", Some(_)) => self.uid = Some(number()?),
+            ("gid", Some(_)) => self.gid = Some(number()?),
+            ("threads", Some(_)) => self.threads = Some(number()?.clamp(1, 64) as usize),
+            ("fsname", Some(value)) => self.name = Some(value.to_owned()),
+            ("dev", None) => self.flag(MountOption::Dev, MountOption::NoDev),
+            ("nodev", None) => self.flag(MountOption::NoDev, MountOption::Dev),
+            ("suid", None) => self.flag(MountOption::Suid, MountOption::NoSuid),
+            ("nosuid", None) => self.flag(MountOption::NoSuid, MountOption::Suid),
+            ("exec", None) => self.flag(MountOption::Exec, MountOption::NoExec),
+            ("noexec", None) => self.flag(MountOption::NoExec, MountOption::Exec),
+            ("dirsync", None) => self.flag(MountOption::DirSync, MountOption::DirSync),
+            // The kernel checks permissions in any case; the rest is for who starts this.
+            (
+                "default_permissions"
+                | "defaults"
+                | "auto"
+                | "noauto"
+                | "nofail"
+                | "user"
+                | "users"
+                | "_netdev",
+                _,
+            ) => {}
+            _ if name.starts_with("x-") => {}
+            _ => return Err(format!("-o {option}: no such option")),
+        }
+        Ok(())
+    }
+
+    fn flag(&mut self, on: MountOption, off: MountOption) {
+        self.flags.retain(|flag| *flag != off && *flag != on);
+        self.flags.push(on);
+    }
+
+    /// What the kernel is told. As root, devices and set-id programs work as on every mount; to others the kernel gives neither.
+    pub(super) fn for_kernel(&self, volume: &str, root: bool) -> fuser::Config {
+        let name = self.name.clone().unwrap_or_else(|| volume.to_owned());
+        let mut all = self.flags.clone();
+        for (on, off) in
+            [(MountOption::Dev, MountOption::NoDev), (MountOption::Suid, MountOption::NoSuid)]
+        {
+            if root && !all.contains(&off) && !all.contains(&on) {
+                all.push(on);
+            }
+        }
+        // A comma would begin another option.
+        all.push(MountOption::FSName(name.replace(',', "_")));
+        all.push(MountOption::CUSTOM("subtype=ironmap".to_owned()));
+        all.push(MountOption::DefaultPermissions);
+        if self.read_only {
+            all.push(MountOption::RO);
+        }
+        if self.sync {
+            all.push(MountOption::Sync);
+        }
+        if self.atime == Atime::Never {
+            all.push(MountOption::NoAtime);
+        }
+        let mut config = fuser::Config::default();
+        config.mount_options = all;
+        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(self.threads());
+        config.clone_fd = true;
+        config
+    }
+
+    /// A thread waits while the device works: more than there are processors.
+    fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or((2 * processors).clamp(4, 16))
+    }
+}
+
+/// `mount.fuse.ironmap VOLUME DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it, in the words of
+/// `ironmap mount`. `None` where the program was called by its own name.
+pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
+    let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
+    if !program.starts_with("mount.") {
+        return None;
+    }
+    let mut own = vec![OsString::from("ironmap"), OsString::from("mount")];
+    let mut rest = args[1..].iter();
+    while let Some(arg) = rest.next() {
+        match arg.to_str() {
+            Some("-t" | "-N") => {
+                rest.next();
+            }
+            // Those that it may give and that change nothing here: sloppy, fake, no mtab, verbose.
+            Some(flags)
+                if flags.len() > 1
+                    && flags[1..].bytes().all(|flag| b"sfnv".contains(&flag))
+                    && flags.starts_with('-') => {}
+            _ => own.push(arg.clone()),
+        }
+    }
+    Some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_later_option_counts_and_unknown_ones_are_named() {
+        let mut options = Options::default();
+        options.parse("ro,noatime,uid=7,fsname=x,rw,,nodev,dev,x-systemd.automount").unwrap();
+        assert!(!options.read_only && options.atime == Atime::Never);
+        assert_eq!((options.uid, options.name.as_deref()), (Some(7), Some("x")));
+        assert_eq!(options.flags, [MountOption::Dev]);
+        assert_eq!(options.parse("uid=x").unwrap_err(), "-o uid: \"x\" is no number");
+        assert_eq!(options.parse("jam=1").unwrap_err(), "-o jam=1: no such option");
+    }
+
+    #[test]
+    fn root_gets_devices_and_set_id_programs_unless_told_otherwise() {
+        let options = Options::default();
+        let has = |options: &Options, root, flag| {
+            options.for_kernel("v", root).mount_options.contains(&flag)
+        };
+        assert!(has(&options, true, MountOption::Suid) && has(&options, true, MountOption::Dev));
+        assert!(!has(&options, false, MountOption::Suid));
+        let mut nosuid = Options::default();
+        nosuid.parse("nosuid").unwrap();
+        assert!(!has(&nosuid, true, MountOption::Suid) && has(&nosuid, true, MountOption::Dev));
+    }
+
+    #[test]
+    fn mount_8_calls_it_in_its_own_way() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(
+            as_mount_helper(&words(
+                "/sbin/mount.fuse.ironmap /dev/x /mnt -sv -o rw,dev -t fuse.ironmap"
+            )),
+            Some(words("ironmap mount /dev/x /mnt -o rw,dev"))
+        );
+        assert_eq!(as_mount_helper(&words("/usr/bin/ironmap mount a b")), None);
+    }
+}

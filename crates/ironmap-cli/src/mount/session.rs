@@ -1,0 +1,129 @@
+//! A mount from its beginning to its end: `ironmap mount`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use fuser::{Session, SessionUnmounter};
+use ironmap::{Location, OpenOptions, Volume};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
+
+use super::daemon::{self, Ready};
+use super::{Mount, Options};
+use crate::failure::{Failure, Report};
+use crate::target;
+
+/// Mounts a volume, so that all programs can use it
+///
+/// The volume is served by this program through FUSE, with all that the library does: journal, direct I/O, extended attributes, ACLs. It
+/// is unmounted with fusermount3 -u or umount, or by a signal; then it is clean. The program goes into the background once the volume is
+/// mounted. As /sbin/mount.fuse.ironmap it is what mount -t fuse.ironmap and /etc/fstab call.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap mount disk.img /mnt
+  ironmap mount -f -o ro /dev/sdb1 /mnt
+  ironmap mount -o allow_other,noatime disk.img@p2 /mnt
+
+Options of -o:
+  ro, rw                    read only, or for writing (default)
+  allow_other               everybody may use it, as permissions have it; else only who mounted it
+  uid=N, gid=N              what is shown as owner and group of everything
+  fsname=NAME               what /proc/mounts names instead of the volume
+  noatime, relatime (default), strictatime
+  sync                      each change is durable when it returns
+  writeback_cache           the kernel collects what is written, and sends it later
+  threads=N                 that answer the kernel
+  dev, suid, exec and their opposites")]
+pub(crate) struct Args {
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+    /// Options, separated by commas
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Tell on standard output when it is mounted: for the program that stays in front
+    #[arg(long, hide = true, requires = "foreground")]
+    tell: bool,
+    /// The volume
+    #[arg(value_name = "VOLUME", value_parser = volume())]
+    volume: Location,
+    /// An empty directory
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+fn volume() -> impl TypedValueParser<Value = Location> {
+    OsStringValueParser::new().try_map(|text: OsString| target::parse_volume(&text))
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let mut options = Options::default();
+    for text in &args.options {
+        options.parse(text).map_err(Failure::usage)?;
+    }
+    if !args.foreground {
+        return daemon::start();
+    }
+    // Before anything goes into the background.
+    let dir = args.dir.canonicalize();
+    let dir = dir.map_err(|error| Failure::host(args.dir.display(), error))?;
+    let open = OpenOptions { write: !options.read_only, ..OpenOptions::default() };
+    let volume = Volume::open(&args.volume, &open).map_err(|error| Failure::open(&error))?;
+    for notice in volume.notices() {
+        report.note(notice);
+    }
+    let name = args.volume.to_string();
+    let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
+    let mount = Mount::new(volume.clone(), options);
+    let session = Session::new(mount, &dir, &config);
+    let mut session = session.map_err(|error| Failure::host(dir.display(), error))?;
+    let end =
+        End { unmounter: session.unmount_callable(), dir: dir.clone(), volume: volume.clone() };
+    end.on_signal().map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
+    if args.tell {
+        Ready.tell().map_err(|error| Failure::host("standard output", error))?;
+    }
+    let served = session.run().map_err(|error| Failure::host(dir.display(), error));
+    volume.close().map_err(|error| Failure::at(name, &error))?;
+    served
+}
+
+/// The end of a mount by a signal.
+struct End {
+    unmounter: SessionUnmounter,
+    dir: PathBuf,
+    volume: Volume,
+}
+
+impl End {
+    fn on_signal(mut self) -> Result<(), ctrlc::Error> {
+        ctrlc::set_handler(move || self.now())
+    }
+
+    /// Unmounts. Where something is open still, the directory is free at once and the volume is closed beneath it: what was written is on
+    /// the device, and who goes on gets ENOTCONN.
+    fn now(&mut self) {
+        flush(&self.dir);
+        if self.unmounter.unmount().is_ok() {
+            return;
+        }
+        if let Err(error) = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH) {
+            eprintln!("ironmap: {}: {error}", self.dir.display());
+        }
+        let closed = self.volume.close();
+        if let Err(error) = &closed {
+            eprintln!("ironmap: {error}");
+        }
+        process::exit(i32::from(closed.is_err()));
+    }
+}
+
+/// Has the kernel send what it collected.
+fn flush(dir: &Path) {
+    if let Ok(dir) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::fs::syncfs(dir);
+    }
+}

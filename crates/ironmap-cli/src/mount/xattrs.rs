@@ -1,0 +1,54 @@
+//! Extended attributes and ACLs. The kernel checks who may have which, and keeps ACLs and permissions together with our help: a list that
+//! is set changes the mode, a mode that is set changes the list.
+
+use ironmap::fs::ext4::SetXattr;
+use ironmap::units::InodeNo;
+use ironmap::{Errno, Error, ErrorKind};
+
+use super::fail::{Fail, Result};
+use super::{Asker, Mount};
+
+const CREATE: i32 = 1;
+const REPLACE: i32 = 2;
+const TRUSTED: &[u8] = b"trusted.";
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+impl Mount {
+    pub(super) fn getxattr(&self, inode: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        let value = self.fs().inspect(inode, |inode| inode.xattr(name))?;
+        value.ok_or(Fail(Errno::ENODATA))
+    }
+
+    /// The names, each ended by a NUL. Those of the superuser are shown to him alone.
+    pub(super) fn listxattr(&self, inode: InodeNo, asker: Asker) -> Result<Vec<u8>> {
+        let all = self.fs().inspect(inode, |inode| inode.xattrs())?;
+        let shown = all.iter().filter(|xattr| asker.uid == 0 || !xattr.name.starts_with(TRUSTED));
+        Ok(shown.flat_map(|xattr| [&xattr.name[..], b"\0"].concat()).collect())
+    }
+
+    pub(super) fn setxattr(
+        &self,
+        inode: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        let how = match flags {
+            0 => SetXattr::Any,
+            CREATE => SetXattr::Create,
+            REPLACE => SetXattr::Replace,
+            _ => return Err(Fail(Errno::EINVAL)),
+        };
+        self.fs().setxattr(inode, name, value, how)?;
+        self.changed()
+    }
+
+    /// Removes one. An ACL that is not there is one that has been removed.
+    pub(super) fn removexattr(&self, inode: InodeNo, name: &[u8]) -> Result<()> {
+        let gone = |error: &Error| error.kind() == ErrorKind::NoData && ACLS.contains(&name);
+        match self.fs().removexattr(inode, name) {
+            Err(error) if !gone(&error) => Err(error.into()),
+            _ => self.changed(),
+        }
+    }
+}
