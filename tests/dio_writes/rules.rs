@@ -2,11 +2,14 @@
 
 use std::io::IoSlice;
 
-use ironmap::ErrorKind;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Fallocate, InodeFlags, SetAttributes, SetXattr, WriteCounts};
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{
+    Fallocate, InodeFlags, KeepSetId, ROOT, SetAttributes, SetXattr, WriteCounts,
+};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
+use ironmap::{ErrorKind, FileOptions};
 
 use crate::bench::{BLOCK, Bench, NONE, WAYS, content, kind, map, memory};
 
@@ -305,4 +308,65 @@ fn the_size_follows_writes_into_what_was_preallocated_behind_the_end() {
     let stat = image.ask_debugfs("stat /file\n");
     assert!(stat.contains("Blockcount: 64"), "all eight are there still: {stat}");
     assert!(image.dump("/file") == [[0; BLOCK as usize], [0x22; BLOCK as usize]].concat());
+}
+
+/// A writer with `CAP_FSETID` leaves set-id bits, and takes capabilities.
+#[test]
+fn set_id_bits_stay_where_the_handle_keeps_them() {
+    let bench = Bench::new(EXT4);
+    let (number, mut queue) = (bench.written("file", 2).inode(), bench.queue());
+    let fs = bench.fs();
+    let set = SetAttributes { permissions: Some(0o6755), ..SetAttributes::default() };
+    fs.set_attributes(number, &set).unwrap();
+    let (name, how) = (b"security.capability", SetXattr::Any);
+    let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    fs.setxattr(number, name, &value, how).unwrap();
+    let options = FileOptions { keep_set_id: KeepSetId::Yes, ..FileOptions::default() };
+    let file = bench.volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
+    file.write_at(&mut queue, &[1; 512], FilePos(0)).unwrap();
+    assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o6755);
+    assert_eq!(fs.inode(number).unwrap().xattr(name).unwrap(), None);
+    assert!(!fs.strip_privileges(number, KeepSetId::Yes).unwrap());
+    assert!(fs.strip_privileges(number, KeepSetId::No).unwrap());
+    assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o755);
+    drop((file, queue));
+    bench.close();
+}
+
+/// A time that is set after a write stays, though the size that was written reaches the metadata later.
+#[test]
+fn a_time_that_was_set_outlives_the_settlement() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.written("file", 1), bench.queue());
+    file.write_at(&mut queue, &[1; 5000], FilePos(BLOCK)).unwrap();
+    let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+    let set = SetAttributes { modified: Some(past), ..SetAttributes::default() };
+    bench.fs().set_attributes(file.inode(), &set).unwrap();
+    file.sync(&mut queue).unwrap();
+    let stat = bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().clone())).unwrap();
+    assert_eq!((stat.modified, stat.size), (past, BLOCK + 5000));
+    drop((file, queue));
+    bench.close();
+}
+
+/// What has lost its last name can be looked at, and opened anew, as long as someone has it open.
+#[test]
+fn an_open_file_without_a_name_can_be_opened_again() {
+    let bench = Bench::new(EXT4);
+    let file = bench.written("file", 1);
+    let number = file.inode();
+    let (fs, mut queue) = (bench.fs(), bench.queue());
+    fs.unlink(ROOT, b"file").unwrap();
+    assert_eq!(fs.inspect(number, |inode| Ok(inode.stat().links)).unwrap(), 0);
+    let held = fs.hold(number).unwrap();
+    let again = bench.volume.open_inode(held.inode().unwrap(), FileOptions::default()).unwrap();
+    drop((file, held));
+    again.write_at(&mut queue, &[7; 512], FilePos(0)).unwrap();
+    let mut read = [0; 512];
+    again.read_at(&mut queue, &mut read, FilePos(0)).unwrap();
+    assert_eq!(read, [7; 512]);
+    drop((again, queue));
+    assert_eq!(fs.hold(number).err().map(|error| error.kind()), Some(ErrorKind::NotFound));
+    assert!(fs.inspect(number, |_| Ok(())).is_err());
+    bench.close();
 }

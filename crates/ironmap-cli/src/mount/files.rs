@@ -116,7 +116,7 @@ impl Mount {
     ) -> Result<usize> {
         let open = self.files.get(handle)?;
         if kill_set_id {
-            self.fs().strip_privileges(open.held.number(), KeepSetId::No)?;
+            self.strip(open.held.number(), KeepSetId::No)?;
         }
         let file = self.way(&open, flags)?;
         self.nodes.get(open.held.number()).changed();
@@ -126,6 +126,14 @@ impl Mount {
             file.write_at_with(queue, buffer, FilePos(pos), self.durability(flags))
         });
         Ok(done?)
+    }
+
+    /// Takes set-id bits and capabilities away, of which the kernel knows the mode.
+    fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
+        if self.fs().strip_privileges(inode, keep)? {
+            self.forget_attributes(inode);
+        }
+        Ok(())
     }
 
     fn durability(&self, flags: i32) -> DioFlags {
@@ -166,7 +174,7 @@ impl Mount {
         };
         let inode = self.files.get(handle)?.held.number();
         self.fs().fallocate(inode, how, FilePos(pos), len)?;
-        self.fs().strip_privileges(inode, asker.keeps_set_id())?;
+        self.strip(inode, asker.keeps_set_id())?;
         self.nodes.get(inode).changed();
         self.changed()
     }

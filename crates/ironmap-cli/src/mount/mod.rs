@@ -18,10 +18,11 @@ mod options;
 mod session;
 mod xattrs;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ironmap::Volume;
 use ironmap::fs::ext4::Ext4;
+use ironmap::units::InodeNo;
 
 use self::directories::OpenDirectory;
 use self::fail::Result;
@@ -39,6 +40,8 @@ pub(super) struct Mount {
     nodes: Nodes,
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
+    /// Tells the kernel what it cannot know; there from the first request on.
+    notifier: Arc<OnceLock<fuser::Notifier>>,
 }
 
 /// Who asks.
@@ -52,11 +55,19 @@ impl Mount {
     fn new(volume: Volume, options: Options) -> Self {
         let (nodes, files, directories) =
             (Nodes::default(), Handles::default(), Handles::default());
-        Self { volume, options, nodes, files, directories }
+        Self { volume, options, nodes, files, directories, notifier: Arc::default() }
     }
 
     fn fs(&self) -> &Arc<Ext4> {
         self.volume.fs()
+    }
+
+    /// The kernel is to ask for an inode's attributes anew: they have changed without its knowledge. Its pages stay.
+    fn forget_attributes(&self, inode: InodeNo) {
+        if let Some(notifier) = self.notifier.get() {
+            // It may have forgotten the inode already.
+            let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
+        }
     }
 
     /// Behind each change of metadata: durable at once where the mount is so.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::Arc;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use fuser::{Session, SessionUnmounter};
@@ -78,8 +79,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
     let mount = Mount::new(volume.clone(), options);
+    let notifier = Arc::clone(&mount.notifier);
     let session = Session::new(mount, &dir, &config);
     let mut session = session.map_err(|error| Failure::host(dir.display(), error))?;
+    let _ = notifier.set(session.notifier());
     let end =
         End { unmounter: session.unmount_callable(), dir: dir.clone(), volume: volume.clone() };
     end.on_signal().map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;

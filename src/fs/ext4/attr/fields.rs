@@ -233,9 +233,11 @@ fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const FIRST: i64 = i32::MIN as i64;
     let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };
     let seconds = time.seconds.clamp(FIRST, last);
+    // A time that has no place becomes the nearest whole second, as on Linux.
+    let nanoseconds = if seconds == time.seconds { time.nanoseconds } else { 0 };
     let low = seconds as i32;
     let epoch = (seconds - i64::from(low)) >> 32;
-    (low as u32, time.nanoseconds << 2 | epoch as u32)
+    (low as u32, nanoseconds << 2 | epoch as u32)
 }
 
 #[cfg(test)]
@@ -256,6 +258,7 @@ mod tests {
         }
         let end = Timestamp { seconds: i64::MAX, nanoseconds: 0 };
         assert_eq!(encode_time(end, true), (i32::MAX as u32, 3));
+        assert_eq!(encode_time(Timestamp { nanoseconds: 5, ..end }, true), (i32::MAX as u32, 3));
         assert_eq!(encode_time(end, false), (i32::MAX as u32, 0));
         let start = Timestamp { seconds: i64::MIN, nanoseconds: 0 };
         assert_eq!(encode_time(start, true), (i32::MIN as u32, 0));

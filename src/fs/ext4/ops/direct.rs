@@ -197,7 +197,9 @@ impl Ext4 {
             let inode = self.inode_or_orphan(number)?;
             let size = inode.size().max(what.size);
             if what.size > inode.size() {
-                self.set_size(handle, number, size)?;
+                // Not the times: the writes left theirs, and someone may have set others since.
+                self.update_inode(handle, number, |raw| raw.set_size(size))?;
+                self.note_large_size(handle, size)?;
             }
             let orphan = what.orphan && self.reaches_behind(&inode, size)?;
             if what.orphan && !orphan && inode.stat().links > 0 {
@@ -324,19 +326,22 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Does nothing where there are none.
+    /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Gives whether there
+    /// were any.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`, `Io`.
-    pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<()> {
+    pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<bool> {
+        // Most have none, and then nobody is to be waited for.
+        if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
+            return Ok(false);
+        }
         let _inode = self.writing()?.locks.exclusive(number);
         let inode = self.inode_to_change(number)?;
-        if !Self::has_privileges(&inode, keep)? {
-            return Ok(());
-        }
         self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
             self.strip(handle, &inode, keep)
-        })
+        })?;
+        Ok(true)
     }
 
     /// Frees what a write that failed has left behind a file's end, nobody having it open.

@@ -1,0 +1,89 @@
+//! A daemon that is killed in the midst of its work: what was synced is there afterwards.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::sides::{Ours, check, require_mounts};
+use crate::support::{Bench, pattern, succeed, tool};
+
+fn volume() -> Bench {
+    let bench = Bench::empty();
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
+    bench
+}
+
+/// What fsync has answered survives SIGKILL of the daemon: content, names, and what replaced what; the next mount recovers it.
+#[test]
+fn what_was_synced_survives_a_killed_daemon() {
+    require_mounts!("what_was_synced_survives_a_killed_daemon");
+    let bench = volume();
+    let dir = bench.path("mounted");
+    let mut ours = Ours::mount(&bench.image(), &dir, "rw");
+    let mut synced = Vec::new();
+    for number in 0..40 {
+        let (name, content) =
+            (format!("file{}", number % 7), pattern(1 + number * 3001, number as u64));
+        let mut new = File::create(dir.join("new")).unwrap();
+        new.write_all(&content).unwrap();
+        new.sync_all().unwrap();
+        fs::rename(dir.join("new"), dir.join(&name)).unwrap();
+        File::open(&dir).unwrap().sync_all().unwrap();
+        synced.retain(|(other, _)| *other != name);
+        synced.push((name, content));
+    }
+    let data = File::create(dir.join("data")).unwrap();
+    data.write_all_at(&pattern(100_000, 1), 5000).unwrap();
+    data.sync_data().unwrap();
+    // What nobody has synced may go.
+    let mut lost = File::create(dir.join("lost")).unwrap();
+    lost.write_all(&pattern(1 << 20, 9)).unwrap();
+    kill_process(ours.id(), Signal::KILL).unwrap();
+    ours.wait();
+    drop((data, lost, ours));
+
+    let ours = Ours::mount(&bench.image(), &dir, "rw");
+    for (name, content) in &synced {
+        assert!(fs::read(dir.join(name)).unwrap() == *content, "{name}");
+    }
+    assert!(fs::read(dir.join("data")).unwrap()[5000..] == pattern(100_000, 1));
+    ours.unmount();
+    check(&bench.image());
+}
+
+/// A signal unmounts and closes the volume, with files open too: nothing is left to recover.
+#[test]
+fn a_signal_leaves_a_clean_volume() {
+    require_mounts!("a_signal_leaves_a_clean_volume");
+    for busy in [false, true] {
+        let bench = volume();
+        let dir = bench.path("mounted");
+        let mut ours = Ours::mount(&bench.image(), &dir, "rw");
+        fs::write(dir.join("file"), b"content").unwrap();
+        let open = busy.then(|| File::open(dir.join("file")).unwrap());
+        kill_process(ours.id(), Signal::TERM).unwrap();
+        assert!(ours.wait().success());
+        drop(open);
+        check(&bench.image());
+        let found = bench.ask("cat /file");
+        assert_eq!(found, "content", "busy: {busy}");
+    }
+}
+
+/// In the background it ends when the volume is unmounted; a read-only mount writes nothing.
+#[test]
+fn a_read_only_mount_in_the_background_writes_nothing() {
+    require_mounts!("a_read_only_mount_in_the_background_writes_nothing");
+    let bench = volume();
+    let (dir, before) = (bench.path("mounted"), fs::read(bench.image()).unwrap());
+    fs::create_dir(&dir).unwrap();
+    let mut command = bench.command();
+    succeed(command.args(["mount", "-o", "ro"]).args([bench.image(), dir.clone()]));
+    let names = fs::read_dir(&dir).map(|names| names.count());
+    let refused = fs::write(dir.join("file"), b"").unwrap_err();
+    succeed(tool("umount").arg(&dir));
+    assert_eq!((names.unwrap(), refused.raw_os_error()), (1, Some(30)));
+    assert!(fs::read(bench.image()).unwrap() == before);
+}

@@ -1,0 +1,167 @@
+//! Two equal images, one mounted by each side; unmounted and removed also after a failure.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{Bench, IRONMAP, succeed, text, tool};
+
+/// Why this cannot run here.
+pub(crate) fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".to_owned());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("needs /dev/fuse".to_owned());
+    }
+    let has = |name: &str| {
+        let found = tool("sh").args(["-c", &format!("command -v {name}")]).output();
+        found.is_ok_and(|out| out.status.success())
+    };
+    ["setpriv", "setfacl", "setfattr", "debugfs", "losetup"]
+        .into_iter()
+        .find(|name| !has(name))
+        .map(|name| format!("needs the program {name}"))
+}
+
+/// Leaves the test where it cannot run, and says so.
+macro_rules! require_mounts {
+    ($name:literal) => {
+        if let Some(why) = crate::sides::missing() {
+            crate::sides::skip($name, &why);
+            return;
+        }
+    };
+}
+pub(crate) use require_mounts;
+
+pub(crate) fn skip(name: &str, why: &str) {
+    use std::io::Write;
+    let line = format!("SKIP mount::{name}: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(log) = std::env::var_os("IRONMAP_SKIP_LOG") {
+        let log = fs::File::options().append(true).create(true).open(log);
+        let _ = log.and_then(|mut log| log.write_all(line.as_bytes()));
+    }
+}
+
+/// A volume that ironmap serves.
+pub(crate) struct Ours {
+    pub(crate) dir: PathBuf,
+    daemon: Child,
+}
+
+impl Ours {
+    pub(crate) fn mount(image: &Path, dir: &Path, options: &str) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        let mut daemon = Command::new(std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into()))
+            .args(["mount", "-f", "--tell", "-o", options])
+            .args([image, dir])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        let ours = Self { dir: dir.to_owned(), daemon };
+        assert_eq!(told, "mounted\n");
+        ours
+    }
+
+    /// Unmounts as `fusermount3 -u` does, and waits until the volume is closed.
+    pub(crate) fn unmount(mut self) {
+        succeed(tool("umount").arg(&self.dir));
+        assert!(self.daemon.wait().unwrap().success());
+    }
+
+    pub(crate) fn id(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.daemon)
+    }
+
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        self.daemon.wait().unwrap()
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Ok(None) = self.daemon.try_wait() {
+            let _ = self.daemon.kill();
+            let _ = self.daemon.wait();
+        }
+        // Behind a killed daemon the mount is there still.
+        let _ = tool("umount").arg("-l").arg(&self.dir).output();
+    }
+}
+
+/// One that the kernel has mounted, on a loop device that goes with it.
+pub(crate) struct Kernels {
+    pub(crate) dir: PathBuf,
+}
+
+impl Kernels {
+    pub(crate) fn mount(image: &Path, dir: &Path, options: &str) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        succeed(
+            tool("mount").args(["-t", "ext4", "-o", &format!("loop,{options}")]).args([image, dir]),
+        );
+        Self { dir: dir.to_owned() }
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let _ = tool("umount").arg(&self.dir).output();
+    }
+}
+
+/// The two sides of a comparison.
+pub(crate) struct Sides {
+    pub(crate) ours: Ours,
+    pub(crate) kernels: Kernels,
+    bench: Bench,
+}
+
+impl Sides {
+    /// Of an image of 64 MiB with these options of mke2fs, changed by these requests of debugfs's.
+    pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
+        let bench = Bench::empty();
+        // Other users come to the mounts.
+        succeed(tool("chmod").arg("755").arg(bench.dir.path()));
+        let image = bench.image();
+        // What a new directory or file is given by chance is the same on both.
+        succeed(tool("mke2fs").arg("-qF").args(mke2fs).arg(&image).arg("64M"));
+        for request in requests {
+            bench.debugfs(request);
+        }
+        let other = bench.path("image.kernel");
+        fs::copy(&image, &other).unwrap();
+        let kernels = Kernels::mount(&other, &bench.path("kernel"), "noatime");
+        let ours = Ours::mount(&image, &bench.path("mounted"), "allow_other,noatime");
+        Self { ours, kernels, bench }
+    }
+
+    pub(crate) fn dirs(&self) -> [&Path; 2] {
+        [&self.ours.dir, &self.kernels.dir]
+    }
+
+    /// A directory of another file system than theirs.
+    pub(crate) fn outside(&self) -> &Path {
+        self.bench.dir.path()
+    }
+
+    /// Unmounts ours, which has to be sound then, and mountable by the kernel.
+    pub(crate) fn end(self) {
+        let Self { ours, kernels, bench } = self;
+        ours.unmount();
+        drop(kernels);
+        check(&bench.image());
+        drop(Kernels::mount(&bench.image(), &bench.path("kernel"), "ro"));
+    }
+}
+
+/// e2fsck finds nothing, and nothing to recover.
+pub(crate) fn check(image: &Path) {
+    let out = tool("e2fsck").args(["-fn"]).arg(image).output().unwrap();
+    assert!(out.status.success(), "e2fsck: {}{}", text(&out.stdout), text(&out.stderr));
+}
