@@ -8,4 +8,3 @@ mod cases;
 mod killed;
 mod programs;
 mod sides;
-mod walk;

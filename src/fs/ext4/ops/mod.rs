@@ -96,14 +96,14 @@ impl Ext4 {
         subdirectories: i16,
     ) -> Result<()> {
         let now = handle.now();
-        let uncounted = self.superblock.ro_compat.contains(RoCompat::DIR_NLINK);
+        let uncounted = self.may_lose_count(dir);
         self.update_inode(handle, dir.number(), |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // With dir_nlink, 1 says that there are more than can be counted.
+            // 1 says that there are more than can be counted.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
-                let uncountable = uncounted && u32::from(links) >= MAX_LINKS;
+                let uncountable = uncounted && u32::from(links) > MAX_LINKS;
                 inode.set_links(if uncountable { 1 } else { links })?;
             }
             Ok(())
@@ -116,10 +116,15 @@ impl Ext4 {
         self.update_inode(handle, number, |inode| inode.set_times(&Times::changed(now)))
     }
 
+    /// Whether a directory may have more subdirectories than are counted: with dir_nlink, and as Linux has it only one with a tree.
+    fn may_lose_count(&self, dir: &Inode) -> bool {
+        self.superblock.ro_compat.contains(RoCompat::DIR_NLINK)
+            && dir.flags().contains(InodeFlags::INDEX)
+    }
+
     /// Refuses one subdirectory more where the format cannot count it.
     fn check_room_for_link(&self, dir: &Inode) -> Result<()> {
-        let uncounted = self.superblock.ro_compat.contains(RoCompat::DIR_NLINK);
-        if dir.stat().links >= MAX_LINKS && !uncounted {
+        if dir.stat().links >= MAX_LINKS && !self.may_lose_count(dir) {
             return Err(refuse(
                 ErrorKind::TooManyLinks,
                 "the directory has too many subdirectories",
