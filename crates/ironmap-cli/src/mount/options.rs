@@ -67,13 +67,13 @@ impl Options {
             ("gid", Some(_)) => self.gid = Some(number()?),
             ("threads", Some(_)) => self.threads = Some(number()?.clamp(1, 64) as usize),
             ("fsname", Some(value)) => self.name = Some(value.to_owned()),
-            ("dev", None) => self.flag(MountOption::Dev, MountOption::NoDev),
-            ("nodev", None) => self.flag(MountOption::NoDev, MountOption::Dev),
-            ("suid", None) => self.flag(MountOption::Suid, MountOption::NoSuid),
-            ("nosuid", None) => self.flag(MountOption::NoSuid, MountOption::Suid),
-            ("exec", None) => self.flag(MountOption::Exec, MountOption::NoExec),
-            ("noexec", None) => self.flag(MountOption::NoExec, MountOption::Exec),
-            ("dirsync", None) => self.flag(MountOption::DirSync, MountOption::DirSync),
+            ("dev", None) => self.flag(MountOption::Dev, &MountOption::NoDev),
+            ("nodev", None) => self.flag(MountOption::NoDev, &MountOption::Dev),
+            ("suid", None) => self.flag(MountOption::Suid, &MountOption::NoSuid),
+            ("nosuid", None) => self.flag(MountOption::NoSuid, &MountOption::Suid),
+            ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
+            ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
+            ("dirsync", None) => self.flag(MountOption::DirSync, &MountOption::DirSync),
             // The kernel checks permissions in any case; the rest is for who starts this.
             (
                 "default_permissions"
@@ -92,8 +92,8 @@ impl Options {
         Ok(())
     }
 
-    fn flag(&mut self, on: MountOption, off: MountOption) {
-        self.flags.retain(|flag| *flag != off && *flag != on);
+    fn flag(&mut self, on: MountOption, off: &MountOption) {
+        self.flags.retain(|flag| flag != off && *flag != on);
         self.flags.push(on);
     }
 
