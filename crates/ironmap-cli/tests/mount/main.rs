@@ -1,5 +1,5 @@
-//! `ironmap mount` beside the kernel's ext4: the same operations on equal images, one mounted by each. Whatever a program can see has to be
-//! the same: results, errnos, attributes, contents, which time stamps move. What differs on purpose is in docs/MOUNT.md.
+//! `ironmap mount` beside the kernel's ext4: the same operations on equal images, one mounted by each. What scripts see has to be
+//! the same: results, errnos, attributes, contents, times that are set. What differs on purpose is in docs/MOUNT.md.
 
 #[path = "../support/mod.rs"]
 mod support;
