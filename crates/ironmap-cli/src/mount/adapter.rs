@@ -214,7 +214,7 @@ impl Filesystem for Mount {
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -223,8 +223,8 @@ impl Filesystem for Mount {
         reply: ReplyEmpty,
     ) {
         let (from, to) = (inode_of(parent), inode_of(new_parent));
-        let renamed = self.rename(from, name.as_bytes(), to, new_name.as_bytes(), flags.bits());
-        reply_empty(renamed, reply);
+        let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
+        reply_empty(self.rename(from, name, to, new_name, flags.bits(), request.into()), reply);
     }
 
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {

@@ -179,16 +179,29 @@ impl Mount {
         self.changed()
     }
 
-    /// The first data, or the first hole, from a position on.
+    /// The first data, or the first hole, from a position on. The library knows which bytes of an allocated block were written; the
+    /// kernel's ext4 knows blocks, of which one with any data is data.
     pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
         let open = self.files.get(handle)?;
-        let pos = FilePos(u64::try_from(pos).map_err(|_| Fail(Errno::ENXIO))?);
+        let (file, size) = (&open.file, open.file.size());
+        let pos = u64::try_from(pos).ok().filter(|pos| *pos < size).ok_or(Fail(Errno::ENXIO))?;
+        let block = self.fs().superblock().block_size.bytes() as u64;
+        let start = |pos: u64| pos / block * block;
+        let data =
+            |pos| Ok::<_, Fail>(file.seek_data(FilePos(start(pos)))?.map(|found| start(found.0)));
         let found = match whence {
-            SEEK_DATA => open.file.seek_data(pos)?,
-            SEEK_HOLE => open.file.seek_hole(pos)?,
+            SEEK_DATA => data(pos)?.ok_or(Fail(Errno::ENXIO))?,
+            SEEK_HOLE => {
+                let mut hole = start(pos);
+                while hole < size && data(hole)? == Some(hole) {
+                    let end = file.seek_hole(FilePos(hole))?.map_or(size, |found| found.0);
+                    hole = end.next_multiple_of(block);
+                }
+                hole.min(size)
+            }
             _ => return Err(Fail(Errno::EINVAL)),
         };
-        found.map(|found| found.0 as i64).ok_or(Fail(Errno::ENXIO))
+        Ok(found.max(pos) as i64)
     }
 
     /// Copies from one file to another without the caller's memory; gives how much. It may be less than asked for.

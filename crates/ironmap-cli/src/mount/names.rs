@@ -3,7 +3,7 @@
 use fuser::{FileAttr, Generation};
 use ironmap::Errno;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Credentials, Inode, NewFile, RenameFlags};
+use ironmap::fs::ext4::{Credentials, Inode, NewFile, RenameFlags, SetAttributes};
 use ironmap::units::InodeNo;
 
 use super::attributes::device_numbers;
@@ -12,6 +12,9 @@ use super::{Asker, Mount};
 
 /// The longest name; the protocol has longer ones.
 const LONGEST: usize = 255;
+
+/// The set-group bit of a mode.
+const SET_GROUP: u32 = 0o2000;
 
 /// What the kernel is told of a name: what it stands for.
 pub(super) type Entry = (FileAttr, Generation);
@@ -112,6 +115,7 @@ impl Mount {
         to: InodeNo,
         new_name: &[u8],
         flags: u32,
+        asker: Asker,
     ) -> Result<()> {
         check(old_name)?;
         check(new_name)?;
@@ -121,7 +125,17 @@ impl Mount {
             rename()?;
             return self.changed();
         }
-        self.removing(to, new_name, rename)
+        self.removing(to, new_name, rename)?;
+        if flags.contains(RenameFlags::WHITEOUT) {
+            // What the library leaves is the superuser's.
+            let whiteout = self.fs().lookup(from, old_name)?.number();
+            let dir = self.fs().inspect(from, |dir| Ok(dir.stat().clone()))?;
+            let gid = if dir.mode & SET_GROUP == 0 { asker.gid } else { dir.gid };
+            let (uid, gid) = (Some(asker.uid), Some(gid));
+            self.fs()
+                .set_attributes(whiteout, &SetAttributes { uid, gid, ..Default::default() })?;
+        }
+        Ok(())
     }
 
     /// Does what may remove a name, and holds what had it if that was the last one. The kernel changes no name of a directory while

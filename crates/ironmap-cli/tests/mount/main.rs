@@ -4,7 +4,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../../../../tests/common/rng.rs"]
+mod rng;
+
+mod aligned;
 mod cases;
+mod faults;
+mod fsx;
 mod killed;
 mod programs;
+mod random;
 mod sides;

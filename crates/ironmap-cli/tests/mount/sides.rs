@@ -1,7 +1,9 @@
 //! Two equal images, one mounted by each side; unmounted and removed also after a failure.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -46,6 +48,11 @@ pub(crate) fn skip(name: &str, why: &str) {
     }
 }
 
+/// Whether `./x mount` runs this, which has the time.
+pub(crate) fn long() -> bool {
+    std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
+}
+
 /// A volume that ironmap serves.
 pub(crate) struct Ours {
     pub(crate) dir: PathBuf,
@@ -54,10 +61,21 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn mount(image: &Path, dir: &Path, options: &str) -> Self {
+        Self::mount_in(image, dir, options, &[])
+    }
+
+    /// With these variables in the daemon's environment.
+    pub(crate) fn mount_in(
+        image: &Path,
+        dir: &Path,
+        options: &str,
+        environment: &[(&str, &OsStr)],
+    ) -> Self {
         fs::create_dir_all(dir).unwrap();
         let mut daemon = Command::new(std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into()))
             .args(["mount", "-f", "--tell", "-o", options])
             .args([image, dir])
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -107,6 +125,14 @@ impl Kernels {
         );
         Self { dir: dir.to_owned() }
     }
+
+    /// Has what is allocated and not written stay so around what is written: otherwise the kernel writes zeros there if there is little of it.
+    fn without_zeroing(self) -> Self {
+        let device = fs::metadata(&self.dir).unwrap().dev();
+        let path = format!("/sys/fs/ext4/loop{}/extent_max_zeroout_kb", rustix::fs::minor(device));
+        fs::write(path, "0").unwrap();
+        self
+    }
 }
 
 impl Drop for Kernels {
@@ -120,11 +146,17 @@ pub(crate) struct Sides {
     pub(crate) ours: Ours,
     pub(crate) kernels: Kernels,
     bench: Bench,
+    options: String,
 }
 
 impl Sides {
     /// Of an image of 64 MiB with these options of mke2fs, changed by these requests of debugfs's.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
+        Self::with(mke2fs, requests, "allow_other,noatime")
+    }
+
+    /// The same with ours mounted so.
+    pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
         // Other users come to the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
@@ -136,9 +168,23 @@ impl Sides {
         }
         let other = bench.path("image.kernel");
         fs::copy(&image, &other).unwrap();
-        let kernels = Kernels::mount(&other, &bench.path("kernel"), "noatime");
-        let ours = Ours::mount(&image, &bench.path("mounted"), "allow_other,noatime");
-        Self { ours, kernels, bench }
+        Self::of(bench, options)
+    }
+
+    fn of(bench: Bench, options: &str) -> Self {
+        let (image, other) = (bench.image(), bench.path("image.kernel"));
+        let kernels = Kernels::mount(&other, &bench.path("kernel"), "noatime").without_zeroing();
+        let ours = Ours::mount(&image, &bench.path("mounted"), options);
+        Self { ours, kernels, bench, options: options.to_owned() }
+    }
+
+    /// Unmounts both, checks ours, and mounts them once more.
+    pub(crate) fn again(self) -> Self {
+        let Self { ours, kernels, bench, options } = self;
+        ours.unmount();
+        drop(kernels);
+        check(&bench.image());
+        Self::of(bench, &options)
     }
 
     pub(crate) fn dirs(&self) -> [&Path; 2] {
@@ -152,7 +198,7 @@ impl Sides {
 
     /// Unmounts ours, which has to be sound then, and mountable by the kernel.
     pub(crate) fn end(self) {
-        let Self { ours, kernels, bench } = self;
+        let Self { ours, kernels, bench, .. } = self;
         ours.unmount();
         drop(kernels);
         check(&bench.image());

@@ -1,0 +1,8 @@
+//! Memory for direct requests.
+
+/// Works with zeros that lie as O_DIRECT wants memory to lie.
+pub(crate) fn aligned<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut memory = vec![0; len + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    work(&mut memory[start..start + len])
+}

@@ -1,0 +1,162 @@
+//! A device that fails when it is told to: a file in a file system that this process serves, which keeps its content in an image.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BackgroundSession, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
+};
+
+use crate::rng::Rng;
+
+const NAME: &str = "volume";
+const FILE: INodeNo = INodeNo(2);
+
+/// How often it fails: one request in so many; 0 is never.
+#[derive(Default)]
+pub(super) struct Faults {
+    pub(super) reads: AtomicU64,
+    /// Flushes too.
+    pub(super) writes: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Faults {
+    fn hits(&self, one_in: &AtomicU64) -> bool {
+        let (one_in, number) =
+            (one_in.load(Ordering::Relaxed), self.requests.fetch_add(1, Ordering::Relaxed));
+        one_in > 0 && Rng::new(number).below(one_in) == 0
+    }
+}
+
+pub(super) struct Device {
+    dir: PathBuf,
+    pub(super) faults: Arc<Faults>,
+    session: Option<BackgroundSession>,
+}
+
+impl Device {
+    pub(super) fn new(image: &Path, dir: &Path) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        let image = File::options().read(true).write(true).open(image).unwrap();
+        let faults = Arc::<Faults>::default();
+        let server = Server { image, faults: Arc::clone(&faults) };
+        let mut config = fuser::Config::default();
+        config.mount_options = vec![MountOption::FSName("faulty".to_owned())];
+        config.n_threads = Some(2);
+        let session = Session::new(server, dir, &config).unwrap().spawn().unwrap();
+        Self { dir: dir.to_owned(), faults, session: Some(session) }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let ended = self.session.take().map(BackgroundSession::umount_and_join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+struct Server {
+    image: File,
+    faults: Arc<Faults>,
+}
+
+impl Server {
+    fn attr(&self, node: INodeNo) -> FileAttr {
+        let file = node == FILE;
+        let size = if file { self.image.metadata().unwrap().len() } else { 0 };
+        let time = SystemTime::UNIX_EPOCH;
+        FileAttr {
+            ino: node,
+            size,
+            blocks: size / 512,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind: if file { FileType::RegularFile } else { FileType::Directory },
+            perm: 0o700,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for Server {
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if name == NAME {
+            reply.entry(&Duration::from_secs(3600), &self.attr(FILE), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&Duration::from_secs(3600), &self.attr(node));
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        reply.opened(FileHandle(1), flags);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut bytes = vec![0; size as usize];
+        match self.image.read_at(&mut bytes, offset) {
+            Ok(count) if !self.faults.hits(&self.faults.reads) => reply.data(&bytes[..count]),
+            _ => reply.error(Errno::EIO),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        if self.faults.hits(&self.faults.writes) {
+            return reply.error(Errno::EIO);
+        }
+        match self.image.write_at(data, offset) {
+            Ok(count) => reply.written(count as u32),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        if self.faults.hits(&self.faults.writes) { reply.error(Errno::EIO) } else { reply.ok() }
+    }
+}

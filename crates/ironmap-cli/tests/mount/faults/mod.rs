@@ -1,0 +1,234 @@
+//! What goes wrong with volumes, under load: a device that fails now and then, or altogether, a full volume, a daemon that is killed, a
+//! clock that jumps. Afterwards what was synced is there, and e2fsck finds nothing.
+
+mod device;
+mod load;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Signal, kill_process};
+
+use self::device::Device;
+use self::load::Load;
+use crate::rng::Rng;
+use crate::sides::{Ours, check, long, require_mounts, skip};
+use crate::support::{Bench, succeed, text, tool};
+
+const FAKE_TIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+const LOADS: u64 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// One write in a few fails.
+    Writes,
+    /// One read in a few fails.
+    Reads,
+    /// Nothing can be had of the device any more.
+    Dead,
+    /// The daemon is killed.
+    Killed,
+    /// There is no room, again and again.
+    Full,
+    /// The clock of the daemon jumps, forth and back.
+    Clock,
+}
+
+struct Campaign {
+    fault: Fault,
+    rng: Rng,
+    bench: Bench,
+    /// Steps of all loads.
+    steps: AtomicU64,
+}
+
+impl Campaign {
+    /// How many steps each load makes.
+    fn steps() -> u64 {
+        if long() { 400 } else { 40 }
+    }
+
+    fn clock(&self) -> std::path::PathBuf {
+        self.bench.path("clock")
+    }
+
+    fn jump(&self, to: &str) {
+        // In one go: it is read at any time.
+        let new = self.bench.path("clock.new");
+        fs::write(&new, to).unwrap();
+        fs::rename(new, self.clock()).unwrap();
+    }
+
+    fn mount(&self, device: &Path, dir: &Path) -> Ours {
+        if self.fault != Fault::Clock {
+            return Ours::mount(device, dir, "rw");
+        }
+        self.jump("+0");
+        let clock = self.clock();
+        let environment: [(&str, &OsStr); 4] = [
+            ("LD_PRELOAD", FAKE_TIME.as_ref()),
+            ("FAKETIME_TIMESTAMP_FILE", clock.as_ref()),
+            ("FAKETIME_NO_CACHE", "1".as_ref()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".as_ref()),
+        ];
+        Ours::mount_in(device, dir, "rw", &environment)
+    }
+
+    /// The loads, with what goes wrong once they have made a few steps; gives whether all of them came to their end.
+    fn under_load(&mut self, device: &Device, ours: &Ours, loads: &mut [Load]) -> bool {
+        let begin = self.rng.below(Self::steps() * LOADS / 2);
+        let (this, total) = (&*self, Self::steps());
+        std::thread::scope(|scope| {
+            let running =
+                loads.iter_mut().map(|load| scope.spawn(move || load.run(total, &this.steps)));
+            let running = running.collect::<Vec<_>>();
+            while this.steps.load(Ordering::Relaxed) < begin
+                && !running.iter().all(|load| load.is_finished())
+            {
+                std::thread::yield_now();
+            }
+            let ended = || running.iter().all(|load| load.is_finished());
+            match this.fault {
+                Fault::Writes => device.faults.writes.store(50, Ordering::Relaxed),
+                Fault::Reads => device.faults.reads.store(20, Ordering::Relaxed),
+                Fault::Dead => {
+                    device.faults.writes.store(1, Ordering::Relaxed);
+                    device.faults.reads.store(1, Ordering::Relaxed);
+                }
+                Fault::Killed => kill_process(ours.id(), Signal::KILL).unwrap(),
+                Fault::Full => {
+                    while !ended() {
+                        fill(&ours.dir.join("filler"));
+                    }
+                }
+                Fault::Clock => {
+                    for jump in
+                        ["-9000d", "+0", "+5000d", "-1d", "+36500d", "-20000d"].iter().cycle()
+                    {
+                        if ended() {
+                            break;
+                        }
+                        let now = this.steps.load(Ordering::Relaxed);
+                        this.jump(jump);
+                        while this.steps.load(Ordering::Relaxed) < now + 3 && !ended() {
+                            std::thread::yield_now();
+                        }
+                    }
+                    this.jump("+0");
+                }
+            }
+            running.into_iter().map(|load| load.join().unwrap()).all(|end| end.is_ok())
+        })
+    }
+}
+
+/// Until there is no room; then it goes.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let bytes = vec![7; 1 << 16];
+    loop {
+        match file.write_all(&bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::StorageFull => break,
+            Err(error) => panic!("the filler: {error}"),
+        }
+    }
+    drop(file);
+    fs::remove_file(path).unwrap();
+}
+
+fn run(fault: Fault, seed: u64, block: &str) {
+    let when = format!("{fault:?}, seed {seed}, blocks of {block}");
+    eprintln!("{when}");
+    let bench = Bench::empty();
+    let (image, dir) = (bench.image(), bench.path("mounted"));
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4", "-b", block]).arg(&image).arg("48M"));
+    (0..LOADS).for_each(|number| bench.debugfs(&format!("mkdir {number}")));
+    let device = Device::new(&image, &bench.path("device"));
+    let mut campaign = Campaign { fault, rng: Rng::new(seed), bench, steps: AtomicU64::new(0) };
+    let mut loads = (0..LOADS).map(|number| Load::new(&dir, number, seed)).collect::<Vec<_>>();
+    let mut ours = campaign.mount(&device.path(), &dir);
+    let unhurt = campaign.under_load(&device, &ours, &mut loads);
+    if matches!(fault, Fault::Full | Fault::Clock) {
+        assert!(unhurt, "{when}: a load failed");
+        loads.iter().for_each(|load| load.verify(&when));
+        ours.unmount();
+        drop(device);
+        check(&image);
+        return;
+    }
+    // Its end may be an error: it has something to say.
+    if fault != Fault::Killed {
+        let _ = tool("umount").arg(&dir).output();
+    }
+    ours.wait();
+    drop(ours);
+    device.faults.writes.store(0, Ordering::Relaxed);
+    device.faults.reads.store(0, Ordering::Relaxed);
+
+    let ours = Ours::mount(&device.path(), &dir, "rw");
+    loads.iter().for_each(|load| load.verify(&when));
+    ours.unmount();
+    drop(device);
+    // That the device had errors stays noted until e2fsck has looked: that is all it may find.
+    let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
+    let found = text(&out.stdout);
+    let complaints = found.lines().filter(|line| line.contains('?') || line.contains("FIXED"));
+    assert_eq!(complaints.collect::<Vec<_>>(), Vec::<&str>::new(), "{when}: {found}");
+    check(&image);
+}
+
+fn each(fault: Fault) {
+    let seeds = if long() { 1..=5 } else { 1..=1 };
+    for seed in seeds {
+        run(fault, seed, ["1024", "4096"][seed as usize % 2]);
+    }
+}
+
+/// Writes that fail: whoever synced and was told so keeps it.
+#[test]
+fn a_device_whose_writes_fail() {
+    require_mounts!("a_device_whose_writes_fail");
+    each(Fault::Writes);
+}
+
+/// Reads that fail leave no trace on the volume.
+#[test]
+fn a_device_whose_reads_fail() {
+    require_mounts!("a_device_whose_reads_fail");
+    each(Fault::Reads);
+}
+
+/// A device that is gone is one that has lost its power.
+#[test]
+fn a_device_that_is_gone() {
+    require_mounts!("a_device_that_is_gone");
+    each(Fault::Dead);
+}
+
+/// A daemon that is killed under load loses nothing that was synced.
+#[test]
+fn a_daemon_that_is_killed() {
+    require_mounts!("a_daemon_that_is_killed");
+    each(Fault::Killed);
+}
+
+/// Where there is no room nothing is lost that was there, and there is room once something goes.
+#[test]
+fn a_volume_that_is_full() {
+    require_mounts!("a_volume_that_is_full");
+    each(Fault::Full);
+}
+
+/// Time that goes back, or years ahead, changes nothing but time stamps.
+#[test]
+fn a_clock_that_jumps() {
+    require_mounts!("a_clock_that_jumps");
+    if !Path::new(FAKE_TIME).exists() {
+        return skip("a_clock_that_jumps", "needs libfaketime");
+    }
+    each(Fault::Clock);
+}

@@ -1,0 +1,112 @@
+//! A seeded sequence of operations on our mount and on the kernel's ext4: after each of them what it gave, and what is seen of the files
+//! that it named, is the same on both; from time to time, and behind a mount anew, the whole tree. Times that the clock gives are not
+//! compared, but whether they moved.
+
+mod op;
+mod side;
+
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use self::op::Op;
+use self::side::{Answer, Seen, Side, Tree};
+use crate::rng::Rng;
+use crate::sides::{Sides, long, require_mounts};
+
+/// Operations between two mounts.
+const PERIOD: u64 = 400;
+
+/// Until the clock from which file systems take their times has moved on: what happens then has another time.
+fn tick() {
+    let begin = clock_gettime(ClockId::RealtimeCoarse);
+    while clock_gettime(ClockId::RealtimeCoarse) == begin {
+        std::thread::yield_now();
+    }
+}
+
+/// What the kernel's ext4 refuses, but behind a change of times: a direct write that is not aligned, a name that a whiteout had to take.
+fn moves_times(op: &Op, answer: &Answer) -> bool {
+    let refused = matches!(answer, Answer::Refused(_));
+    let whiteout = |how: &RenameFlags| how.contains(RenameFlags::WHITEOUT);
+    match op {
+        Op::Write(..) => *answer == Answer::Refused(Errno::INVAL),
+        Op::Rename(_, _, how) => refused && whiteout(how),
+        _ => false,
+    }
+}
+
+fn compare_trees(sides: &[Side; 2], when: &str) {
+    let [ours, kernels]: [Tree; 2] = [sides[0].tree(), sides[1].tree()];
+    for path in ours.keys().chain(kernels.keys()) {
+        let (a, b) = (ours.get(path), kernels.get(path));
+        if a == b {
+            continue;
+        }
+        // The content is too long for a message.
+        let short = |side: Option<&(_, _, Vec<u8>, _)>| {
+            side.map(|(seen, xattrs, content, data)| {
+                format!("{seen:?} {xattrs:?} CRC {:x} {data:?}", crc32c::crc32c(content))
+            })
+        };
+        panic!("{when}: {}\n  ours     {:?}\n  kernel's {:?}", path.display(), short(a), short(b));
+    }
+}
+
+fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let mut rng = Rng::new(seed);
+    let mut mounted = Sides::with(mke2fs, &[], options);
+    let mut sides = mounted.dirs().map(Side::new);
+    for number in 0..count {
+        let user = [0, 0, 0, 1000, 1001][rng.below(5) as usize];
+        // The first make places where everybody may work.
+        let op = if number < 3 {
+            Op::Mkdir(["a", "b", "c"][number as usize].into(), 0o777)
+        } else {
+            Op::random(&mut rng)
+        };
+        if std::env::var_os("IRONMAP_TRACE").is_some() {
+            eprintln!("{number} {user} {op:?}");
+        }
+        let before = sides.each_ref().map(|side| side.watch(&op));
+        tick();
+        let answers = sides.each_mut().map(|side| side.apply(user, &op));
+        let mut seen = before.map(|all| all.into_iter().map(Side::look).collect::<Vec<_>>());
+        if answers.iter().all(|answer| moves_times(&op, answer)) {
+            seen.iter_mut().flatten().flatten().for_each(Seen::forget_times);
+        }
+        // A direct read of a hole needs no alignment there.
+        let hole = |answer: &Answer| matches!(answer, Answer::Bytes(bytes) if bytes.iter().all(|byte| *byte == 0));
+        if matches!(op, Op::Read(..))
+            && answers[0] == Answer::Refused(Errno::INVAL)
+            && hole(&answers[1])
+        {
+            continue;
+        }
+        let xattrs = sides.each_ref().map(|side| side.xattrs_of(&op));
+        let when = format!("seed {seed}, -o {options}, operation {number} of user {user}, {op:?}");
+        assert_eq!(answers[0], answers[1], "{when}: answers (ours, the kernel's)");
+        assert_eq!(seen[0], seen[1], "{when}: what is seen (ours, the kernel's)");
+        assert_eq!(xattrs[0], xattrs[1], "{when}: extended attributes (ours, the kernel's)");
+        if number % PERIOD == PERIOD - 1 || number == count - 1 {
+            compare_trees(&sides, &when);
+            sides.iter_mut().for_each(Side::close_all);
+            mounted = mounted.again();
+            compare_trees(&sides, &format!("{when}, mounted anew"));
+        }
+    }
+    mounted.end();
+}
+
+/// Whatever is asked, in whatever order, by whom ever: answers and what is seen are the kernel's.
+#[test]
+fn random_operations_give_what_they_give_on_the_kernels_ext4() {
+    require_mounts!("random_operations_give_what_they_give_on_the_kernels_ext4");
+    let seed = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok());
+    let (seeds, count) = if long() { (10, 5000) } else { (2, 400) };
+    for seed in seed.map_or(1..=seeds, |seed| seed..=seed) {
+        let block = ["4096", "1024"][seed as usize % 2];
+        run(seed, count, &["-t", "ext4", "-b", block, "-N", "4096"], "allow_other,noatime");
+    }
+}
