@@ -2,8 +2,10 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -20,6 +22,7 @@ use super::files::Opened;
 use super::lane::MOST;
 use super::names::Entry;
 use super::nodes::inode_of;
+use super::pool::Pool;
 use super::{Asker, Mount};
 
 /// How long the kernel may believe what it was told: nobody else changes the volume.
@@ -79,7 +82,29 @@ fn reply_value(value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
     }
 }
 
-impl Filesystem for Mount {
+/// What fuser calls.
+pub(super) struct Server {
+    mount: Arc<Mount>,
+    pool: Pool,
+}
+
+impl Server {
+    pub(super) fn new(mount: Mount, threads: usize) -> Self {
+        Self { mount: Arc::new(mount), pool: Pool::new(threads) }
+    }
+
+    pub(super) fn connection(&self) -> Arc<OnceLock<OwnedFd>> {
+        self.pool.connection()
+    }
+
+    /// Does what may wait for the device elsewhere.
+    fn give(&self, work: impl FnOnce(&Mount) + Send + 'static) {
+        let mount = Arc::clone(&self.mount);
+        self.pool.give(move || work(&mount));
+    }
+}
+
+impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = vec![
             // The library applies the umask where there is no default ACL.
@@ -93,7 +118,7 @@ impl Filesystem for Mount {
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ];
-        if self.options.writeback {
+        if self.mount.options.writeback {
             wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         for capability in wanted {
@@ -106,21 +131,22 @@ impl Filesystem for Mount {
     }
 
     fn destroy(&mut self) {
-        self.files.clear();
-        self.directories.clear();
-        self.nodes.clear();
+        self.pool.end();
+        self.mount.files.clear();
+        self.mount.directories.clear();
+        self.mount.nodes.clear();
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(self.lookup(inode_of(parent), name.as_bytes()), reply);
+        reply_entry(self.mount.lookup(inode_of(parent), name.as_bytes()), reply);
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, times: u64) {
-        self.nodes.forget(inode_of(node), times);
+        self.mount.nodes.forget(inode_of(node), times);
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(self.getattr(inode_of(node)), reply);
+        reply_attr(self.mount.getattr(inode_of(node)), reply);
     }
 
     fn setattr(
@@ -142,11 +168,11 @@ impl Filesystem for Mount {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, uid, gid, size, accessed, modified };
-        reply_attr(self.setattr(inode_of(node), &changes, request.into()), reply);
+        reply_attr(self.mount.setattr(inode_of(node), &changes, request.into()), reply);
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
-        match self.read_link(inode_of(node)) {
+        match self.mount.read_link(inode_of(node)) {
             Ok(target) => reply.data(&target),
             Err(fail) => reply.error(fail.into()),
         }
@@ -163,7 +189,7 @@ impl Filesystem for Mount {
         reply: ReplyEntry,
     ) {
         let (dir, name) = (inode_of(parent), name.as_bytes());
-        reply_entry(self.mknod(dir, name, mode, umask, device, request.into()), reply);
+        reply_entry(self.mount.mknod(dir, name, mode, umask, device, request.into()), reply);
     }
 
     fn mkdir(
@@ -176,7 +202,7 @@ impl Filesystem for Mount {
         reply: ReplyEntry,
     ) {
         let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Directory);
-        reply_entry(self.make(dir, name, file, mode, umask, request.into()), reply);
+        reply_entry(self.mount.make(dir, name, file, mode, umask, request.into()), reply);
     }
 
     fn symlink(
@@ -189,7 +215,7 @@ impl Filesystem for Mount {
     ) {
         let file = NewFile::Symlink(target.as_os_str().as_bytes());
         let (dir, name) = (inode_of(parent), name.as_bytes());
-        reply_entry(self.make(dir, name, file, 0o777, 0, request.into()), reply);
+        reply_entry(self.mount.make(dir, name, file, 0o777, 0, request.into()), reply);
     }
 
     fn link(
@@ -201,15 +227,15 @@ impl Filesystem for Mount {
         reply: ReplyEntry,
     ) {
         let (inode, dir) = (inode_of(node), inode_of(new_parent));
-        reply_entry(self.link(inode, dir, new_name.as_bytes()), reply);
+        reply_entry(self.mount.link(inode, dir, new_name.as_bytes()), reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.unlink(inode_of(parent), name.as_bytes()), reply);
+        reply_empty(self.mount.unlink(inode_of(parent), name.as_bytes()), reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.rmdir(inode_of(parent), name.as_bytes()), reply);
+        reply_empty(self.mount.rmdir(inode_of(parent), name.as_bytes()), reply);
     }
 
     fn rename(
@@ -224,11 +250,14 @@ impl Filesystem for Mount {
     ) {
         let (from, to) = (inode_of(parent), inode_of(new_parent));
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
-        reply_empty(self.rename(from, name, to, new_name, flags.bits(), request.into()), reply);
+        reply_empty(
+            self.mount.rename(from, name, to, new_name, flags.bits(), request.into()),
+            reply,
+        );
     }
 
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(self.open(inode_of(node), flags.0), reply);
+        reply_open(self.mount.open(inode_of(node), flags.0), reply);
     }
 
     fn create(
@@ -242,11 +271,11 @@ impl Filesystem for Mount {
         reply: ReplyCreate,
     ) {
         let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Regular);
-        let made = self.make(dir, name, file, mode, umask, request.into());
-        let opened = made.and_then(|entry| match self.open(inode_of(entry.0.ino), flags) {
+        let made = self.mount.make(dir, name, file, mode, umask, request.into());
+        let opened = made.and_then(|entry| match self.mount.open(inode_of(entry.0.ino), flags) {
             Ok(opened) => Ok((entry, opened)),
             Err(fail) => {
-                self.nodes.forget(inode_of(entry.0.ino), 1);
+                self.mount.nodes.forget(inode_of(entry.0.ino), 1);
                 Err(fail)
             }
         });
@@ -269,15 +298,18 @@ impl Filesystem for Mount {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let mut reply = Some(reply);
-        let read = self.read(handle, offset, size as usize, flags.0, |bytes| {
-            if let Some(reply) = reply.take() {
-                reply.data(bytes);
+        let work = move |mount: &Mount| {
+            let mut reply = Some(reply);
+            let read = mount.read(handle, offset, size as usize, flags.0, |bytes| {
+                if let Some(reply) = reply.take() {
+                    reply.data(bytes);
+                }
+            });
+            if let (Err(fail), Some(reply)) = (read, reply) {
+                reply.error(fail.into());
             }
-        });
-        if let (Err(fail), Some(reply)) = (read, reply) {
-            reply.error(fail.into());
-        }
+        };
+        if self.pool.is_alone() { work(&self.mount) } else { self.give(work) }
     }
 
     fn write(
@@ -296,13 +328,20 @@ impl Filesystem for Mount {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let flags = if cached { 0 } else { flags.0 };
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.write(handle, offset, data, flags, kill) {
+        let work = move |mount: &Mount, data: &[u8]| match mount
+            .write(handle, offset, data, flags, kill)
+        {
             Ok(count) => reply.written(count as u32),
             Err(fail) => reply.error(fail.into()),
+        };
+        if self.pool.is_alone() {
+            return work(&self.mount, data);
         }
+        let data = data.to_vec();
+        self.give(move |mount| work(mount, &data));
     }
 
-    /// A close of one descriptor: what was written has been answered already.
+    /// A close of one descriptor: what was written has been answered already. Told so once, the kernel asks no more.
     fn flush(
         &self,
         _request: &Request,
@@ -311,7 +350,7 @@ impl Filesystem for Mount {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        reply.error(Errno::ENOSYS);
     }
 
     fn release(
@@ -324,7 +363,7 @@ impl Filesystem for Mount {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.files.remove(handle);
+        self.mount.files.remove(handle);
         reply.ok();
     }
 
@@ -336,11 +375,11 @@ impl Filesystem for Mount {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.sync_file(handle, data_only), reply);
+        self.give(move |mount| reply_empty(mount.sync_file(handle, data_only), reply));
     }
 
     fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.open_directory(inode_of(node));
+        let opened = self.mount.open_directory(inode_of(node));
         reply_open(opened.map(|handle| Opened { handle, direct: false }), reply);
     }
 
@@ -352,7 +391,7 @@ impl Filesystem for Mount {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        match self.read_directory(handle, offset, &mut reply) {
+        match self.mount.read_directory(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
             Err(fail) => reply.error(fail.into()),
         }
@@ -366,7 +405,7 @@ impl Filesystem for Mount {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        match self.read_directory_plus(handle, offset, &mut reply) {
+        match self.mount.read_directory_plus(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
             Err(fail) => reply.error(fail.into()),
         }
@@ -380,7 +419,7 @@ impl Filesystem for Mount {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.directories.remove(handle);
+        self.mount.directories.remove(handle);
         reply.ok();
     }
 
@@ -392,11 +431,11 @@ impl Filesystem for Mount {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.sync_directory(), reply);
+        self.give(move |mount| reply_empty(mount.sync_directory(), reply));
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        self.statfs(reply);
+        self.mount.statfs(reply);
     }
 
     fn setxattr(
@@ -409,7 +448,7 @@ impl Filesystem for Mount {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.setxattr(inode_of(node), name.as_bytes(), value, flags), reply);
+        reply_empty(self.mount.setxattr(inode_of(node), name.as_bytes(), value, flags), reply);
     }
 
     fn getxattr(
@@ -420,15 +459,15 @@ impl Filesystem for Mount {
         room: u32,
         reply: ReplyXattr,
     ) {
-        reply_value(self.getxattr(inode_of(node), name.as_bytes()), room, reply);
+        reply_value(self.mount.getxattr(inode_of(node), name.as_bytes()), room, reply);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
-        reply_value(self.listxattr(inode_of(node), request.into()), room, reply);
+        reply_value(self.mount.listxattr(inode_of(node), request.into()), room, reply);
     }
 
     fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.removexattr(inode_of(node), name.as_bytes()), reply);
+        reply_empty(self.mount.removexattr(inode_of(node), name.as_bytes()), reply);
     }
 
     fn fallocate(
@@ -441,7 +480,10 @@ impl Filesystem for Mount {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.fallocate(handle, offset, length, mode, request.into()), reply);
+        let asker = request.into();
+        self.give(move |mount| {
+            reply_empty(mount.fallocate(handle, offset, length, mode, asker), reply);
+        });
     }
 
     fn lseek(
@@ -453,7 +495,7 @@ impl Filesystem for Mount {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        match self.seek(handle, offset, whence) {
+        match self.mount.seek(handle, offset, whence) {
             Ok(found) => reply.offset(found),
             Err(fail) => reply.error(fail.into()),
         }
@@ -472,9 +514,10 @@ impl Filesystem for Mount {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.copy_range((handle_in, offset_in), (handle_out, offset_out), len) {
+        let (from, to) = ((handle_in, offset_in), (handle_out, offset_out));
+        self.give(move |mount| match mount.copy_range(from, to, len) {
             Ok(count) => reply.written(count as u32),
             Err(fail) => reply.error(fail.into()),
-        }
+        });
     }
 }

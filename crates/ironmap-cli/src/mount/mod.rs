@@ -1,7 +1,7 @@
 //! A volume as a file system of the kernel's, through FUSE: `ironmap mount`.
 //!
-//! A request of the kernel's comes to one of the threads of [`session`], goes by [`adapter`], which knows fuser's types, to one of the
-//! rooms beside it, and from there to the library. The kernel resolves paths, checks permissions, and keeps a directory's changes apart;
+//! A request of the kernel's comes to the thread of [`session`], goes by [`adapter`], which knows fuser's types, to one of the rooms beside
+//! it, and from there to the library; what would keep others waiting goes by a thread of the [`pool`]. The kernel resolves paths, checks permissions, and keeps a directory's changes apart;
 //! what is true of a file is the library's.
 
 mod adapter;
@@ -15,6 +15,7 @@ mod lane;
 mod names;
 mod nodes;
 mod options;
+mod pool;
 mod session;
 mod xattrs;
 

@@ -32,7 +32,7 @@ pub(super) struct Options {
     pub(super) atime: Atime,
     /// The kernel collects what is written, and sends it later.
     pub(super) writeback: bool,
-    /// Threads that answer the kernel.
+    /// Threads that wait for the device.
     pub(super) threads: Option<usize>,
     /// Flags of the mount itself, which the kernel obeys.
     flags: Vec<MountOption>,
@@ -124,13 +124,12 @@ impl Options {
         let mut config = fuser::Config::default();
         config.mount_options = all;
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(self.threads());
-        config.clone_fd = true;
+        config.n_threads = Some(1);
         config
     }
 
     /// A thread waits while the device works: more than there are processors.
-    fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or((2 * processors).clamp(4, 16))
     }

@@ -1,6 +1,7 @@
 //! A mount from its beginning to its end: `ironmap mount`.
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use ironmap::{Location, OpenOptions, Volume};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
 
+use super::adapter::Server;
 use super::daemon::{self, Ready};
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
@@ -36,7 +38,7 @@ Options of -o:
   noatime, relatime (default), strictatime
   sync                      each change is durable when it returns
   writeback_cache           the kernel collects what is written, and sends it later
-  threads=N                 that answer the kernel
+  threads=N                 that wait for the device
   dev, suid, exec and their opposites")]
 pub(crate) struct Args {
     /// Stay in the foreground
@@ -78,11 +80,16 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
+    let threads = options.threads();
     let mount = Mount::new(volume.clone(), options);
     let notifier = Arc::clone(&mount.notifier);
-    let session = Session::new(mount, &dir, &config);
+    let server = Server::new(mount, threads);
+    let connection = server.connection();
+    let session = Session::new(server, &dir, &config);
     let mut session = session.map_err(|error| Failure::host(dir.display(), error))?;
     let _ = notifier.set(session.notifier());
+    let to_kernel = session.as_fd().try_clone_to_owned();
+    let _ = connection.set(to_kernel.map_err(|error| Failure::host("/dev/fuse", error))?);
     let end =
         End { unmounter: session.unmount_callable(), dir: dir.clone(), volume: volume.clone() };
     end.on_signal().map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;

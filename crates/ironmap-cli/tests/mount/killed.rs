@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::sides::{Ours, check, require_mounts};
-use crate::support::{Bench, pattern, succeed, tool};
+use crate::sides::{Ours, check, ironmap, require_mounts, skip};
+use crate::support::{Bench, pattern, succeed, text, tool};
 
 fn volume() -> Bench {
     let bench = Bench::empty();
@@ -86,4 +88,17 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     succeed(tool("umount").arg(&dir));
     assert_eq!((names.unwrap(), refused.raw_os_error()), (1, Some(30)));
     assert!(fs::read(bench.image()).unwrap() == before);
+}
+
+/// What sqlite3 and PostgreSQL have committed is there behind a daemon that was killed under their load, and they find themselves sound.
+#[test]
+fn databases_survive_a_killed_daemon() {
+    require_mounts!("databases_survive_a_killed_daemon");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mount/killed.sh");
+    let out = Command::new("bash").arg(script).arg(ironmap()).arg("short").output().unwrap();
+    let told = text(&out.stdout);
+    for line in told.lines().filter(|line| line.starts_with("SKIP ")) {
+        skip("databases_survive_a_killed_daemon", &line["SKIP ".len()..]);
+    }
+    assert!(out.status.success(), "{told}{}", text(&out.stderr));
 }

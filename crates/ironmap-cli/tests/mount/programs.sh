@@ -4,6 +4,8 @@ set -euo pipefail
 dir=$1 how=$2 fsx=${3:-}
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
+sources=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+sources=$(git -C "$sources" rev-parse --show-toplevel 2>/dev/null || echo "$sources")
 cd "$dir"
 
 long() { [ "$how" = long ]; }
@@ -83,6 +85,16 @@ run_tar() {
     rm -rf tree back
 }
 
+# This project, with sources and target on the volume.
+run_cargo() {
+    long && [ "$(stat -f -c %S .)" = 4096 ] || return 0
+    step "cargo build"
+    mkdir source
+    git -C "$sources" archive HEAD | tar -C source -xf -
+    CARGO_TARGET_DIR=$PWD/target cargo build --quiet --manifest-path source/Cargo.toml --package ironmap
+    rm -rf source target
+}
+
 # The crate has neither O_DIRECT nor ZERO, COLLAPSE and INSERT.
 run_fsx() {
     [ -n "$fsx" ] || { skip "fsx: not given"; return 0; }
@@ -116,5 +128,6 @@ TOML
 if has fio; then run_fio; else skip "fio: not installed"; fi
 if has git; then run_git; else skip "git: not installed"; fi
 if has sqlite3; then run_sqlite; else skip "sqlite3: not installed"; fi
+if has cargo && [ -d "$sources/.git" ] || [ -f "$sources/.git" ]; then run_cargo; else skip "cargo build: no repository"; fi
 run_tar
 run_fsx

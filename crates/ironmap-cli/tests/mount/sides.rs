@@ -1,6 +1,6 @@
 //! Two equal images, one mounted by each side; unmounted and removed also after a failure.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -53,6 +53,11 @@ pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }
 
+/// The program: another one where that is named.
+pub(crate) fn ironmap() -> OsString {
+    std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into())
+}
+
 /// A volume that ironmap serves.
 pub(crate) struct Ours {
     pub(crate) dir: PathBuf,
@@ -72,7 +77,7 @@ impl Ours {
         environment: &[(&str, &OsStr)],
     ) -> Self {
         fs::create_dir_all(dir).unwrap();
-        let mut daemon = Command::new(std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into()))
+        let mut daemon = Command::new(ironmap())
             .args(["mount", "-f", "--tell", "-o", options])
             .args([image, dir])
             .envs(environment.iter().copied())

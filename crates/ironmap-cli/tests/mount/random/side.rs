@@ -335,7 +335,7 @@ impl Side {
                     left.extend(names.map(|entry| path.join(entry.unwrap().file_name())));
                 }
                 fs::FileType::Symlink => {
-                    content = fs::readlink(&full, Vec::new()).unwrap().into_bytes()
+                    content = fs::readlink(&full, Vec::new()).unwrap().into_bytes();
                 }
                 fs::FileType::RegularFile => data = extents(&full, &mut content),
                 _ => {}
