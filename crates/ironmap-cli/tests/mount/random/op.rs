@@ -178,6 +178,8 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
+                // FUSE does not look who asks where nothing is to be changed.
+                let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }
             31..=32 => {
@@ -248,6 +250,18 @@ impl Op {
             | Self::Open(_, path, ..) => vec![path],
             Self::Link(from, to) | Self::Rename(from, to, _) => vec![from, to],
             _ => Vec::new(),
+        }
+    }
+
+    /// Whether a direct request may be so. What is not is refused by both, but the kernel's ext4 has changed times by then, and reads holes
+    /// at any position.
+    pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
+        match self {
+            Self::Write(..) if flags.contains(OFlags::APPEND) => false,
+            Self::Write(_, pos, len, _) | Self::Read(_, pos, len) => {
+                (pos | *len as u64).is_multiple_of(512)
+            }
+            _ => true,
         }
     }
 

@@ -249,6 +249,9 @@ impl Side {
     fn data(&self, op: &Op) -> Answer {
         let open = |slot: &usize| self.slots[*slot].as_ref();
         let Some(file) = op.slots().first().and_then(open) else { return Answer::Closed };
+        if is_direct(file) && !op.is_aligned(fs::fcntl_getfl(file).unwrap()) {
+            return Answer::Closed;
+        }
         match op {
             Op::Write(_, pos, len, seed) => aligned(*len, |bytes| {
                 bytes.iter_mut().zip(content(*seed, *len)).for_each(|(to, from)| *to = from);
