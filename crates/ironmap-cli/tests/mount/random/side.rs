@@ -219,14 +219,18 @@ impl Side {
             Op::GetXattr(path, name) => xattr(&self.path(path), name).into(),
             Op::RemoveXattr(path, name) => fs::lremovexattr(self.path(path), *name).into(),
             Op::Truncate(path, len) => {
-                match fs::open(self.path(path), OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()) {
+                match fs::open(
+                    self.path(path),
+                    OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+                    Mode::empty(),
+                ) {
                     Ok(file) => fs::ftruncate(file, *len).into(),
                     Err(errno) => Answer::Refused(errno),
                 }
             }
             Op::Open(slot, path, flags, mode) => {
                 // A pipe without readers would be waited for.
-                let flags = *flags | OFlags::NONBLOCK;
+                let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(*mode));
                 // What has no content of the volume's gives nothing to compare.
                 let opened = opened.map(|file| {
@@ -285,7 +289,11 @@ impl Side {
     }
 
     fn list(&self, path: &str) -> Answer {
-        let opened = fs::open(self.path(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let opened = fs::open(
+            self.path(path),
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
         let entries = opened.and_then(|file| fs::Dir::read_from(&file));
         let names = entries.and_then(|entries| {
             entries
@@ -306,7 +314,9 @@ impl Side {
         let paths = op.paths().into_iter().map(|path| path.trim_end_matches('/'));
         let both =
             paths.flat_map(|path| [self.path(path), self.path(path).parent().unwrap().to_owned()]);
-        let named = both.map(|path| fs::open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()));
+        let named = both.map(|path| {
+            fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        });
         let open = op.slots().into_iter().map(|slot| {
             self.slots[slot].as_ref().ok_or(Errno::BADF)?.try_clone().map_err(|_| Errno::MFILE)
         });
@@ -393,7 +403,7 @@ fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
 
 /// Where a file has data, which goes into `content`: a sparse file is longer than memory.
 fn extents(path: &Path, content: &mut Vec<u8>) -> Vec<(u64, u64)> {
-    let file = fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
+    let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (mut found, mut at) = (Vec::new(), 0);
     while let Ok(data) = seek(&file, SeekFrom::Data(at)) {
         at = seek(&file, SeekFrom::Hole(data)).unwrap();
