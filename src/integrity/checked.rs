@@ -120,7 +120,13 @@ impl Checked {
         claimed
     }
 
-    fn claim(&self, at: DevOffset, len: usize, tuples: &Tuples, nowait: bool) -> Result<()> {
+    pub(super) fn claim(
+        &self,
+        at: DevOffset,
+        len: usize,
+        tuples: &Tuples,
+        nowait: bool,
+    ) -> Result<()> {
         let size = self.tagging.size();
         let first = self.sector(at.0);
         for piece in self.tags.pieces(first, len >> self.tagging.shift) {
@@ -136,10 +142,9 @@ impl Checked {
     }
 
     /// Begins a write that waits for all others to its sectors.
-    pub(super) fn claim_alone(&self, write: &Write<'_>, tuples: &Tuples) -> Result<()> {
+    pub(super) fn claim_alone(&self, at: DevOffset, len: u64, tuples: &Tuples) -> Result<()> {
         let size = self.tagging.size();
-        let (first, count) =
-            (self.sector(write.at.0), (write.len() >> self.tagging.shift) as usize);
+        let (first, count) = (self.sector(at.0), (len >> self.tagging.shift) as usize);
         for piece in self.tags.pieces(first, count) {
             let tuples = &tuples.0[piece.before * size..(piece.before + piece.count) * size];
             if let Err(error) = self.tags.claim_alone(piece, tuples) {
@@ -169,16 +174,17 @@ impl Checked {
     /// Ends a write that had its sectors alone.
     pub(super) fn end_claimed(&self, write: &Write<'_>, result: Result<(), Errno>) {
         let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Unknown };
-        self.end_with(write, outcome);
+        self.end_with(write.at, write.len(), outcome);
         if let Err(errno) = result {
             let count = write.len() >> self.tagging.shift;
             self.retagged(self.sector(write.at.0), count, errno);
         }
     }
 
-    pub(super) fn end_with(&self, write: &Write<'_>, outcome: Outcome) {
-        let count = (write.len() >> self.tagging.shift) as usize;
-        self.end_pieces(self.sector(write.at.0), count, None, outcome, false);
+    /// Ends a write or a discard without a look at what it wrote.
+    pub(super) fn end_with(&self, at: DevOffset, len: u64, outcome: Outcome) {
+        let count = (len >> self.tagging.shift) as usize;
+        self.end_pieces(self.sector(at.0), count, None, outcome, false);
     }
 
     #[cold]
@@ -312,7 +318,7 @@ impl Checked {
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
         for sector in self.sector(start)..self.sector(end) {
-            if self.generation_of(sector)? == generation {
+            if self.tagging.generation(&self.tuple_of(sector)?) == generation {
                 self.regions.traced(region);
                 return Ok(());
             }
@@ -322,14 +328,13 @@ impl Checked {
                 continue;
             }
             // As a write of what is there, of which nobody knows how it ended.
-            let (block, index) = self.tags.place(sector);
             let mut tuples = Tuples::default();
-            let tuple = self.tags.with(block, false, |slot| slot.tuple(index))?;
+            let tuple = self.tuple_of(sector)?;
             tuples.0.extend_from_slice(&tuple[..self.tagging.size()]);
             let at = DevOffset(sector << self.tagging.shift);
             self.claim(at, self.tagging.interval(), &tuples, false)?;
             self.end_pieces(sector, 1, None, Outcome::Unknown, false);
-            if self.generation_of(sector)? == generation {
+            if self.tagging.generation(&self.tuple_of(sector)?) == generation {
                 self.regions.traced(region);
                 return Ok(());
             }

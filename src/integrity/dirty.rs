@@ -3,6 +3,8 @@
 //! A region's bit is durable before the first write to it begins. It is cleared when nobody writes there any more, and data and tags of all
 //! before are durable.
 
+use std::ops::RangeInclusive;
+
 use super::area::Area;
 use super::disk::{BLOCK_LEN, SEALED};
 use super::geometry::{GENERATIONS_PER_BLOCK, Info, REGIONS_PER_MAP_BLOCK};
@@ -141,7 +143,7 @@ impl Regions {
         (at >> self.shift) as u32
     }
 
-    fn of(&self, at: u64, len: u64) -> std::ops::RangeInclusive<u32> {
+    fn of(&self, at: u64, len: u64) -> RangeInclusive<u32> {
         self.region_of(at)..=self.region_of(at + len - 1)
     }
 
@@ -151,24 +153,23 @@ impl Regions {
     /// Those of the tag device: nothing has begun then.
     #[inline]
     pub(super) fn begin(&self, at: u64, len: u64, nowait: bool) -> Result<()> {
+        let mut dirty = true;
         for region in self.of(at, len) {
             let before = self.states[region as usize].fetch_add(BEGUN + 1, Ordering::AcqRel);
-            if before & DIRTY != 0 {
-                continue;
-            }
-            let dirtied = if nowait {
-                Err(Error::would_block("the region is not dirty yet"))
-            } else {
-                self.dirty_now(region)
-            };
-            if let Err(error) = dirtied {
-                for begun in *self.of(at, len).start()..=region {
-                    self.states[begun as usize].fetch_sub(1, Ordering::AcqRel);
-                }
-                return Err(error);
-            }
+            dirty &= before & DIRTY != 0;
         }
-        Ok(())
+        if dirty {
+            return Ok(());
+        }
+        let dirtied = if nowait {
+            Err(Error::would_block("the region is not dirty yet"))
+        } else {
+            self.dirty_now(self.of(at, len))
+        };
+        if dirtied.is_err() {
+            self.end(at, len, false);
+        }
+        dirtied
     }
 
     /// A write has ended, and the tags in memory are those of its sectors. `written`: of its own generation.
@@ -199,10 +200,11 @@ impl Regions {
     }
 
     #[cold]
-    fn dirty_now(&self, region: u32) -> Result<()> {
-        self.wanted.lock().push(region);
+    fn dirty_now(&self, regions: RangeInclusive<u32>) -> Result<()> {
+        let clean = || regions.clone().filter(|region| !self.is_dirty(*region));
+        self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
-        if self.is_dirty(region) {
+        if clean().next().is_none() {
             // Whoever had the lock before saw to it.
             return Ok(());
         }
@@ -210,7 +212,7 @@ impl Regions {
             return Err(closed());
         }
         let mut wanted = std::mem::take(&mut *self.wanted.lock());
-        wanted.push(region);
+        wanted.extend(clean());
         wanted.sort_unstable();
         wanted.dedup();
         // Who found its bit set by another left its wish behind.

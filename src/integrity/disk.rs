@@ -106,13 +106,16 @@ pub(super) struct RawRecord {
     pub(super) body: U64,
 }
 
-/// Sectors in a row that a record holds.
+/// Sectors in a row that a record holds, or that it says are [discarded](DISCARDED).
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {
     pub(super) sector: U64,
     pub(super) count: U64,
 }
+
+/// In the count of an extent: its sectors may hold anything from then on. It has neither tuples nor data, and its record no other extent.
+pub(super) const DISCARDED: u64 = 1 << 63;
 
 const _: () = {
     assert!(size_of::<RawSuperblock>() == BLOCK);

@@ -11,8 +11,10 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::area::Area;
 use super::checked::{Checked, Tuples};
 use super::dirty::closed;
+use super::discard::{most_discarded, outcome};
 use super::disk::{
-    BLOCK, BLOCK_LEN, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord, SEALED,
+    BLOCK, BLOCK_LEN, DISCARDED, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord,
+    SEALED,
 };
 use super::geometry::Info;
 use super::guard::nvme64;
@@ -21,7 +23,7 @@ use super::tags::Tags;
 use crate::bio::Buffer;
 use crate::device::Device;
 use crate::error::{Context, Errno, Error, Place, Result};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::units::{DevOffset, FsBlock};
 
 /// The most data of a record in bytes.
@@ -74,9 +76,18 @@ pub(super) struct Replayed {
     pub(super) sectors: u64,
 }
 
+/// Sectors in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) sector: u64,
+    pub(super) count: u64,
+    /// They may hold anything; a record has no data of them.
+    pub(super) discarded: bool,
+}
+
 struct Record {
     bytes: Vec<u8>,
-    extents: Vec<(u64, u64)>,
+    extents: Vec<Extent>,
     /// Where tuples and data begin.
     tuples: usize,
     data: usize,
@@ -107,7 +118,7 @@ impl Journal {
     pub(super) fn open(
         area: &Area,
         info: &Info,
-        mut replay: impl FnMut(&[(u64, u64)], &[u8], &[u8]) -> Result<()>,
+        mut replay: impl FnMut(&[Extent], &[u8], &[u8]) -> Result<()>,
     ) -> Result<(Self, Replayed)> {
         let mut newest: Option<(u64, u64, u64)> = None;
         for head in 0..HEADS {
@@ -141,7 +152,7 @@ impl Journal {
             let Some(record) = found else { break };
             replay(&record.extents, &record.bytes[record.tuples..], &record.bytes[record.data..])?;
             replayed.records += 1;
-            replayed.sectors += record.extents.iter().map(|(_, count)| count).sum::<u64>();
+            replayed.sectors += record.extents.iter().map(|extent| extent.count).sum::<u64>();
             position += record.bytes.len() as u64 / BLOCK_LEN;
             sequence += 1;
         }
@@ -190,12 +201,16 @@ impl Journal {
         let Ok((raws, _)) = raws else { return bad("extents") };
         let (mut list, mut sectors) = (Vec::new(), 0_u64);
         for raw in raws {
-            let (sector, count) = (raw.sector.get(), raw.count.get());
+            let (sector, count) = (raw.sector.get(), raw.count.get() & !DISCARDED);
+            let discarded = raw.count.get() & DISCARDED != 0;
             if sector.checked_add(count).is_none_or(|end| end > info.sectors()) {
                 return bad("sector");
             }
-            sectors += count;
-            list.push((sector, count));
+            if discarded && (extents != 1 || count > most_discarded(info)) {
+                return bad("count");
+            }
+            sectors += if discarded { 0 } else { count };
+            list.push(Extent { sector, count, discarded });
         }
         let tuples = behind + extents * size_of::<RawExtent>();
         let data = (tuples as u64 + sectors.min(LONGEST) * info.kind.bytes() as u64)
@@ -207,10 +222,15 @@ impl Journal {
     }
 
     /// Appends a record, durably. False where there is no room.
-    fn append(&self, writes: &[Write<'_>], tuples: &[Tuples]) -> Result<bool> {
-        let extents = writes.len() * size_of::<RawExtent>();
+    fn append(
+        &self,
+        extents: &[RawExtent],
+        writes: &[Write<'_>],
+        tuples: &[Tuples],
+    ) -> Result<bool> {
         let tags: usize = tuples.iter().map(|tuples| tuples.0.len()).sum();
-        let data_at = (size_of::<RawRecord>() + extents + tags).next_multiple_of(BLOCK);
+        let head = size_of::<RawRecord>() + size_of_val(extents) + tags;
+        let data_at = head.next_multiple_of(BLOCK);
         let data: u64 = writes.iter().map(Write::len).sum();
         let len = data_at + (data as usize).next_multiple_of(BLOCK);
         let (blocks, all) = (len as u64 / BLOCK_LEN, Self::blocks(&self.info));
@@ -234,20 +254,16 @@ impl Journal {
         raw.uuid = self.info.uuid;
         raw.sequence = sequence.into();
         raw.len = (len as u64).into();
-        raw.extents = (writes.len() as u32).into();
+        raw.extents = (extents.len() as u32).into();
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             memory[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
         put(raw.as_bytes());
-        for write in writes {
-            let interval = u64::from(self.info.interval);
-            let (sector, count) = (write.at.0 / interval, write.len() / interval);
-            put(RawExtent { sector: sector.into(), count: count.into() }.as_bytes());
-        }
+        put(extents.as_bytes());
         tuples.iter().for_each(|tuples| put(&tuples.0));
-        put(&[0; BLOCK][..data_at - (size_of::<RawRecord>() + extents + tags)]);
+        put(&[0; BLOCK][..data_at - head]);
         writes.iter().flat_map(|write| write.bufs).for_each(|buf| put(buf));
         memory[at..].fill(0);
         let behind = size_of::<RawRecord>();
@@ -313,25 +329,19 @@ impl Journal {
         order.sort_unstable_by_key(|number| writes[*number].at);
         let mut claimed = Vec::new();
         for number in order {
-            if let Err(error) = checked.claim_alone(&writes[number], &tuples[number]) {
+            if let Err(error) =
+                checked.claim_alone(writes[number].at, writes[number].len(), &tuples[number])
+            {
                 self.unclaim(checked, writes, &claimed);
                 return Err(error);
             }
             claimed.push(number);
         }
-        let gate = loop {
-            let gate = self.gate.read();
-            match self.append(writes, &tuples) {
-                Ok(true) => break gate,
-                Ok(false) => {}
-                Err(error) => {
-                    drop(gate);
-                    self.unclaim(checked, writes, &claimed);
-                    return Err(error);
-                }
-            }
-            drop(gate);
-            if let Err(error) = self.checkpoint(checked) {
+        let extent = |write: &Write<'_>| self.extent(write.at, write.len(), 0);
+        let extents: Vec<_> = writes.iter().map(extent).collect();
+        let gate = match self.enter(checked, &extents, writes, &tuples) {
+            Ok(gate) => gate,
+            Err(error) => {
                 self.unclaim(checked, writes, &claimed);
                 return Err(error);
             }
@@ -346,7 +356,52 @@ impl Journal {
 
     fn unclaim(&self, checked: &Checked, writes: &[Write<'_>], claimed: &[usize]) {
         for number in claimed {
-            checked.end_with(&writes[*number], Outcome::Nothing);
+            let write = &writes[*number];
+            checked.end_with(write.at, write.len(), Outcome::Nothing);
+        }
+    }
+
+    /// Discards sectors. That they may hold anything is durable before the device hears of it; what was written to them before may come back
+    /// with a crash, and then something else in its place.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub(super) fn discard(&self, checked: &Checked, at: DevOffset, len: u64) -> Result<()> {
+        checked.claim_alone(at, len, &checked.unwritten(at, len))?;
+        let gate = match self.enter(checked, &[self.extent(at, len, DISCARDED)], &[], &[]) {
+            Ok(gate) => gate,
+            Err(error) => {
+                checked.end_with(at, len, Outcome::Nothing);
+                return Err(error);
+            }
+        };
+        let discarded = checked.data.discard(at, len);
+        checked.end_with(at, len, outcome(&discarded));
+        drop(gate);
+        discarded
+    }
+
+    fn extent(&self, at: DevOffset, len: u64, flag: u64) -> RawExtent {
+        let interval = u64::from(self.info.interval);
+        let (sector, count) = (at.0 / interval, (len / interval) | flag);
+        RawExtent { sector: sector.into(), count: count.into() }
+    }
+
+    /// Appends a record, and empties the journal where it has no room. Until the guard is dropped it is not emptied again.
+    fn enter(
+        &self,
+        checked: &Checked,
+        extents: &[RawExtent],
+        writes: &[Write<'_>],
+        tuples: &[Tuples],
+    ) -> Result<RwLockReadGuard<'_, ()>> {
+        loop {
+            let gate = self.gate.read();
+            if self.append(extents, writes, tuples)? {
+                return Ok(gate);
+            }
+            drop(gate);
+            self.checkpoint(checked)?;
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `slot`, `tags` | tuples in memory, and the writes in flight |
 //! | `dirty`, `journal` | how data and tags agree again after a crash |
 //! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
+//! | `discard` | sectors that may hold anything |
 //! | `queue` | the way of a request |
 //! | `format`, `open`, `check`, `scrub` | what is done to all of a device |
 
@@ -20,6 +21,7 @@ mod area;
 mod check;
 mod checked;
 mod dirty;
+mod discard;
 mod disk;
 mod format;
 mod geometry;
@@ -232,6 +234,15 @@ impl Device for Integrity {
         }
         self.checked.data.flush()?;
         self.checked.flushed()
+    }
+
+    /// Of whole sectors: what is read there is what the data device gives, unverified until it is written again.
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        if !self.checked.writable {
+            return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
+        }
+        self.check_range("discard", at, len)?;
+        self.checked.discard(at, len)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {

@@ -8,7 +8,7 @@ use super::area::{Area, Superblock};
 use super::checked::{Checked, Laziness};
 use super::dirty::Regions;
 use super::geometry::{Info, Mode};
-use super::journal::{Journal, needs_replay};
+use super::journal::{Extent, Journal, needs_replay};
 use super::report::Report;
 use super::tagging::{Tagging, load};
 use super::tags::Tags;
@@ -132,7 +132,15 @@ pub(super) fn open(
     }
     let journal = match info.mode {
         Mode::Bitmap => None,
-        Mode::Journal => Some(open_journal(&*data, &area, &info, &tags, writable, &mut recovered)?),
+        Mode::Journal => Some(open_journal(
+            &*data,
+            &area,
+            &info,
+            &tags,
+            &found.regions,
+            writable,
+            &mut recovered,
+        )?),
     };
     let unverified = !writable && !found.dirty.is_empty();
     let mut checked = Checked {
@@ -221,16 +229,27 @@ fn open_journal(
     area: &Area,
     info: &Info,
     tags: &Tags,
+    regions: &Regions,
     writable: bool,
     recovered: &mut Recovered,
 ) -> Result<Journal> {
     let (interval, size) = (info.interval as usize, info.kind.bytes());
-    let replay = |extents: &[(u64, u64)], tuples: &[u8], content: &[u8]| {
+    let tagging = Tagging::new(info);
+    let replay = |extents: &[Extent], tuples: &[u8], content: &[u8]| {
         if !writable {
             return Err(needs_replay());
         }
         let mut number = 0;
-        for (sector, count) in extents {
+        for Extent { sector, count, discarded } in extents {
+            if *discarded {
+                for sector in *sector..sector + count {
+                    let generation = regions.generation(sector * interval as u64);
+                    let (block, index) = tags.place(sector);
+                    let tuple = tagging.unwritten(sector, generation);
+                    tags.with(block, false, |slot| slot.set(index, tuple))?;
+                }
+                continue;
+            }
             let (from, len) = (number * interval, *count as usize * interval);
             let mut buffer = Buffer::aligned(len)?;
             buffer.copy_from_slice(&content[from..from + len]);
@@ -274,7 +293,10 @@ fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()
             }
             let (block, index) = checked.tags.place(sector);
             recovered.retagged += checked.tags.with(block, false, |slot| {
-                let fits = checked.tagging.fits(sector, data, &slot.tuple(index));
+                // One that was discarded may have been written since.
+                let tuple = slot.tuple(index);
+                let fits = checked.tagging.fits(sector, data, &tuple)
+                    && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);
                 if !fits {
                     slot.set(index, checked.tagging.tuple(sector, data, generation));
                 }

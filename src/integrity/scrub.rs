@@ -61,6 +61,8 @@ impl fmt::Display for Half {
 pub struct Scrubbed {
     /// Sectors that were held against their tags.
     pub sectors: u64,
+    /// Sectors that were discarded, and may hold anything.
+    pub discarded: u64,
     /// Sectors whose data and tag disagree.
     pub mismatches: u64,
     /// Sectors that a device refuses to read, or whose tags it does.
@@ -149,18 +151,22 @@ impl Scrub<'_> {
             // A generation that nobody can read is not missing.
             return Ok(true);
         }
+        let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
         let (mut of_now, mut unread) = (false, Vec::new());
-        for (sector, data) in (first..).zip(content.chunks_exact_mut(checked.tagging.interval())) {
-            of_now |= checked.generation_of(sector)? == generation;
+        for (sector, data) in (first..).zip(content.chunks_exact_mut(interval)) {
+            let tuple = checked.tuple_of(sector)?;
+            of_now |= checked.tagging.generation(&tuple) == generation;
             let at = DevOffset(sector << checked.tagging.shift);
             let read = if whole { Ok(()) } else { checked.data.read_exact_at(data, at) };
             match read.and_then(|()| checked.check_sector(sector, data)) {
-                Ok(mismatch) => {
+                Ok(Some(mismatch)) => {
                     self.scrubbed.sectors += 1;
-                    if let Some(mismatch) = mismatch {
-                        self.wrong(mismatch);
-                    }
+                    self.wrong(mismatch);
                 }
+                Ok(None) if checked.tagging.is_unwritten(sector, &tuple[..size]) => {
+                    self.scrubbed.discarded += 1;
+                }
+                Ok(None) => self.scrubbed.sectors += 1,
                 Err(error) => {
                     self.refused(Half::Data, sector, 1, error)?;
                     unread.push(sector);
@@ -188,7 +194,7 @@ impl Scrub<'_> {
             if tuple == in_memory || unread.contains(&sector) {
                 continue;
             }
-            if let Err(mismatch) = checked.tagging.check(sector, data, &tuple[..size]) {
+            if let Err(mismatch) = checked.tagging.verify(sector, data, &tuple[..size]) {
                 add(&checked.report.mismatches, 1);
                 checked.report.event(Event::Mismatch(mismatch));
                 self.wrong(mismatch);

@@ -57,6 +57,14 @@ impl Device for Slow {
         Ok(())
     }
 
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        for at in (at.0..at.0 + len).step_by(SECTOR as usize) {
+            thread::yield_now();
+            self.0.discard(DevOffset(at), SECTOR)?;
+        }
+        Ok(())
+    }
+
     fn queue(&self, _: &QueueOptions) -> Result<AnyQueue> {
         Err(Error::unsupported("the model has no queues"))
     }
@@ -204,6 +212,30 @@ fn a_scrub_finds_nothing_beside_writers() {
             ],
         );
     });
+}
+
+#[test]
+fn discards_beside_writes_leave_nothing_that_does_not_fit() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        explore(20, move || {
+            run(
+                mode,
+                true,
+                &[
+                    |model| {
+                        model.write(0, 2, 1);
+                        model.write(1, 2, 1);
+                    },
+                    |model| {
+                        model.device.discard(DevOffset(SECTOR), 9 * SECTOR).unwrap();
+                        model.device.flush().unwrap();
+                        model.read(0, 3, &[0, 1]);
+                    },
+                    |model| model.power_cut(Mode::Bitmap, (0, 1)),
+                ],
+            );
+        });
+    }
 }
 
 #[test]

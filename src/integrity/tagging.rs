@@ -67,13 +67,59 @@ impl Tagging {
         tuple
     }
 
+    /// The tuple of a sector that may hold anything.
+    pub(super) fn unwritten(&self, sector: u64, generation: u16) -> Packed {
+        let mut tuple = [0; LONGEST];
+        let application = self.application.unwrap_or(generation);
+        self.protection.encode_unwritten(sector, application, &mut tuple[..self.size()]);
+        tuple
+    }
+
+    /// Whether it is that one.
+    #[cold]
+    pub(super) fn is_unwritten(&self, sector: u64, tuple: &[u8]) -> bool {
+        let generation = self.protection.applications(tuple).next().unwrap_or(0);
+        self.unwritten(sector, generation)[..self.size()] == *tuple
+    }
+
     /// Whether tuples are those of these data at this place.
     #[inline]
-    pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
+    pub(super) fn verify(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.protection.verify(data, tuples, first, self.application)
     }
 
-    /// Whether a tuple is that of a sector's data.
+    /// Whether tuples are those of these data at this place, or say that there may be any.
+    #[inline]
+    pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
+        self.verify(first, data, tuples)
+            .or_else(|mismatch| self.check_behind(mismatch, first, data, tuples))
+    }
+
+    /// The first mismatch that is not at a sector that may hold anything.
+    #[cold]
+    fn check_behind(
+        &self,
+        mut mismatch: Mismatch,
+        first: u64,
+        data: &[u8],
+        tuples: &[u8],
+    ) -> Result<(), Mismatch> {
+        let size = self.size();
+        loop {
+            let number = (mismatch.sector - first) as usize;
+            if !self.is_unwritten(mismatch.sector, &tuples[number * size..][..size]) {
+                return Err(mismatch);
+            }
+            let next = number + 1;
+            let (data, tuples) = (&data[next << self.shift..], &tuples[next * size..]);
+            match self.verify(mismatch.sector + 1, data, tuples) {
+                Ok(()) => return Ok(()),
+                Err(behind) => mismatch = behind,
+            }
+        }
+    }
+
+    /// Whether a tuple is that of a sector's data, or says that there may be any.
     #[inline]
     pub(super) fn fits(&self, sector: u64, data: &[u8], tuple: &Packed) -> bool {
         self.check(sector, data, &tuple[..self.size()]).is_ok()

@@ -1,7 +1,8 @@
 //! Tuples: what stands beside each sector, and what is wrong where it does not fit the sector.
 //!
 //! No value of a tag has a special meaning here: T10's way to switch off a sector's check by an application tag of 0xFFFF is not
-//! followed, since a check that damage can switch off is none.
+//! followed, since a check that damage can switch off is none. A sector that was discarded, and may hold anything, has a tuple that is as
+//! hard to come by as that of data: its reference tag is the complement of what it would be, and its guard is of the sector's number.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -178,6 +179,24 @@ impl Protection {
             found(mismatch);
             ControlFlow::Continue(())
         });
+    }
+
+    /// Writes the tuple of a sector that may hold anything, which [`verify`](Self::verify) takes for no data.
+    ///
+    /// # Panics
+    ///
+    /// Where `tuple` has not its length.
+    pub fn encode_unwritten(self, sector: u64, application: u16, tuple: &mut [u8]) {
+        match self.kind {
+            TupleKind::T10 => self.encode_unwritten_as::<T10>(sector, application, tuple),
+            TupleKind::Nvme64 => self.encode_unwritten_as::<Nvme64>(sector, application, tuple),
+        }
+    }
+
+    fn encode_unwritten_as<T: Tuple>(self, sector: u64, application: u16, tuple: &mut [u8]) {
+        let tuple = T::mut_from_bytes(tuple).expect("a whole tuple");
+        let guard = T::guard(&sector.to_be_bytes(), self.seed(application));
+        *tuple = T::new(Fields { guard, application, reference: !sector & T::REFERENCE });
     }
 
     /// The application tags that tuples hold, unchecked.
@@ -428,6 +447,31 @@ mod tests {
                 assert_eq!(found[0].sector, FIRST + 1, "{protection:?}, tuple bit {bit}");
                 assert_ne!(found[0].expected, found[0].found, "{protection:?}, tuple bit {bit}");
                 tuples[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// A tuple of a sector that may hold anything is that of no data, of no other sector, and damage does not make one.
+    #[test]
+    fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
+        for protection in all() {
+            let unwritten = |sector: u64| {
+                let mut tuple = vec![0; protection.kind.bytes()];
+                protection.encode_unwritten(sector, APPLICATION, &mut tuple);
+                tuple
+            };
+            let (data, tuples) = sectors(protection, 3, 5);
+            let (interval, size) = (protection.interval.bytes(), protection.kind.bytes());
+            for (number, sector) in (FIRST..FIRST + 3).enumerate() {
+                let data = &data[number * interval..(number + 1) * interval];
+                let verified = protection.verify(data, &unwritten(sector), sector, None);
+                assert_eq!(verified.unwrap_err().field, Field::ReferenceTag, "{protection:?}");
+                for bit in 0..size * 8 {
+                    let mut tuple = tuples[number * size..(number + 1) * size].to_vec();
+                    tuple[bit / 8] ^= 1 << (bit % 8);
+                    assert_ne!(tuple, unwritten(sector), "{protection:?}, bit {bit}");
+                }
+                assert_ne!(unwritten(sector), unwritten(sector + 1), "{protection:?}");
             }
         }
     }

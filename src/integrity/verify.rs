@@ -164,8 +164,7 @@ impl Checked {
     /// # Errors
     /// Those of the devices.
     pub(super) fn check_sector(&self, sector: u64, data: &mut [u8]) -> Result<Option<Mismatch>> {
-        let (block, index) = self.tags.place(sector);
-        let tuple = self.tags.with(block, false, |slot| slot.tuple(index))?;
+        let tuple = self.tuple_of(sector)?;
         if self.tagging.fits(sector, data, &tuple) {
             return Ok(None);
         }
@@ -176,10 +175,10 @@ impl Checked {
         }
     }
 
-    /// The generation that a sector's tag names.
-    pub(super) fn generation_of(&self, sector: u64) -> Result<u16> {
+    /// A sector's tag.
+    pub(super) fn tuple_of(&self, sector: u64) -> Result<Packed> {
         let (block, index) = self.tags.place(sector);
-        self.tags.with(block, false, |slot| self.tagging.generation(&slot.tuple(index)))
+        self.tags.with(block, false, |slot| slot.tuple(index))
     }
 
     /// Reads a sector into memory that nobody else can reach.

@@ -10,7 +10,8 @@ mod modelled;
 
 #[cfg(shuttle)]
 pub(crate) use modelled::{
-    Cache, Condvar, Mutex, MutexGuard, RwLock, atomic, gate, thread_local, yield_now,
+    Cache, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic, gate, thread_local,
+    yield_now,
 };
 
 #[cfg(all(test, shuttle))]
@@ -19,7 +20,7 @@ pub(crate) use modelled::explore;
 #[cfg(not(shuttle))]
 pub(crate) use {
     condvar::Condvar,
-    parking_lot::{Mutex, MutexGuard, RwLock},
+    parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard},
     quick_cache::sync::Cache,
     std::sync::atomic,
     std::thread::yield_now,

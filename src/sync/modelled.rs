@@ -13,7 +13,7 @@ use shuttle::sync;
 pub(crate) use self::cache::Cache;
 #[cfg(test)]
 pub(crate) use self::explore::explore;
-pub(crate) use shuttle::sync::atomic;
+pub(crate) use shuttle::sync::{RwLockReadGuard, atomic};
 pub(crate) use shuttle::thread::yield_now;
 pub(crate) use shuttle::thread_local;
 
@@ -94,7 +94,7 @@ impl Condvar {
 pub(crate) struct RwLock<T>(sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    pub(crate) fn read(&self) -> sync::RwLockReadGuard<'_, T> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         locked(self.0.read())
     }
 

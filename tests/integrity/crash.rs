@@ -25,9 +25,11 @@ const REGION: u64 = 16 << 10;
 /// Writes go here.
 const ARENA: u64 = 128 << 10;
 
-/// A write, and between which events it was in flight.
+/// A write or a discard, and between which events it was in flight.
 struct Written {
     range: Range<u64>,
+    /// It left no data: here, as not everywhere, zeros are read afterwards.
+    discard: bool,
     begun: u64,
     /// None: it was not popped before the end.
     acknowledged: Option<u64>,
@@ -127,6 +129,13 @@ impl Case {
         for (at, unit) in (0..ARENA).step_by(UNIT as usize).zip(content.chunks(UNIT as usize)) {
             let number = u64::from_le_bytes(unit[..8].try_into().unwrap()) >> 8;
             let durable = self.durable(at, now);
+            if let Some(discard) = self.discarded(at, now)
+                && durable.is_none_or(|durable| durable < discard)
+                && unit == [0; UNIT as usize]
+            {
+                newest[(at / UNIT) as usize] = discard + 1;
+                continue;
+            }
             let known = number < self.history.writes.len() as u64 && unit == stamp(number, at);
             match durable {
                 // It holds what it held at first, or any write to it.
@@ -151,7 +160,8 @@ impl Case {
             newest[(at / UNIT) as usize] = number + 1;
         }
         if self.options.mode == Mode::Journal {
-            for (number, write) in (0_u64..).zip(&self.history.writes) {
+            let numbered = (0_u64..).zip(&self.history.writes);
+            for (number, write) in numbered.filter(|(_, write)| !write.discard) {
                 let units = write.range.start / UNIT..write.range.end / UNIT;
                 let units = &newest[units.start as usize..units.end as usize];
                 if units.contains(&(number + 1)) && units.iter().any(|newest| *newest < number + 1)
@@ -167,6 +177,7 @@ impl Case {
     fn durable(&self, at: u64, now: u64) -> Option<u64> {
         let is_durable = |write: &Written| {
             write.range.contains(&at)
+                && !write.discard
                 && write.acknowledged.is_some_and(|acknowledged| {
                     let flushed =
                         |(begun, ended): &(u64, u64)| acknowledged < *begun && *ended <= now;
@@ -174,6 +185,12 @@ impl Case {
                 })
         };
         self.history.writes.iter().rposition(is_durable).map(|number| number as u64)
+    }
+
+    /// The last discard of a place that may have reached the device.
+    fn discarded(&self, at: u64, now: u64) -> Option<u64> {
+        let reaches = |it: &Written| it.discard && it.range.contains(&at) && it.begun <= now;
+        self.history.writes.iter().rposition(reaches).map(|number| number as u64)
     }
 
     fn crashes(&self) -> Crashes {
@@ -250,7 +267,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self) {
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0 => {
                 let begun = self.event();
                 self.device.flush().unwrap();
@@ -265,6 +282,7 @@ impl Run<'_> {
             }
             2..5 => self.write_now(),
             5 => self.drain(),
+            6 => self.discard(),
             _ => self.submit(),
         }
     }
@@ -285,7 +303,9 @@ impl Run<'_> {
         }
         let number = self.history.writes.len() as u64;
         let begun = self.event();
-        self.history.writes.push(Written { range: range.clone(), begun, acknowledged: None, fua });
+        let written =
+            Written { range: range.clone(), discard: false, begun, acknowledged: None, fua };
+        self.history.writes.push(written);
         let mut buffer = Buffer::aligned(len as usize).unwrap();
         for (at, unit) in range.clone().step_by(UNIT as usize).zip(buffer.chunks_mut(UNIT as usize))
         {
@@ -310,6 +330,13 @@ impl Run<'_> {
         }
         let event = self.event();
         self.history.writes[number as usize].acknowledged = Some(event);
+    }
+
+    fn discard(&mut self) {
+        let (number, range, _) = self.new_write(false);
+        self.history.writes[number as usize].discard = true;
+        self.device.discard(DevOffset(range.start), range.end - range.start).unwrap();
+        self.event();
     }
 
     fn submit(&mut self) {

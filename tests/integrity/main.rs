@@ -8,6 +8,7 @@ mod rng;
 
 mod crash;
 mod damage;
+mod discards;
 mod faults;
 mod flips;
 mod formats;

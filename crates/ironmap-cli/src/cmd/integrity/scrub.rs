@@ -37,6 +37,7 @@ struct Record {
     device: String,
     closed: bool,
     sectors: u64,
+    discarded: u64,
     mismatches: u64,
     unreadable: u64,
     skipped: u64,
@@ -79,7 +80,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let scrubbed = integrity.device.scrub(&mut found, &mut |done, all| bar.show(done, all));
     drop(bar);
-    let Scrubbed { sectors, mismatches, unreadable, skipped, lost } =
+    let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
     if let Some(error) = failed {
         return Err(error.into());
@@ -97,6 +98,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             device,
             closed,
             sectors,
+            discarded,
             mismatches,
             unreadable,
             skipped,

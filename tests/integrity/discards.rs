@@ -1,0 +1,150 @@
+//! Discards: what a device gives of sectors that hold nothing is no error, whatever it is; all else is verified as before.
+
+use std::sync::Arc;
+
+use ironmap::device::{Device, Faults, Sim};
+use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode};
+use ironmap::units::DevOffset;
+use ironmap::{Errno, ErrorKind};
+
+use crate::rng::Rng;
+use crate::stand::{Stand, all_options, as_device, change, queue, read, read_each_way, write};
+
+const SIZE: u64 = 1 << 20;
+
+/// The device gives other bytes than before, as one may of what was discarded.
+fn scramble(stand: &Stand, at: u64, len: u64, rng: &mut Rng) {
+    write(&*stand.data, at, &rng.bytes(len as usize), false).unwrap();
+}
+
+fn scrub(device: &Integrity) -> (u64, u64) {
+    let mut wrong = Vec::new();
+    let scrubbed = device.scrub(&mut |finding| wrong.push(finding), &mut |_, _| {}).unwrap();
+    assert_eq!(wrong, []);
+    assert_eq!(scrubbed.sectors + scrubbed.discarded, device.info().sectors());
+    (scrubbed.sectors, scrubbed.discarded)
+}
+
+/// Discarded sectors are read by every way as the device gives them, also behind a close and behind a crash; a write makes them verified again.
+#[test]
+fn what_was_discarded_reads_as_anything() {
+    for (number, options) in all_options().enumerate() {
+        let what = format!("{options:?}");
+        let mut rng = Rng::new(number as u64);
+        let stand = Stand::new(SIZE, number % 2 == 0, &options, number as u64);
+        let interval = u64::from(options.interval);
+        // A few blocks of tags, and sectors of two regions.
+        let (at, len) = (60 << 10, 100 << 10);
+        let device = stand.open().device;
+        device.discard(DevOffset(at), len).unwrap();
+        let mut queue = queue(&device);
+        let count = len / interval;
+        for _ in 0..3 {
+            scramble(&stand, at, len, &mut rng);
+            for place in [at, at + 8192, at + len - 8192] {
+                let there = read(&*stand.data, place, 8192).unwrap();
+                for read in read_each_way(&device, &mut queue, place, 8192) {
+                    assert_eq!(read.as_ref(), Ok(&there), "{what}");
+                }
+            }
+            assert_eq!(scrub(&device).1, count, "{what}");
+        }
+        // Its neighbours are verified.
+        for neighbour in [at - interval, at + len] {
+            change(&stand.data, neighbour, |byte| *byte ^= 1);
+            let wrong = read(&device, neighbour, 512).map_err(|error| error.errno());
+            assert_eq!(wrong, Err(Errno::EILSEQ), "{what}");
+            change(&stand.data, neighbour, |byte| *byte ^= 1);
+        }
+        // What is written is, too.
+        write(&device, at, &[5; 4096], false).unwrap();
+        change(&stand.data, at + 1, |byte| *byte ^= 1);
+        assert!(read(&device, at, 512).is_err(), "{what}");
+        change(&stand.data, at + 1, |byte| *byte ^= 1);
+        assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}");
+
+        let crashed = stand.snapshot();
+        drop(queue);
+        device.close().unwrap();
+        drop(device);
+        scramble(&stand, at + 4096, len - 4096, &mut rng);
+        let device = stand.open().device;
+        assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}: closed");
+
+        // In bitmap mode nobody knows which of them were written: all are verified from then on.
+        let left = if options.mode == Mode::Journal { count - 4096 / interval } else { 0 };
+        let device = crashed.open().device;
+        assert_eq!(scrub(&device).1, left, "{what}: crashed");
+        assert_eq!(read(&device, at, 4096).unwrap(), [5; 4096], "{what}");
+    }
+}
+
+/// A tag that says that there may be anything is as well protected as another: with any bit of it flipped its sector is refused.
+#[test]
+fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
+    for (number, options) in all_options().enumerate() {
+        let stand = Stand::new(SIZE, false, &options, number as u64);
+        let device = stand.open().device;
+        device.discard(DevOffset(0), 16 << 10).unwrap();
+        drop(device);
+        let (size, interval) = (options.kind.bytes() as u64, u64::from(options.interval));
+        for bit in 0..size * 8 {
+            let here = stand.snapshot();
+            change(here.tag_ram(), here.tags_at() + size + bit / 8, |byte| *byte ^= 1 << (bit % 8));
+            let device = here.open().device;
+            for sector in 0..4 {
+                let read = read(&device, sector * interval, interval as usize);
+                assert_eq!(read.is_err(), sector == 1, "{options:?}, bit {bit}");
+            }
+        }
+    }
+}
+
+/// A device that has no use for discards leaves data and tags as they were; one that fails at them leaves no sector that cannot be read.
+#[test]
+fn a_discard_that_fails_is_told_and_harms_nothing() {
+    for (number, options) in all_options().enumerate() {
+        let stand = Stand::new(SIZE, false, &options, number as u64);
+        let interval = u64::from(options.interval);
+        for errno in [Errno::EOPNOTSUPP, Errno::EIO] {
+            let faults = Faults { fail_after: Some(0), errno: Some(errno), ..Faults::default() };
+            let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
+            let tags = stand.tags.as_ref().map(as_device);
+            let device = Integrity::open(data.clone(), tags).unwrap().device;
+            // The tags are in memory before.
+            scrub(&device);
+            data.set_faults(faults);
+            let told = device.discard(DevOffset(0), 64 << 10).unwrap_err().errno();
+            data.set_faults(Faults::default());
+            assert_eq!(told, errno, "{options:?}");
+            let gone = if errno == Errno::EIO { (64 << 10) / interval } else { 0 };
+            assert_eq!(scrub(&device).1, gone, "{options:?}, {errno:?}");
+        }
+    }
+}
+
+/// Of a range that does not begin and end with sectors the whole ones are discarded, and of a long one all, with few tags in memory.
+#[test]
+fn ranges_of_any_place_and_length_are_discarded() {
+    for mode in [Mode::Bitmap, Mode::Journal] {
+        let journal = Some(256 << 10);
+        let options = FormatOptions { mode, interval: 512, journal, ..FormatOptions::default() };
+        let stand = Stand::new(40 << 20, false, &options, 3);
+        let small = IntegrityOptions { cache: 0, ..IntegrityOptions::default() };
+        let device = stand.open_with(&small).unwrap().device;
+        for (at, len, sectors) in
+            [(1, 1023, 1), (1, 1022, 0), (513, 511, 0), (4096, 0, 0), (8192, 1024, 2)]
+        {
+            let before = scrub(&device).1;
+            device.discard(DevOffset(at), len).unwrap();
+            assert_eq!(scrub(&device).1, before + sectors, "{mode:?}: {len} bytes at {at}");
+        }
+        device.discard(DevOffset(100), (40 << 20) - 100).unwrap();
+        assert_eq!(scrub(&device), (1, (40 << 20) / 512 - 1), "{mode:?}");
+        let behind = device.discard(DevOffset((40 << 20) - 512), 1024).unwrap_err();
+        assert_eq!(behind.kind(), ErrorKind::InvalidInput);
+        device.close().unwrap();
+        let closed = device.discard(DevOffset(0), 4096).unwrap_err();
+        assert_eq!(closed.kind(), ErrorKind::ReadOnly, "{mode:?}");
+    }
+}
