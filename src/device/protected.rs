@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::block_file::through_file;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::runs::{each_run, until, verify_run};
@@ -95,12 +96,10 @@ impl Protected {
 }
 
 impl Device for Protected {
+    through_file!();
+
     fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    fn size(&self) -> u64 {
-        self.file.size()
     }
 
     fn protection(&self) -> Option<&DeviceProtection> {
@@ -110,26 +109,6 @@ impl Device for Protected {
     fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
         let mut found = self.shared.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.drain(..).collect()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-        self.file.read_exact_at(buf, at)
-    }
-
-    fn is_writable(&self) -> bool {
-        self.file.is_writable()
-    }
-
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
-        self.file.write_all_at(bufs, at, fua)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
-        self.file.discard(at, len)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::block_file::through_file;
 use super::files::Files;
 use super::nvme::Namespace;
 use super::psync::{OneFile, rw_flags};
@@ -47,36 +48,14 @@ impl Uring {
 }
 
 impl Device for Uring {
+    through_file!();
+
     fn limits(&self) -> &Limits {
         self.file.limits()
     }
 
-    fn size(&self) -> u64 {
-        self.file.size()
-    }
-
     fn protection(&self) -> Option<&DeviceProtection> {
         self.file.protection()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-        self.file.read_exact_at(buf, at)
-    }
-
-    fn is_writable(&self) -> bool {
-        self.file.is_writable()
-    }
-
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
-        self.file.write_all_at(bufs, at, fua)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
-        self.file.discard(at, len)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
