@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::area::Superblock;
 use super::dirty::Regions;
@@ -165,7 +165,7 @@ impl Checked {
             let written = self.data.write_all_at(write.bufs, write.at, false);
             let errno = written.as_ref().err().map(Error::errno);
             failed = written.err();
-            vec![errno.map_or(Ok(()), Err)]
+            smallvec![errno.map_or(Ok(()), Err)]
         };
         journal.write(self, &[*write], in_place)?;
         failed.map_or(Ok(()), Err)

@@ -1,8 +1,8 @@
 //! Discards: nobody knows what sectors hold that were discarded, and their tags say so.
 //!
-//! What a device gives of them need not be the same twice. Their tuples are of a form that no data have, so that whatever is read there fits,
-//! until it is written again. After a crash in bitmap mode that is over, too: the sectors of dirty regions get the tags of what they hold, since some of
-//! them may have been written.
+//! What a device gives of them need not be the same twice. Their tuples are of a form that no data have, so that whatever is read there
+//! fits, until it is written again. After a crash in bitmap mode that is over, too: the sectors of dirty regions get the tags of what they
+//! hold, since some of them may have been written.
 
 use super::checked::{Checked, Tuples};
 use super::geometry::Info;

@@ -6,6 +6,7 @@
 
 use std::io::IoSlice;
 
+use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::area::Area;
@@ -32,6 +33,9 @@ pub(super) const MOST_DATA: u64 = 1 << 20;
 const LONGEST: u64 = 2 << 20;
 /// Two heads, written in turns, stand before the ring.
 const HEADS: u64 = 2;
+
+/// As many of something as a record mostly has: without an allocation.
+pub(super) type Few<T> = SmallVec<[T; 4]>;
 
 /// A write of whole sectors.
 #[derive(Clone, Copy, Debug)]
@@ -316,33 +320,31 @@ impl Journal {
         &self,
         checked: &Checked,
         writes: &[Write<'_>],
-        in_place: impl FnOnce() -> Vec<Result<(), Errno>>,
-    ) -> Result<Vec<Result<(), Errno>>> {
-        let mut tuples: Vec<Tuples> = Vec::with_capacity(writes.len());
+        in_place: impl FnOnce() -> Few<Result<(), Errno>>,
+    ) -> Result<Few<Result<(), Errno>>> {
+        let mut tuples: Few<Tuples> = Few::with_capacity(writes.len());
         for write in writes {
             let mut one = Tuples::default();
             checked.tuples(write.at, write.bufs, &mut one);
             tuples.push(one);
         }
         // In rising order, so that of two that wait for each other's sectors one has them all.
-        let mut order: Vec<_> = (0..writes.len()).collect();
+        let mut order: Few<_> = (0..writes.len()).collect();
         order.sort_unstable_by_key(|number| writes[*number].at);
-        let mut claimed = Vec::new();
-        for number in order {
+        for (claimed, &number) in order.iter().enumerate() {
             if let Err(error) =
                 checked.claim_alone(writes[number].at, writes[number].len(), &tuples[number])
             {
-                self.unclaim(checked, writes, &claimed);
+                self.unclaim(checked, writes, &order[..claimed]);
                 return Err(error);
             }
-            claimed.push(number);
         }
         let extent = |write: &Write<'_>| self.extent(write.at, write.len(), 0);
-        let extents: Vec<_> = writes.iter().map(extent).collect();
+        let extents: Few<_> = writes.iter().map(extent).collect();
         let gate = match self.enter(checked, &extents, writes, &tuples) {
             Ok(gate) => gate,
             Err(error) => {
-                self.unclaim(checked, writes, &claimed);
+                self.unclaim(checked, writes, &order);
                 return Err(error);
             }
         };

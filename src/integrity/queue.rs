@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::checked::{Checked, Tuples};
-use super::journal::{Journal, Write};
+use super::journal::{Few, Journal, Write};
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::device::{AnyQueue, BlockFile, DeviceQueue, LentPart};
 use crate::error::Errno;
@@ -229,9 +229,9 @@ impl IntegrityQueue {
         checked: &Checked,
         journal: &Journal,
         batch: &[Bio],
-    ) -> Vec<Result<(), Errno>> {
-        let bufs: Vec<_> = batch.iter().map(|bio| slices(&bio.memory)).collect();
-        let writes: Vec<_> =
+    ) -> Few<Result<(), Errno>> {
+        let bufs: Few<_> = batch.iter().map(|bio| slices(&bio.memory)).collect();
+        let writes: Few<_> =
             batch.iter().zip(&bufs).map(|(bio, bufs)| Write { at: bio.at, bufs }).collect();
         let in_place = || {
             let write =
@@ -240,7 +240,7 @@ impl IntegrityQueue {
         };
         match journal.write(checked, &writes, in_place) {
             Ok(results) => results,
-            Err(error) => vec![Err(error.errno()); batch.len()],
+            Err(error) => smallvec![Err(error.errno()); batch.len()],
         }
     }
 }

@@ -74,8 +74,8 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     }
 }
 
-/// Sectors that a device refuses to read, and sectors whose tags it does: each is named, the others are held against their tags, and what is wrong there
-/// is found.
+/// Sectors that a device refuses to read, and sectors whose tags it does: each is named, the others are held against their tags, and
+/// what is wrong there is found.
 #[test]
 fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     for (number, options) in all_options().enumerate() {
