@@ -94,7 +94,7 @@ impl Condvar {
 pub(crate) struct RwLock<T>(sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    pub(crate) fn read(&self) -> sync::RwLockReadGuard<'_, T> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         locked(self.0.read())
     }
 
