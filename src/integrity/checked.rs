@@ -251,7 +251,7 @@ impl Checked {
             let number = piece.before + index - piece.index;
             let sector = first + number as u64;
             loop {
-                let joined = self.tags.end(piece.block, |slot| slot.joined(*index)).unwrap_or(0);
+                let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
                 // What was written last, once more and alone; else what is there.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
@@ -263,7 +263,7 @@ impl Checked {
                     let generation = self.regions.generation(sector << self.tagging.shift);
                     self.tagging.tuple(sector, &data, generation)
                 });
-                let settle = |slot: &mut Slot| slot.settle(*index, tuple, joined);
+                let settle = |slot: &mut Slot| slot.settle(*index, tuple, turns);
                 if self.tags.end(piece.block, settle) != Some(false) {
                     break;
                 }

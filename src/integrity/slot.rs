@@ -30,8 +30,8 @@ pub(super) struct Candidates {
 struct Contested {
     index: usize,
     writers: u32,
-    /// How many writers have joined.
-    joined: u32,
+    /// How often a writer has come or gone.
+    turns: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
 
@@ -170,11 +170,11 @@ impl Slot {
             let found = self.contested.iter_mut().find(|contested| contested.index == index);
             if let Some(contested) = found {
                 contested.writers += 1;
-                contested.joined += 1;
+                contested.turns += 1;
                 contested.tuples.push(tuple);
             } else {
                 let tuples = [before, tuple].into_iter().collect();
-                self.contested.push(Contested { index, writers: 2, joined: 1, tuples });
+                self.contested.push(Contested { index, writers: 2, turns: 1, tuples });
             }
         }
     }
@@ -215,7 +215,10 @@ impl Slot {
         let mut left = SmallVec::new();
         for index in range {
             match self.contested.iter_mut().find(|contested| contested.index == index) {
-                Some(contested) if contested.writers > 1 => contested.writers -= 1,
+                Some(contested) if contested.writers > 1 => {
+                    contested.writers -= 1;
+                    contested.turns += 1;
+                }
                 Some(_) => left.push(index),
                 None if outcome == Outcome::Unknown => left.push(index),
                 None => {
@@ -229,27 +232,27 @@ impl Slot {
         left
     }
 
-    /// How many writers have joined the first one of a sector. Taken before the last one looks at it or writes it once more.
-    pub(super) fn joined(&self, index: usize) -> u32 {
+    /// How often a writer of a sector has come to another one or gone. Taken before the last one looks at it or writes it once more.
+    pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
-        found.map_or(0, |contested| contested.joined)
+        found.map_or(0, |contested| contested.turns)
     }
 
-    /// The last writer has seen to it that the sector has this tuple, if nobody has joined meanwhile. `None` where nobody can say what it
-    /// holds: the tag stays. False where someone has joined, and has ended too: nobody knows who of the two wrote last.
+    /// The last writer has seen to it that the sector has this tuple, if nobody has come or gone meanwhile. `None` where nobody can say what
+    /// it holds: the tag stays. False where someone was there, and has ended too: nobody knows who of the two wrote last.
     #[must_use]
-    pub(super) fn settle(&mut self, index: usize, tuple: Option<Packed>, joined: u32) -> bool {
+    pub(super) fn settle(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
         if let Some(at) = found {
             let contested = &mut self.contested[at];
-            if contested.joined != joined {
+            if contested.turns != turns {
                 contested.tuples.extend(tuple);
             }
             if contested.writers > 1 {
                 contested.writers -= 1;
                 return true;
             }
-            if contested.joined != joined {
+            if contested.turns != turns {
                 return false;
             }
             self.contested.swap_remove(at);
@@ -324,19 +327,24 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
         // One more joins before it has settled, and settles in its place.
-        let joined = slot.joined(7);
+        let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
-        assert!(slot.settle(7, Some(tuple(3)), joined));
+        assert!(slot.settle(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
         // Another one joins and ends before: whose data are there is not known.
-        let joined = slot.joined(7);
+        let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
-        assert!(!slot.settle(7, Some(tuple(4)), joined) && slot.is_busy(7));
-        let joined = slot.joined(7);
-        assert!(slot.settle(7, Some(tuple(4)), joined));
+        assert!(!slot.settle(7, Some(tuple(4)), turns) && slot.is_busy(7));
+        // Nor where he was there already.
+        slot.claim(7..8, &[6; 8]);
+        let turns = slot.turns(7);
+        assert!(slot.end(7..8, Outcome::Written).is_empty());
+        assert!(!slot.settle(7, Some(tuple(4)), turns) && slot.is_busy(7));
+        let turns = slot.turns(7);
+        assert!(slot.settle(7, Some(tuple(4)), turns));
         slot.pins -= 1;
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
