@@ -32,7 +32,7 @@ pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
     /// For host files: their maps as this thread knows them.
-    pub(crate) lanes: Option<Lanes>,
+    pub(crate) lanes: Option<Box<Lanes>>,
     /// Files that can change, as this thread knows them.
     pub(crate) views: Views,
     /// Counts the looks at what has completed: what is submitted between two of them is a batch. Never 0.
@@ -45,7 +45,7 @@ impl Queue {
         device: AnyQueue,
         options: &QueueOptions,
         owner: Owner,
-        lanes: Option<Lanes>,
+        lanes: Option<Box<Lanes>>,
         events: Arc<Events>,
     ) -> Self {
         let state = State::new(options.slots(), events);

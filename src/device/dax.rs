@@ -122,7 +122,7 @@ impl Transfer for DaxTransfer {
         Ok(done)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(
         &mut self,
         bufs: &[IoSlice<'_>],

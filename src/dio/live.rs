@@ -2,6 +2,8 @@
 //! done then.
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Completion;
@@ -15,7 +17,7 @@ pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 /// The files that a queue has requests for, each in its slot.
 #[derive(Default)]
 pub(crate) struct Lives {
-    slots: Vec<Slot>,
+    files: Vec<Option<Rc<Known>>>,
     in_flight: InFlight,
     /// Requests that are complete but for a sync of their files.
     unsynced: Vec<Unsynced>,
@@ -25,23 +27,17 @@ pub(crate) struct Lives {
     full: Vec<Keep>,
 }
 
-#[derive(Default)]
-struct Slot {
-    /// None in a slot that is not in use.
-    file: Option<Known>,
-    /// Requests that are in by the lane. All of them count once there, so that only the first and the last write what others read.
-    by_lane: u32,
-    /// Requests that have a range.
-    by_range: u32,
-    /// Keeps the file open while there are requests in flight.
-    keep: Option<Keep>,
-}
-
-/// A file that a queue knows.
-struct Known {
-    inode: Arc<OpenInode>,
-    lane: Arc<Lane>,
+/// A file that a queue knows, and the queue's requests that are at its content.
+pub(crate) struct Known {
+    pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
+    lane: Arc<Lane>,
+    /// Requests that are in by the lane. All of them count once there, so that only the first and the last write what others read.
+    by_lane: Cell<u32>,
+    /// Requests that have a range.
+    by_range: Cell<u32>,
+    /// Keeps the file open while there are requests in flight.
+    keep: RefCell<Option<Keep>>,
 }
 
 /// A request that waits for a sync of its file.
@@ -88,14 +84,22 @@ impl Holding {
     }
 }
 
-impl Slot {
-    fn leave_lane(&self) {
-        self.file.iter().for_each(|file| file.inode.content.leave(&file.lane));
+impl Known {
+    /// Enters the content by the lane, until [`leave`](Self::leave). False where that is closed, since someone wants a range.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> bool {
+        self.inode.content.enter(&self.lane)
     }
 
-    fn hold_open(&mut self, in_flight: &InFlight, keep: impl FnOnce() -> Keep) {
-        if self.keep.is_none() {
-            self.keep = Some(keep());
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        self.inode.content.leave(&self.lane);
+    }
+
+    fn hold_open(&self, in_flight: &InFlight, keep: impl FnOnce() -> Keep) {
+        let mut kept = self.keep.borrow_mut();
+        if kept.is_none() {
+            *kept = Some(keep());
             in_flight.add();
         }
     }
@@ -114,16 +118,26 @@ impl Lives {
         slot: u32,
         number: InodeNo,
         inode: &Arc<OpenInode>,
-    ) -> Arc<Lane> {
-        let lane = inode.content.add_lane();
+    ) -> Rc<Known> {
         let index = slot as usize;
-        if self.slots.len() <= index {
-            self.slots.resize_with(index + 1, Slot::default);
+        if self.files.len() <= index {
+            self.files.resize(index + 1, None);
         }
-        let (inode, own) = (Arc::clone(inode), Arc::clone(&lane));
-        self.slots[index] =
-            Slot { file: Some(Known { inode, lane: own, number }), ..Slot::default() };
-        lane
+        let known = Rc::new(Known {
+            inode: Arc::clone(inode),
+            number,
+            lane: inode.content.add_lane(),
+            by_lane: Cell::default(),
+            by_range: Cell::default(),
+            keep: RefCell::default(),
+        });
+        self.files[index] = Some(Rc::clone(&known));
+        known
+    }
+
+    #[inline(always)]
+    fn file(&self, slot: u32) -> Option<&Known> {
+        self.files.get(slot as usize)?.as_deref()
     }
 
     /// Whether none of this queue's requests is at the content of a file.
@@ -131,54 +145,64 @@ impl Lives {
         self.in_flight.is_none()
     }
 
-    /// A request enters the content of a file by the lane, to leave when it is complete. False where it is to ask for a range, or the queue
-    /// does not know the file.
+    /// A request enters the content of a file by the lane, to leave when it is complete. Gives the inode; `None` where it is to ask for a
+    /// range.
     #[inline(always)]
-    pub(crate) fn enter(&mut self, slot: u32, keep: impl FnOnce() -> Keep) -> bool {
-        let Some(slot) = self.slots.get_mut(slot as usize) else { return false };
-        let Some(file) = &slot.file else { return false };
-        if slot.by_lane == 0 {
-            if !file.inode.content.enter(&file.lane) {
-                return false;
-            }
-            slot.hold_open(&self.in_flight, keep);
-        } else if file.inode.content.is_wanted() {
-            return false;
+    pub(crate) fn enter<'a>(
+        &self,
+        file: &'a Known,
+        keep: impl FnOnce() -> Keep,
+    ) -> Option<&'a OpenInode> {
+        let (inode, within) = (&*file.inode, file.by_lane.get());
+        // Counted before it is known, for the many whom nobody stops.
+        file.by_lane.set(within + 1);
+        let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
+        if !open {
+            file.by_lane.set(within);
+            return None;
         }
-        slot.by_lane += 1;
-        true
+        if within == 0 {
+            file.hold_open(&self.in_flight, keep);
+        }
+        Some(inode)
+    }
+
+    /// A request that has entered goes another way.
+    #[cold]
+    pub(crate) fn turn_back(&self, file: &Known) {
+        self.leave_lane(file);
     }
 
     /// A request that holds its content is being submitted.
-    pub(crate) fn begin(&mut self, holding: Holding, keep: impl FnOnce() -> Keep) {
-        let Some(slot) = self.slots.get_mut(holding.slot as usize) else { return };
-        slot.hold_open(&self.in_flight, keep);
+    pub(crate) fn begin(&self, holding: Holding, keep: impl FnOnce() -> Keep) {
+        let Some(file) = self.file(holding.slot) else { return };
+        file.hold_open(&self.in_flight, keep);
         match holding.hold {
             Hold::Lane => {
-                if slot.by_lane > 0 {
-                    slot.leave_lane();
+                let within = file.by_lane.get();
+                if within > 0 {
+                    file.leave();
                 }
-                slot.by_lane += 1;
+                file.by_lane.set(within + 1);
             }
-            Hold::Range(_) => slot.by_range += 1,
+            Hold::Range(_) => file.by_range.set(file.by_range.get() + 1),
         }
     }
 
     /// A request that was begun was not submitted.
     #[cold]
-    pub(crate) fn cancel(&mut self, holding: Holding) {
+    pub(crate) fn cancel(&self, holding: Holding) {
         self.leave(holding.slot, holding.hold);
     }
 
     /// A request ends with its queue.
-    pub(super) fn abandon(&mut self, owed: Owed) {
+    pub(super) fn abandon(&self, owed: Owed) {
         self.leave(owed.slot, owed.hold);
     }
 
     /// The inode of a slot, for an error's event.
     pub(super) fn number(&self, slot: u32) -> InodeNo {
-        let file = self.slots.get(slot as usize).and_then(|slot| slot.file.as_ref());
-        file.map_or(InodeNo(0), |file| file.number)
+        self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
 
     /// A request is complete.
@@ -193,18 +217,16 @@ impl Lives {
     #[inline]
     fn end_write(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
         let Owed { slot, hold, left, pos, len } = owed;
-        let Some(of) = self.slots.get(slot as usize) else { return Some(completion) };
-        let Some(file) = &of.file else { return Some(completion) };
-        let full = file.inode.wrote(pos, len, left);
-        let keep = || of.keep.clone();
-        if full && self.full.is_empty() {
-            self.full.extend(keep());
+        let Some(file) = self.file(slot) else { return Some(completion) };
+        let full = file.inode.wrote(pos, len, left) && self.full.is_empty();
+        let sync = left.intersects(Left::DATASYNC | Left::SYNC);
+        let kept = if full || sync { file.keep.borrow().clone() } else { None };
+        if full {
+            self.full.extend(kept.clone());
             self.expects = true;
         }
-        let sync = left.intersects(Left::DATASYNC | Left::SYNC);
-        let keep = if sync { keep() } else { None };
         self.leave(slot, hold);
-        match keep {
+        match kept.filter(|_| sync) {
             None => Some(completion),
             Some(keep) => {
                 self.unsynced.push(Unsynced { keep, left, completion });
@@ -215,25 +237,35 @@ impl Lives {
 
     /// A request that leaves nothing to be done is complete.
     #[inline(always)]
-    pub(super) fn leave(&mut self, slot: u32, hold: Hold) {
-        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
+    pub(super) fn leave(&self, slot: u32, hold: Hold) {
+        let Some(file) = self.file(slot) else { return };
         match hold {
-            Hold::Lane => {
-                slot.by_lane -= 1;
-                if slot.by_lane > 0 {
-                    return;
-                }
-                slot.leave_lane();
-            }
+            Hold::Lane => self.leave_lane(file),
             Hold::Range(ticket) => {
-                slot.by_range -= 1;
-                slot.file.iter().for_each(|file| file.inode.content.give_back(ticket));
+                file.by_range.set(file.by_range.get() - 1);
+                file.inode.content.give_back(ticket);
+                self.left(file);
             }
         }
-        if slot.by_lane + slot.by_range == 0 {
+    }
+
+    #[inline(always)]
+    fn leave_lane(&self, file: &Known) {
+        let within = file.by_lane.get() - 1;
+        file.by_lane.set(within);
+        if within == 0 {
+            file.leave();
+            self.left(file);
+        }
+    }
+
+    /// A request has left, perhaps the last one.
+    fn left(&self, file: &Known) {
+        if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
+            let kept = file.keep.take();
             // The file may end here.
-            slot.keep = None;
+            drop(kept);
         }
     }
 

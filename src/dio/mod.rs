@@ -28,7 +28,7 @@ pub(crate) use self::bounce::short::{
 };
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
-pub(crate) use self::live::{Hold, Holding, Keep, Lives, Unsynced};
+pub(crate) use self::live::{Hold, Holding, Keep, Known, Lives, Unsynced};
 pub use self::request::Rejected;
 pub use self::stats::{NotSimple, Stats};
 pub(crate) use self::write::{
@@ -399,9 +399,13 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
             }
         };
         state.outstanding -= 1;
-        // By its pattern: a closure would be given all of it.
-        let Done { bio: Bio { memory, .. }, .. } = popped?;
-        return Some(Completion { token, memory, result: Ok(count) });
+        #[allow(clippy::manual_map, reason = "a closure would be given all of it")]
+        return match popped {
+            Some(Done { bio: Bio { memory, .. }, .. }) => {
+                Some(Completion { token, memory, result: Ok(count) })
+            }
+            None => None,
+        };
     }
 }
 

@@ -59,9 +59,11 @@ fn gate_read<M: MapFile>(
     most: u64,
 ) -> Result<DevOffset, NotSimple> {
     gate_request(state, target, pos, len, address, copied, flags, most)?;
-    let iomap = target.map.map_resident(pos).ok_or(NotSimple::NotResident)?;
+    let Some(iomap) = target.map.map_resident(pos) else {
+        return Err(seldom(NotSimple::NotResident));
+    };
     if iomap.kind != IomapType::Mapped {
-        return Err(NotSimple::NotMapped);
+        return Err(seldom(NotSimple::NotMapped));
     }
     at(&iomap, pos, len)
 }
@@ -80,11 +82,13 @@ pub(super) fn gate_write<M: MapFile>(
 ) -> Result<Passed, NotSimple> {
     let most = u64::from(target.geometry.limits.max_transfer);
     gate_request(state, target, pos, len, address, copied, flags, most)?;
-    let iomap = target.map.map_resident_for_write(pos).ok_or(NotSimple::NotResident)?;
+    let Some(iomap) = target.map.map_resident_for_write(pos) else {
+        return Err(seldom(NotSimple::NotResident));
+    };
     let left = match iomap.kind {
         IomapType::Mapped => Left::empty(),
         IomapType::Unwritten => Left::CONVERT,
-        IomapType::Hole | IomapType::Inline => return Err(NotSimple::NotMapped),
+        IomapType::Hole | IomapType::Inline => return Err(seldom(NotSimple::NotMapped)),
     };
     Ok((at(&iomap, pos, len)?, left))
 }
@@ -103,19 +107,19 @@ fn gate_request<M>(
     most: u64,
 ) -> Result<(), NotSimple> {
     if !state.simple {
-        return Err(NotSimple::Disabled);
+        return Err(seldom(NotSimple::Disabled));
     }
     if flags.intersects(REFUSED) {
-        return Err(NotSimple::Flags);
+        return Err(seldom(NotSimple::Flags));
     }
     let length = len as u64;
     // A length of 0 is beyond every limit here.
     if length.wrapping_sub(1) >= most {
-        return Err(NotSimple::Length);
+        return Err(seldom(NotSimple::Length));
     }
     // The size is below 2^63 and the length at most a bio's, so neither side overflows.
     if pos.0 >= target.size || length > target.size - pos.0 {
-        return Err(NotSimple::PastSize);
+        return Err(seldom(NotSimple::PastSize));
     }
     if (pos.0 | length) & target.geometry.sector_mask != 0 || address & copied != 0 {
         return Err(target.geometry.why_copied(pos, len, address));
@@ -123,14 +127,21 @@ fn gate_request<M>(
     Ok(())
 }
 
+/// The reason as a call gives it: otherwise each is made ready on the way of the requests that pass.
+#[cold]
+#[inline(never)]
+fn seldom(reason: NotSimple) -> NotSimple {
+    std::hint::black_box(reason)
+}
+
 /// The device offset of a range, if all of it is in the mapping and nothing is to be verified.
 #[inline(always)]
 fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {
-        return Err(NotSimple::SeveralExtents);
+        return Err(seldom(NotSimple::SeveralExtents));
     }
     if iomap.flags.contains(IomapFlags::INTEGRITY) {
-        return Err(NotSimple::Integrity);
+        return Err(seldom(NotSimple::Integrity));
     }
     Ok(iomap.addr_of(pos))
 }

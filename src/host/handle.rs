@@ -130,7 +130,7 @@ impl HostHandle {
         flags: DioFlags,
     ) -> Attempt {
         let tenure = self.open.file.tenure().current();
-        let lanes = queue.lanes.as_ref();
+        let lanes = queue.lanes.as_deref();
         let Some(lane) = lanes.and_then(|lanes| lanes.get(self.open.file.index(), tenure)) else {
             return Attempt::Unknown(tenure);
         };
@@ -216,10 +216,10 @@ impl HostHandle {
         let known = |lanes: Option<&Lanes>| {
             lanes.and_then(|lanes| lanes.get(self.open.file.index(), tenure).cloned())
         };
-        if known(queue.lanes.as_ref()).is_none() {
+        if known(queue.lanes.as_deref()).is_none() {
             self.learn(queue, tenure);
         }
-        if let Some(lane) = known(queue.lanes.as_ref()) {
+        if let Some(lane) = known(queue.lanes.as_deref()) {
             let target = lane.target(self.strict);
             let result = with_queue!(&mut queue.device, device => {
                 dio::read_vectored_now(device, &mut queue.state, &target, bufs, pos, flags)

@@ -126,7 +126,7 @@ impl Host {
             Some(device) => device.queue(options)?,
             None => open_queue(shared.engine, options)?,
         };
-        let lanes = Lanes::new(Arc::clone(shared));
+        let lanes = Box::new(Lanes::new(Arc::clone(shared)));
         let events = Arc::clone(&shared.events);
         Ok(Queue::new(device, options, shared.owner, Some(lanes), events))
     }

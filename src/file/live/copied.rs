@@ -23,9 +23,9 @@ impl LiveFile {
     ) -> Option<Result<usize>> {
         let live = &*self.0;
         let full = {
-            let view = queue.views.get(live).filter(|view| view.plain)?;
-            let _inside = view.enter()?;
-            if !view.is_current() {
+            let view = queue.views.get(live)?;
+            let inside = view.enter()?;
+            if !view.takes_overwrites(&inside) {
                 return None;
             }
             let target = view.settled_target(live, None);
@@ -51,14 +51,14 @@ impl LiveFile {
     ) -> Result<(), Memory> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
-        let Some(view) = queue.views.get(live).filter(|view| view.plain) else {
+        let Some(view) = queue.views.get(live) else {
             return Err(memory);
         };
-        if !queue.state.lives.enter(live.slot.number, keep) {
+        let Some(inode) = queue.state.lives.enter(&view.known, keep) else {
             return Err(memory);
-        }
+        };
         let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
-        let submitted = if view.is_current() {
+        let submitted = if view.takes_overwrites(inode) {
             let target = view.settled_target(live, Some(holding));
             with_queue!(&mut queue.device, device => {
                 dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
@@ -69,7 +69,7 @@ impl LiveFile {
         match &submitted {
             Ok(()) if view.is_first_in(queue.batch) => live.held.stamp(Access::Write),
             Ok(()) => {}
-            Err(_) => queue.state.lives.cancel(holding),
+            Err(_) => queue.state.lives.turn_back(&view.known),
         }
         submitted
     }

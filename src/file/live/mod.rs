@@ -150,7 +150,7 @@ impl LiveFile {
     fn enter(&self, queue: &mut Queue, pos: FilePos, len: usize, nowait: bool) -> Result<Hold> {
         let live = &*self.0;
         let view = queue.views.current(&mut queue.state.lives, live)?;
-        let hold = if view.enter_for_long() {
+        let hold = if view.known.enter() {
             Hold::Lane
         } else {
             let range = pos.0..pos.0.saturating_add(len as u64);
@@ -170,7 +170,7 @@ impl LiveFile {
 
     fn leave(&self, queue: &Queue, hold: Hold) {
         match hold {
-            Hold::Lane => queue.views.get(&self.0).into_iter().for_each(view::View::leave),
+            Hold::Lane => queue.views.get(&self.0).into_iter().for_each(|view| view.known.leave()),
             Hold::Range(ticket) => self.0.open.content.give_back(ticket),
         }
     }

@@ -22,10 +22,9 @@ impl LiveFile {
     ) -> Result<usize> {
         let live = &*self.0;
         if let Some(view) = queue.views.get(live)
-            && let Some(_inside) = view.enter()
-            && view.is_current()
+            && let Some(inside) = view.enter()
+            && let Some(target) = view.current_target(live, &inside, None)
         {
-            let target = view.target(live, None);
             return with_queue!(&mut queue.device, device => {
                 dio::read_now(device, &mut queue.state, &target, buf, pos, flags)
             });
@@ -68,20 +67,19 @@ impl LiveFile {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
         if let Some(view) = queue.views.get(live)
-            && queue.state.lives.enter(live.slot.number, keep)
+            && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
             let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
-            if view.is_current() {
-                let target = view.target(live, Some(holding));
+            if let Some(target) = view.current_target(live, inode, Some(holding)) {
                 let submitted = with_queue!(&mut queue.device, device => {
                     dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
                 });
                 if submitted.is_err() {
-                    queue.state.lives.cancel(holding);
+                    queue.state.lives.turn_back(&view.known);
                 }
                 return submitted;
             }
-            queue.state.lives.cancel(holding);
+            queue.state.lives.turn_back(&view.known);
         }
         self.submit_read_slowly(queue, memory, pos, flags, token)
     }

@@ -1,14 +1,16 @@
 //! A file that can change, as a queue knows it: its inode as it was last read, and what was written since.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Live;
-use crate::dio::{Holding, Lives, Target};
+use crate::dio::{Holding, Known, Lives, Target};
 use crate::error::{Error, Result};
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
-use crate::inode::{Lane, OpenInode};
-use crate::iomap::{Iomap, IomapType, MapFile};
+use crate::inode::OpenInode;
+use crate::iomap::{ExtentMap, Iomap, IomapType, MapFile};
 use crate::units::FilePos;
 
 /// After so many lookups leaf by leaf a map is read whole, if it is a small one.
@@ -16,20 +18,24 @@ const LOOKUPS: u32 = 16;
 /// One lookup in a leaf costs as much as reading so many extents.
 const EXTENTS_A_LOOKUP: usize = 64;
 
+/// No number of changes.
+const NEVER: u64 = u64::MAX;
+
 /// The files that a queue knows, each in its slot.
 #[derive(Default)]
-pub(crate) struct Views(Vec<Option<View>>);
+pub(crate) struct Views(Vec<Option<Box<View>>>);
 
 /// A file as it was last read, and the way into its content.
 pub(super) struct View {
     id: u64,
-    lane: Arc<Lane>,
-    pub(super) open: Arc<OpenInode>,
+    pub(super) known: Rc<Known>,
     /// The number of changes with which it was read.
     changes: u64,
+    /// The same where an overwrite needs nothing but the device, otherwise [`NEVER`].
+    plain_at: u64,
     pub(super) inode: Inode,
-    /// An overwrite needs nothing but the device.
-    pub(super) plain: bool,
+    /// Its map, where all of it is in memory.
+    resident: OnceCell<Arc<ExtentMap>>,
     /// How often it was looked up by leaf, and how large the map was when it was last read whole.
     lookups: Cell<u32>,
     extents: Cell<usize>,
@@ -40,16 +46,22 @@ pub(super) struct View {
 }
 
 /// That a request is within a file's content, by its queue's lane.
-pub(super) struct Inside<'a>(&'a View);
+pub(super) struct Inside<'a>(&'a Known);
+
+impl Deref for Inside<'_> {
+    type Target = OpenInode;
+
+    #[inline(always)]
+    fn deref(&self) -> &OpenInode {
+        &self.0.inode
+    }
+}
 
 impl Views {
     /// The view of a file, current or not.
     #[inline(always)]
     pub(super) fn get(&self, live: &Live) -> Option<&View> {
-        match self.0.get(live.slot.number as usize) {
-            Some(Some(view)) if view.id == live.id => Some(view),
-            _ => None,
-        }
+        self.0.get(live.slot.number as usize)?.as_deref().filter(|view| view.id == live.id)
     }
 
     /// The view of a file, made current.
@@ -62,21 +74,21 @@ impl Views {
         let known = place.as_ref().filter(|view| view.id == live.id);
         let read = match known {
             Some(view) if view.is_current() => None,
-            Some(view) => Some(View::new(live, Arc::clone(&view.lane), view.extents.get())?),
+            Some(view) => Some(View::new(live, Rc::clone(&view.known), view.extents.get())?),
             None => {
-                let lane = lives.learn(live.slot.number, live.number(), &live.open);
-                Some(View::new(live, lane, 0)?)
+                let known = lives.learn(live.slot.number, live.number(), &live.open);
+                Some(View::new(live, known, 0)?)
             }
         };
-        if read.is_some() {
-            *place = read;
+        if let Some(read) = read {
+            *place = Some(Box::new(read));
         }
-        place.as_ref().ok_or_else(|| Error::invalid("a file without a view"))
+        place.as_deref().ok_or_else(|| Error::invalid("a file without a view"))
     }
 }
 
 impl View {
-    fn new(live: &Live, lane: Arc<Lane>, extents: usize) -> Result<Self> {
+    fn new(live: &Live, known: Rc<Known>, extents: usize) -> Result<Self> {
         let fs = live.fs();
         let _shared = fs.writing()?.locks.shared(live.number());
         let changes = live.open.changes();
@@ -88,11 +100,11 @@ impl View {
             && !Ext4::has_privileges(&inode, live.keep_set_id)?;
         Ok(Self {
             id: live.id,
-            lane,
-            open: Arc::clone(&live.open),
+            known,
             changes,
+            plain_at: if plain { changes } else { NEVER },
+            resident: OnceCell::new(),
             inode,
-            plain,
             lookups: Cell::new(0),
             extents: Cell::new(extents),
             batch: Cell::default(),
@@ -103,7 +115,23 @@ impl View {
     /// Whether nothing has changed since it was read.
     #[inline(always)]
     pub(super) fn is_current(&self) -> bool {
-        self.open.changes() == self.changes
+        self.open().changes() == self.changes
+    }
+
+    /// The same, seen from within the content, and an overwrite needs nothing but the device.
+    #[inline(always)]
+    pub(super) fn takes_overwrites(&self, inode: &OpenInode) -> bool {
+        inode.changes() == self.plain_at
+    }
+
+    /// Whether an overwrite needed nothing but the device when it was read.
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain_at != NEVER
+    }
+
+    #[inline(always)]
+    fn open(&self) -> &OpenInode {
+        &self.known.inode
     }
 
     /// Whether all is durable that is needed to read what is overwritten.
@@ -112,38 +140,37 @@ impl View {
         if !self.durable.get() {
             self.durable.set(live.fs().map_is_durable(&live.open));
         }
-        self.durable.get() && !self.open.pending.has_ranges() && self.open.pending.size() == 0
+        self.durable.get() && !self.open().pending.has_ranges() && self.open().pending.size() == 0
     }
 
     /// Whether a write is the first one of a batch.
     #[inline(always)]
     pub(super) fn is_first_in(&self, batch: u64) -> bool {
-        self.batch.replace(batch) != batch
+        let first = self.batch.get() != batch;
+        if first {
+            self.batch.set(batch);
+        }
+        first
     }
 
     /// Enters the content by the lane, if that is open.
     #[inline(always)]
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
         // Made only then: it leaves when it is dropped.
-        self.open.content.enter(&self.lane).then(|| Inside(self))
-    }
-
-    /// Enters by the lane, to leave when a request completes.
-    pub(super) fn enter_for_long(&self) -> bool {
-        self.open.content.enter(&self.lane)
-    }
-
-    #[inline(always)]
-    pub(super) fn leave(&self) {
-        self.open.content.leave(&self.lane);
+        self.known.enter().then(|| Inside(&self.known))
     }
 
     /// The size, with what was written and is not settled.
-    #[inline(always)]
     pub(super) fn size(&self) -> u64 {
-        let pending = self.open.pending.size();
-        // What is settled meanwhile no longer waits, but then the metadata have changed.
-        if self.is_current() { self.inode.size().max(pending) } else { self.size_anew() }
+        self.current_size(self.open()).unwrap_or_else(|| self.size_anew())
+    }
+
+    /// The same where the view is current.
+    #[inline(always)]
+    fn current_size(&self, inode: &OpenInode) -> Option<u64> {
+        // In this order: what is settled meanwhile no longer waits, but then the metadata have changed.
+        let pending = inode.pending.size();
+        (inode.changes() == self.changes).then(|| self.inode.size().max(pending))
     }
 
     #[cold]
@@ -151,11 +178,22 @@ impl View {
         let fs = self.inode.file_system();
         let _shared = fs.writing().map(|writing| writing.locks.shared(self.inode.number()));
         let inode = fs.inode_or_orphan(self.inode.number());
-        inode.map_or(self.inode.size(), |inode| inode.size()).max(self.open.pending.size())
+        inode.map_or(self.inode.size(), |inode| inode.size()).max(self.open().pending.size())
+    }
+
+    /// The file as a request meets it that is at its content, where the view is current.
+    #[inline(always)]
+    pub(super) fn current_target<'a>(
+        &'a self,
+        live: &'a Live,
+        inode: &OpenInode,
+        holding: Option<Holding>,
+    ) -> Option<Target<'a, Self>> {
+        let size = self.current_size(inode)?;
+        Some(Target { size, ..self.settled_target(live, holding) })
     }
 
     /// The file as a request meets it.
-    #[inline(always)]
     pub(super) fn target<'a>(
         &'a self,
         live: &'a Live,
@@ -182,11 +220,28 @@ impl View {
         }
     }
 
-    /// The mapping of a position in an unwritten extent, of which a part may have been written. `None` where it is out of date.
+    /// Its map, if all of it is in memory.
+    #[inline(always)]
+    fn resident(&self) -> Option<&ExtentMap> {
+        match self.resident.get() {
+            Some(map) => Some(map),
+            None => self.find_map(),
+        }
+    }
+
     #[cold]
-    fn refined(&self, iomap: Iomap, pos: FilePos) -> Option<Iomap> {
-        if self.open.pending.has_ranges() {
-            return self.open.pending.refine(iomap, pos, || !self.is_current());
+    fn find_map(&self) -> Option<&ExtentMap> {
+        let map = self.inode.resident_map()?;
+        Some(self.resident.get_or_init(|| Arc::clone(map)))
+    }
+
+    /// The mapping in memory of a position that is not in a written extent; of an unwritten one a part may have been written. `None`
+    /// where it is out of date.
+    #[cold]
+    fn map_unwritten(&self, pos: FilePos) -> Option<Iomap> {
+        let iomap = self.inode.map_resident(pos)?;
+        if iomap.kind == IomapType::Unwritten && self.open().pending.has_ranges() {
+            return self.open().pending.refine(iomap, pos, || !self.is_current());
         }
         self.is_current().then_some(iomap)
     }
@@ -198,7 +253,7 @@ impl View {
         }
         let fs = self.inode.file_system();
         let _shared = fs.writing()?.locks.shared(self.inode.number());
-        let changes = self.open.changes();
+        let changes = self.open().changes();
         if changes != self.changes {
             let inode = fs.inode_or_orphan(self.inode.number())?;
             return Ok((inode.map_by_leaf(pos)?, changes));
@@ -206,7 +261,8 @@ impl View {
         let lookups = self.lookups.get();
         if lookups as usize > LOOKUPS as usize + self.extents.get() / EXTENTS_A_LOOKUP {
             let iomap = self.inode.map(pos, 1)?;
-            self.extents.set(self.inode.resident_extents());
+            let resident = self.inode.resident_map();
+            self.extents.set(resident.map_or(usize::MAX / 2, |map| map.extents().len()));
             return Ok((iomap, changes));
         }
         self.lookups.set(lookups + 1);
@@ -223,8 +279,8 @@ impl MapFile for View {
                 return Ok(iomap);
             }
             // What is settled meanwhile is no longer noted, but then the metadata have changed.
-            let is_old = || self.open.changes() != changes;
-            if let Some(refined) = self.open.pending.refine(iomap, pos, is_old) {
+            let is_old = || self.open().changes() != changes;
+            if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);
             }
             again = true;
@@ -233,16 +289,15 @@ impl MapFile for View {
 
     #[inline(always)]
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
-        let iomap = self.inode.map_resident(pos)?;
-        if iomap.kind == IomapType::Unwritten {
-            return self.refined(iomap, pos);
-        }
-        Some(iomap)
+        let Some(map) = self.resident() else { return self.map_unwritten(pos) };
+        let iomap = map.lookup(pos);
+        // Looked up anew there: a mapping that is lent must lie in memory.
+        if iomap.kind == IomapType::Unwritten { self.map_unwritten(pos) } else { Some(iomap) }
     }
 
     #[inline(always)]
     fn map_resident_for_write(&self, pos: FilePos) -> Option<Iomap> {
-        self.inode.map_resident(pos)
+        Some(self.resident()?.lookup(pos))
     }
 
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {

@@ -39,9 +39,8 @@ impl LiveFile {
         let live = &*self.0;
         let mut full = false;
         if let Some(view) = queue.views.get(live)
-            && let Some(_inside) = view.enter()
-            && view.is_current()
-            && view.plain
+            && let Some(inside) = view.enter()
+            && view.takes_overwrites(&inside)
         {
             let target = view.settled_target(live, None);
             let written = with_queue!(&mut queue.device, device => {
@@ -76,9 +75,8 @@ impl LiveFile {
     fn write_through(&self, queue: &mut Queue, buf: &[u8], pos: FilePos, flags: DioFlags) -> bool {
         let live = &*self.0;
         if let Some(view) = queue.views.get(live)
-            && let Some(_inside) = view.enter()
-            && view.is_current()
-            && view.plain
+            && let Some(inside) = view.enter()
+            && view.takes_overwrites(&inside)
             && view.is_durable(live)
         {
             let target = view.settled_target(live, None);
@@ -222,7 +220,7 @@ impl LiveFile {
         if view.inode.has_inline_data() {
             return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
         }
-        if !view.plain && Ext4::has_privileges(&view.inode, live.keep_set_id)? {
+        if !view.is_plain() && Ext4::has_privileges(&view.inode, live.keep_set_id)? {
             if nowait {
                 return Err(would_change());
             }
@@ -354,12 +352,11 @@ impl LiveFile {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
         if let Some(view) = queue.views.get(live)
-            && view.plain
-            && queue.state.lives.enter(live.slot.number, keep)
+            && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
             let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
             let target = view.settled_target(live, Some(holding));
-            if view.is_current()
+            if view.takes_overwrites(inode)
                 && let Some(passed) =
                     dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
             {
@@ -375,12 +372,12 @@ impl LiveFile {
                         Ok(())
                     }
                     Err(memory) => {
-                        queue.state.lives.cancel(holding);
+                        queue.state.lives.turn_back(&view.known);
                         self.submit_write_slowly(queue, memory, pos, flags, token)
                     }
                 };
             }
-            queue.state.lives.cancel(holding);
+            queue.state.lives.turn_back(&view.known);
         }
         self.submit_write_slowly(queue, memory, pos, flags, token)
     }

@@ -130,7 +130,7 @@ pub struct Inode {
     /// `i_dtime`: when it was deleted, or the next inode in the list of orphans.
     pub(super) raw_dtime: u32,
     stat: Stat,
-    pub(crate) map: OnceLock<Option<ExtentMap>>,
+    pub(crate) map: OnceLock<Option<Arc<ExtentMap>>>,
 }
 
 impl Ext4 {

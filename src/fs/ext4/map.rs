@@ -1,6 +1,7 @@
 //! The map of an ext4 file, as the direct-I/O core sees it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::blocks::Relocated;
 use super::inode::{Inode, InodeFlags};
@@ -118,10 +119,10 @@ impl Inode {
     /// The whole map in memory; `None` where it is too large to be kept.
     fn resident(&self) -> Result<Option<&ExtentMap>> {
         if let Some(map) = self.map.get() {
-            return Ok(map.as_ref());
+            return Ok(map.as_deref());
         }
-        let map = self.load()?;
-        Ok(self.map.get_or_init(|| map).as_ref())
+        let map = self.load()?.map(Arc::new);
+        Ok(self.map.get_or_init(|| map).as_deref())
     }
 
     /// Reads the whole map into memory, unless it is too large for that.
@@ -168,10 +169,9 @@ impl Inode {
         Ok(())
     }
 
-    /// How many extents are resident.
-    pub(crate) fn resident_extents(&self) -> usize {
-        let map = self.map.get().and_then(Option::as_ref);
-        map.map_or(usize::MAX / 2, |map| map.extents().len())
+    /// The whole map, if it is in memory.
+    pub(crate) fn resident_map(&self) -> Option<&Arc<ExtentMap>> {
+        self.map.get()?.as_ref()
     }
 
     /// The mapping of a position from the one leaf that holds it: for a map that is about to change, or of which little is asked.
