@@ -3,7 +3,7 @@
 use fuser::{FileAttr, Generation};
 use ironmap::Errno;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Credentials, Inode, NewFile, RenameFlags, SetAttributes};
+use ironmap::fs::ext4::{Credentials, Inode, NewFile, RenameFlags};
 use ironmap::units::InodeNo;
 
 use super::attributes::device_numbers;
@@ -12,9 +12,6 @@ use super::{Asker, Mount};
 
 /// The longest name; the protocol has longer ones.
 const LONGEST: usize = 255;
-
-/// The set-group bit of a mode.
-const SET_GROUP: u32 = 0o2000;
 
 /// What the kernel is told of a name: what it stands for.
 pub(super) type Entry = (FileAttr, Generation);
@@ -120,22 +117,13 @@ impl Mount {
         check(old_name)?;
         check(new_name)?;
         let Some(flags) = RenameFlags::from_bits(flags) else { return Err(Fail(Errno::EINVAL)) };
-        let rename = || self.fs().rename(from, old_name, to, new_name, flags);
+        let who = asker.with_umask(0);
+        let rename = || self.fs().rename_as(from, old_name, to, new_name, flags, &who);
         if flags.contains(RenameFlags::EXCHANGE) {
             rename()?;
             return self.changed();
         }
-        self.removing(to, new_name, rename)?;
-        if flags.contains(RenameFlags::WHITEOUT) {
-            // What the library leaves is the superuser's.
-            let whiteout = self.fs().lookup(from, old_name)?.number();
-            let dir = self.fs().inspect(from, |dir| Ok(dir.stat().clone()))?;
-            let gid = if dir.mode & SET_GROUP == 0 { asker.gid } else { dir.gid };
-            let (uid, gid) = (Some(asker.uid), Some(gid));
-            self.fs()
-                .set_attributes(whiteout, &SetAttributes { uid, gid, ..Default::default() })?;
-        }
-        Ok(())
+        self.removing(to, new_name, rename)
     }
 
     /// Does what may remove a name, and holds what had it if that was the last one. The kernel changes no name of a directory while

@@ -74,6 +74,19 @@ impl<'a> NewFile<'a> {
     }
 }
 
+/// What a new inode begins with, and the lists that it inherits.
+pub(super) struct Plan<'a> {
+    new: NewInode<'a>,
+    acl: Option<Inherited>,
+}
+
+impl Plan<'_> {
+    /// Who is charged for it: owner, group and project.
+    pub(super) fn owners(&self) -> [u32; 3] {
+        [self.new.uid, self.new.gid, self.new.project]
+    }
+}
+
 impl Ext4 {
     /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
     ///
@@ -99,16 +112,13 @@ impl Ext4 {
         if directory {
             self.check_room_for_link(&dir)?;
         }
-        let (new, acl) = self.plan(&dir, file, permissions, who)?;
-        self.admit_inode([new.uid, new.gid, new.project])?;
+        let plan = self.plan(&dir, file, permissions, who)?;
+        self.admit_inode(plan.owners())?;
         let credits = self.name_credits(&dir) + CREATE_CREDITS;
         self.transact_for_space(credits, |handle| {
-            let number = self.allocate_inode(handle, dir.number(), directory)?;
-            let made = self
-                .init_inode(handle, number, &new)
-                .and_then(|()| self.fill(handle, &dir, number, file, acl.as_ref()))
-                .and_then(|()| self.add_entry(handle, &dir, name, number, file.file_type()));
-            if let Err(error) = made {
+            let number = self.make(handle, &dir, file, &plan)?;
+            let named = self.add_entry(handle, &dir, name, number, file.file_type());
+            if let Err(error) = named {
                 self.take_back(handle, number, directory)?;
                 return Err(error);
             }
@@ -117,14 +127,13 @@ impl Ext4 {
         })
     }
 
-    /// What a new inode begins with, and the lists that it inherits.
-    fn plan<'a>(
+    pub(super) fn plan<'a>(
         &self,
         dir: &Inode,
         file: NewFile<'a>,
         permissions: u32,
         who: &Credentials,
-    ) -> Result<(NewInode<'a>, Option<Inherited>)> {
+    ) -> Result<Plan<'a>> {
         let writing = self.writing()?;
         let (parent, file_type) = (dir.stat(), file.file_type());
         let directory = file_type == FileType::Directory;
@@ -154,7 +163,29 @@ impl Ext4 {
             generation: writing.generation(),
             body: file.body(),
         };
-        Ok((new, acl))
+        Ok(Plan { new, acl })
+    }
+
+    /// Makes a file that has no name yet.
+    pub(super) fn make(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        file: NewFile<'_>,
+        plan: &Plan<'_>,
+    ) -> Result<InodeNo> {
+        let directory = file == NewFile::Directory;
+        let number = self.allocate_inode(handle, dir.number(), directory)?;
+        let made = self
+            .init_inode(handle, number, &plan.new)
+            .and_then(|()| self.fill(handle, dir, number, file, plan.acl.as_ref()));
+        match made {
+            Ok(()) => Ok(number),
+            Err(error) => {
+                self.take_back(handle, number, directory)?;
+                Err(error)
+            }
+        }
     }
 
     /// What a new inode holds from the start.
@@ -200,7 +231,7 @@ impl Ext4 {
     }
 
     /// Takes back an inode that got no name.
-    fn take_back(
+    pub(super) fn take_back(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
         number: InodeNo,
@@ -255,7 +286,7 @@ impl Ext4 {
 
 /// Blocks that a new file changes beside the directory's: two bitmaps and two descriptors, its inode, a block and a tree's, attributes,
 /// the superblock.
-const CREATE_CREDITS: u32 = 16;
+pub(super) const CREATE_CREDITS: u32 = 16;
 
 fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
     if let NewFile::Symlink(target) = file {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
+use super::create::{CREATE_CREDITS, Plan};
 use super::unlink::check_removable;
-use super::{check_name, check_project, refuse};
+use super::{Credentials, NewFile, check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::FileType;
-use crate::fs::ext4::attr::{Body, NewInode};
-use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::locks::Exclusive;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags, ROOT};
+use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::units::InodeNo;
 
 bitflags! {
@@ -27,6 +26,8 @@ bitflags! {
         const WHITEOUT = 4;
     }
 }
+
+const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
 /// Two names, and what they stand for.
 struct Move<'a> {
@@ -52,6 +53,22 @@ impl Ext4 {
         to: InodeNo,
         new_name: &[u8],
         flags: RenameFlags,
+    ) -> Result<()> {
+        self.rename_as(from, old_name, to, new_name, flags, &Credentials::default())
+    }
+
+    /// The same; what is left where the old name was belongs to who asks, as every file that is made.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename); with a whiteout `Quota` too.
+    pub fn rename_as(
+        self: &Arc<Self>,
+        from: InodeNo,
+        old_name: &[u8],
+        to: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+        who: &Credentials,
     ) -> Result<()> {
         check_flags(flags)?;
         if matches!(old_name, b"." | b"..") || matches!(new_name, b"." | b"..") {
@@ -88,16 +105,15 @@ impl Ext4 {
         };
         check_removable(&change.moved)?;
         check_project(&to_dir, &change.moved)?;
-        if flags.contains(RenameFlags::WHITEOUT) {
-            self.admit_inode([0; 3])?;
-        }
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&change);
         }
+        let whiteout = flags.contains(RenameFlags::WHITEOUT);
+        let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
         match &change.there {
             // Two names of one file: nothing happens, as POSIX has it.
             Some(there) if there.number() == moved => Ok(()),
-            _ => self.move_name(&change, flags),
+            _ => self.move_name(&change, whiteout.as_ref()),
         }
     }
 
@@ -154,7 +170,7 @@ impl Ext4 {
         Ok(seen)
     }
 
-    fn move_name(self: &Arc<Self>, change: &Move<'_>, flags: RenameFlags) -> Result<()> {
+    fn move_name(self: &Arc<Self>, change: &Move<'_>, whiteout: Option<&Plan<'_>>) -> Result<()> {
         let Move { from, old_name, moved, to, new_name, there } = change;
         let directory = moved.file_type() == FileType::Directory;
         let crosses = from.number() != to.number();
@@ -169,10 +185,11 @@ impl Ext4 {
         let credits = self.name_credits(from)
             + self.name_credits(to)
             + replaced.zip(fate).map_or(0, |(there, fate)| self.eviction_credits(there, fate))
-            + 24;
+            + whiteout.map_or(0, |_| CREATE_CREDITS)
+            + 8;
         self.transact_for_space(credits, |handle| {
-            let whiteout = flags.contains(RenameFlags::WHITEOUT);
-            let whiteout = whiteout.then(|| self.make_whiteout(handle, from)).transpose()?;
+            let whiteout = whiteout.map(|plan| self.make(handle, from, WHITEOUT, plan));
+            let whiteout = whiteout.transpose()?;
             // What can fail for want of space comes first.
             let kind = moved.file_type();
             let placed = match there {
@@ -181,7 +198,7 @@ impl Ext4 {
             };
             if let Err(error) = placed {
                 if let Some(number) = whiteout {
-                    self.end_inode(handle, number, false)?;
+                    self.take_back(handle, number, false)?;
                 }
                 return Err(error);
             }
@@ -267,21 +284,10 @@ impl Ext4 {
         })
     }
 
-    fn make_whiteout(self: &Arc<Self>, handle: &mut Handle<'_>, dir: &Inode) -> Result<InodeNo> {
-        let number = self.allocate_inode(handle, dir.number(), false)?;
-        let new = NewInode {
-            mode: FileType::CharDevice.to_mode(),
-            uid: 0,
-            gid: 0,
-            links: 1,
-            flags: InodeFlags::empty(),
-            time: handle.now(),
-            generation: self.writing()?.generation(),
-            project: 0,
-            body: Body::Device(0, 0),
-        };
-        self.init_inode(handle, number, &new)?;
-        Ok(number)
+    fn plan_whiteout(self: &Arc<Self>, dir: &Inode, who: &Credentials) -> Result<Plan<'static>> {
+        let plan = self.plan(dir, WHITEOUT, 0, who)?;
+        self.admit_inode(plan.owners())?;
+        Ok(plan)
     }
 }
 
