@@ -503,7 +503,7 @@ impl Filesystem for Server {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _node_in: INodeNo,
         handle_in: FileHandle,
         offset_in: u64,
@@ -515,7 +515,8 @@ impl Filesystem for Server {
         reply: ReplyWrite,
     ) {
         let (from, to) = ((handle_in, offset_in), (handle_out, offset_out));
-        self.give(move |mount| match mount.copy_range(from, to, len) {
+        let asker = request.into();
+        self.give(move |mount| match mount.copy_range(from, to, len, asker) {
             Ok(count) => reply.written(count as u32),
             Err(fail) => reply.error(fail.into()),
         });

@@ -210,10 +210,15 @@ impl Mount {
         from: (FileHandle, u64),
         to: (FileHandle, u64),
         len: u64,
+        asker: Asker,
     ) -> Result<u64> {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
+        // As with a write, and left to the server here too.
+        if len > 0 && from.1 < source.file.size() {
+            self.strip(inode, asker.keeps_set_id())?;
+        }
         self.nodes.get(inode).changed();
         let done = Lane::with(&self.volume, |lane| {
             let mut done = 0;
