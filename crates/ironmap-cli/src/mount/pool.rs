@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -44,7 +45,8 @@ impl Shared {
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
-                job();
+                // One that panics has said so, and its request is answered with EIO as it goes: the others are served on.
+                let _ = panic::catch_unwind(AssertUnwindSafe(job));
                 jobs = self.lock();
                 jobs.unfinished -= 1;
             } else if jobs.ended {
@@ -95,7 +97,6 @@ impl Pool {
         self.shared.lock().ended = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
             let _ = thread.join();
         }
     }
@@ -104,5 +105,24 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// The thread of a job that panics serves on, and the job is not counted as under way for ever.
+    #[test]
+    fn a_job_that_panics_takes_no_thread_with_it() {
+        let mut pool = Pool::new(1);
+        let (done, is_done) = channel();
+        pool.give(|| panic!("as it is meant to"));
+        pool.give(move || done.send(()).unwrap());
+        is_done.recv().unwrap();
+        pool.end();
+        assert!(pool.is_alone());
     }
 }
