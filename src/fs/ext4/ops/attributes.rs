@@ -162,7 +162,7 @@ impl Ext4 {
         })
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. One that has this value already stays as it is, as do the file's times.
     ///
     /// # Errors
     /// `Exists`, `NoData` (as `how` asks), `NoSpace` (also for a value that the format has no room for), `Unsupported` for a name
@@ -175,6 +175,9 @@ impl Ext4 {
         how: SetXattr,
     ) -> Result<()> {
         self.change_xattrs(number, |inode| {
+            if how != SetXattr::Create && inode.xattr(name)?.as_deref() == Some(value) {
+                return Ok(());
+            }
             self.transact_for_space(self.xattr_credits(inode) + CREDITS, |handle| {
                 self.set_xattr(handle, inode, name, value, how)?;
                 self.touch_changed(handle, number)
