@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Sync(sync::Args),
     #[cfg(feature = "fuse")]
     Mount(mount::Args),
+    #[cfg(feature = "fuse")]
+    Umount(mount::UnmountArgs),
     Bench(Box<bench::BenchArgs>),
     Demo(demo::Args),
     Completions(completions::Args),
@@ -107,6 +109,8 @@ impl Command {
             Self::Sync(args) => sync::run(args, report),
             #[cfg(feature = "fuse")]
             Self::Mount(args) => mount::run(args, report),
+            #[cfg(feature = "fuse")]
+            Self::Umount(args) => mount::unmount(args),
             Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
             Self::Demo(args) => demo::run(args, report),
             Self::Completions(args) => completions::run(args),

@@ -17,6 +17,7 @@ mod nodes;
 mod options;
 mod pool;
 mod session;
+mod unmount;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock};
@@ -33,6 +34,7 @@ use self::nodes::Nodes;
 pub(crate) use self::options::as_mount_helper;
 use self::options::{Atime, Options};
 pub(crate) use self::session::{Args, run};
+pub(crate) use self::unmount::{Args as UnmountArgs, run as unmount};
 
 /// A mounted volume.
 pub(super) struct Mount {

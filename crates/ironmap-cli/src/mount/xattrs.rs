@@ -15,6 +15,9 @@ const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default
 
 impl Mount {
     pub(super) fn getxattr(&self, inode: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        if let Some(value) = self.own_xattr(inode, name) {
+            return Ok(value);
+        }
         let value = self.fs().inspect(inode, |inode| inode.xattr(name))?;
         value.ok_or(Fail(Errno::ENODATA))
     }

@@ -90,6 +90,36 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     assert!(fs::read(bench.image()).unwrap() == before);
 }
 
+/// `ironmap umount` ends when the volume is closed: whoever wants it then has it. Nor does it wait for a daemon that is gone, or unmount what
+/// is another's.
+#[test]
+fn umount_waits_until_the_volume_is_closed() {
+    require_mounts!("umount_waits_until_the_volume_is_closed");
+    let bench = volume();
+    let (image, dir) = (bench.image(), bench.path("mounted"));
+    fs::create_dir(&dir).unwrap();
+    let umount = |dir: &Path| bench.command().arg("umount").arg(dir).output().unwrap();
+    for round in 0..5_u64 {
+        bench.succeed(["mount".as_ref(), image.as_os_str(), dir.as_os_str()]);
+        fs::write(dir.join("file"), pattern(3_000_000, round)).unwrap();
+        // It is busy, and stays mounted.
+        let open = File::open(dir.join("file")).unwrap();
+        let busy = umount(&dir);
+        assert!(!busy.status.success() && text(&busy.stderr).contains("busy"), "{busy:?}");
+        drop(open);
+        assert!(umount(&dir).status.success());
+        // Opening it fails as long as another program has it.
+        bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
+        check(&image);
+    }
+    let mut ours = Ours::mount(&image, &dir, "rw");
+    kill_process(ours.id(), Signal::KILL).unwrap();
+    ours.wait();
+    assert!(umount(&dir).status.success());
+    let other = umount(&dir);
+    assert!(text(&other.stderr).contains("not a volume that ironmap has mounted"), "{other:?}");
+}
+
 /// What sqlite3 and PostgreSQL have committed is there behind a daemon that was killed under their load, and they find themselves sound.
 #[test]
 fn databases_survive_a_killed_daemon() {
