@@ -126,6 +126,10 @@ postgres_killed() {
     if [ "$counts" -lt "$transactions" ] || [ "$counts" -lt "$logged" ]; then
         fail "PostgreSQL: $logged transactions were told of, $counts are there"
     fi
+    # The database works on, and a load comes to its end.
+    "${as[@]}" "$postgres/pgbench" -h "$scratch/socket" -n -c 4 -t "$((transactions / 4))" postgres >"$scratch/socket/again" 2>&1 ||
+        { cat "$scratch/socket/again"; fail "pgbench"; }
+    grep -q 'failed transactions: 0 ' "$scratch/socket/again" || fail "PostgreSQL: transactions failed"
     [ "$("${sql[@]}" -c 'SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)
         AND (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT sum(tbalance) FROM pgbench_tellers)')" = t ] ||
         fail "PostgreSQL: the sums differ"
