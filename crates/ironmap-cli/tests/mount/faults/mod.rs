@@ -182,8 +182,9 @@ fn run(fault: Fault, seed: u64, block: &str) {
 }
 
 fn each(fault: Fault) {
-    let seeds = if long() { 1..=5 } else { 1..=1 };
-    for seed in seeds {
+    let first = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seeds = if long() { 10 } else { 1 };
+    for seed in first..first + seeds {
         run(fault, seed, ["1024", "4096"][seed as usize % 2]);
     }
 }

@@ -82,7 +82,12 @@ fn random_operations_give_what_they_give_on_the_kernels_ext4() {
     let seed = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok());
     let (seeds, count) = if long() { (10, 5000) } else { (2, 400) };
     for seed in seed.map_or(1..=seeds, |seed| seed..=seed) {
-        let block = ["4096", "1024"][seed as usize % 2];
-        run(seed, count, &["-t", "ext4", "-b", block, "-N", "4096"], "allow_other,noatime");
+        let blocks = ["4096", "1024"];
+        // Where there is time, each seed with both.
+        let blocks = if long() { &blocks[..] } else { &blocks[seed as usize % 2..][..1] };
+        for block in blocks {
+            eprintln!("seed {seed}, blocks of {block}");
+            run(seed, count, &["-t", "ext4", "-b", block, "-N", "4096"], "allow_other,noatime");
+        }
     }
 }
