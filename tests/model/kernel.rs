@@ -99,6 +99,8 @@ impl Target for Kernel<'_> {
                     Space::KeepSize => keep,
                     Space::Punch => keep | FallocateFlags::PUNCH_HOLE,
                     Space::Zero => keep | FallocateFlags::ZERO_RANGE,
+                    Space::Collapse => FallocateFlags::COLLAPSE_RANGE,
+                    Space::Insert => FallocateFlags::INSERT_RANGE,
                 };
                 os(rustix::fs::fallocate(file, flags, *pos, *len))
             }

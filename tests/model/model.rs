@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::op::{Op, Path, Renaming, Space, target};
+use crate::op::{Op, Path, Renaming, Space, UNIT, target};
 use crate::{Answer, Seen, Target, Tree};
 
 const ENOENT: i32 = 2;
@@ -187,13 +187,22 @@ impl Model {
             _ => return Err(ENODEV),
         }
         let content = &mut self.nodes[id].seen.content;
-        let end = (pos + len) as usize;
-        if how == Space::Allocate {
-            content.resize(content.len().max(end), 0);
-        }
-        if matches!(how, Space::Punch | Space::Zero) {
-            let (start, end) = (content.len().min(pos as usize), content.len().min(end));
-            content[start..end].fill(0);
+        let (start, end) = (pos as usize, (pos + len) as usize);
+        match how {
+            Space::Allocate => content.resize(content.len().max(end), 0),
+            Space::KeepSize => {}
+            Space::Punch | Space::Zero => {
+                let (start, end) = (content.len().min(start), content.len().min(end));
+                content[start..end].fill(0);
+            }
+            Space::Collapse | Space::Insert if !(pos | len).is_multiple_of(UNIT) => {
+                return Err(EINVAL);
+            }
+            Space::Collapse if end < content.len() => drop(content.drain(start..end)),
+            Space::Insert if start < content.len() => {
+                content.splice(start..start, vec![0; len as usize]);
+            }
+            Space::Collapse | Space::Insert => return Err(EINVAL),
         }
         Ok(())
     }

@@ -37,7 +37,12 @@ pub(crate) enum Space {
     KeepSize,
     Punch,
     Zero,
+    Collapse,
+    Insert,
 }
+
+/// A multiple of every block and cluster: what COLLAPSE_RANGE and INSERT_RANGE take, and nothing odd.
+pub(crate) const UNIT: u64 = 16384;
 
 const NAMES: [&str; 6] = [
     "a",
@@ -79,6 +84,12 @@ impl Op {
             23..=24 => Self::Truncate(first, rng.below(400_000)),
             25..=26 => {
                 let how = [Space::Allocate, Space::KeepSize, Space::Punch, Space::Zero];
+                let shift = [Space::Collapse, Space::Insert];
+                if rng.below(3) == 0 {
+                    let odd = u64::from(rng.below(16) == 0);
+                    let (pos, len) = (rng.below(12) * UNIT + odd, (1 + rng.below(4)) * UNIT);
+                    return Self::Fallocate(first, shift[rng.below(2) as usize], pos, len);
+                }
                 let how = how[rng.below(4) as usize];
                 Self::Fallocate(first, how, rng.below(300_000), 1 + rng.below(100_000))
             }

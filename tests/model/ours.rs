@@ -127,6 +127,8 @@ impl Ours {
             Space::KeepSize => Fallocate::Allocate { keep_size: true },
             Space::Punch => Fallocate::Punch,
             Space::Zero => Fallocate::Zero { keep_size: true },
+            Space::Collapse => Fallocate::Collapse,
+            Space::Insert => Fallocate::Insert,
         };
         self.fs().fallocate(inode, how, FilePos(pos), len).map_err(|error| errno(&error))
     }
