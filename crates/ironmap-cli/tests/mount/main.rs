@@ -15,3 +15,4 @@ mod killed;
 mod programs;
 mod random;
 mod sides;
+mod unprivileged;
