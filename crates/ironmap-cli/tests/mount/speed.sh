@@ -53,6 +53,21 @@ measure() {
 # Fields of terse lines, version 3: bandwidth in KiB/s is the 7th, IOPS the 8th; those of writes come 41 further on.
 readonly bandwidth=7 iops=8
 
+# How many files a command does each second, all of them.
+timed() {
+    local side=$1 row=$2 begin=$EPOCHREALTIME
+    shift 2
+    "$@" >/dev/null
+    awk -v r="$row" -v s="$side" -v f="$files" -v b="$begin" -v e="$EPOCHREALTIME" \
+        'BEGIN { printf "%s\t%s\t%s\n", r, s, f / (e - b) }' >>"$scratch/values"
+}
+
+# By the shell itself: fio takes longer for each file the more there are.
+create() {
+    local name
+    while read -r name; do : >"$name"; done <"$scratch/names"
+}
+
 loads() {
     local side=$1 content=(--filename=content --size=256m --ioengine=psync --direct=1 --runtime=3 --time_based)
     fio --minimal --directory="$dir" --name=fill --filename=content --size=256m --rw=write --bs=1m --end_fsync=1 >/dev/null
@@ -62,15 +77,12 @@ loads() {
     measure "$side" "4 4K random write, direct, 4 jobs (IOPS)" $iops "${content[@]}" --name=w --rw=randwrite --bs=4k --numjobs=4
     measure "$side" "5 1M sequential read, direct (KiB/s)" $bandwidth "${content[@]}" --name=s --rw=read --bs=1m
     measure "$side" "6 1M sequential write, direct (KiB/s)" $bandwidth "${content[@]}" --name=s --rw=write --bs=1m
-    local many=(--name=many --nrfiles="$files" --filesize=4k --size="$((files * 4))k" --openfiles=1 --thread)
-    measure "$side" "7 create (files/s)" $iops "${many[@]}" --ioengine=filecreate --create_on_open=1
-    measure "$side" "8 stat (files/s)" $iops "${many[@]}" --ioengine=filestat
-    local begin=$EPOCHREALTIME
-    find "$dir" -printf "%s %T@ %p\n" >/dev/null
-    printf '%s\t%s\t%s\n' "9 list with attributes (files/s)" "$side" "$(awk -v f="$files" -v b="$begin" -v e="$EPOCHREALTIME" 'BEGIN { print f / (e - b) }')" >>"$scratch/values"
-    begin=$EPOCHREALTIME
-    find "$dir" -name 'many.*' -delete
-    printf '%s\t%s\t%s\n' "A unlink (files/s)" "$side" "$(awk -v f="$files" -v b="$begin" -v e="$EPOCHREALTIME" 'BEGIN { print f / (e - b) }')" >>"$scratch/values"
+    mkdir "$dir/many"
+    seq -f "$dir/many/%.0f" "$files" >"$scratch/names"
+    timed "$side" "7 create (files/s)" create
+    timed "$side" "8 stat (files/s)" xargs -a "$scratch/names" stat -c ''
+    timed "$side" "9 list with attributes (files/s)" find "$dir/many" -printf "%s %T@ %p\n"
+    timed "$side" "A unlink (files/s)" find "$dir/many" -delete
 }
 
 for ((round = 0; round < rounds; round++)); do
