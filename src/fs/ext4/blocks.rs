@@ -162,7 +162,10 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            let slot = self.dirty.slot(block, || self.cache.get(&block));
+            // Who reads it first gives it to all that wait before the cache keeps it: then it is in neither place for as long as that
+            // thread is interrupted, and has to be waited for once more. No newer content is anywhere meanwhile.
+            let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
+            let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
                 let _held = Held::new(Rank::Block);
                 return work(&mut version);
@@ -276,5 +279,42 @@ impl Blocks {
         let read = self.device.read_exact_at(&mut buffer, at);
         self.told(read, at.0, buffer.len() as u64).context(|| format!("metadata block {block}"))?;
         Ok(buffer)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::device::Ram;
+
+    /// All of them get a block from whoever has read it, who may be interrupted before the cache keeps it.
+    #[test]
+    fn several_threads_change_a_block_that_none_of_them_has_read() {
+        const THREADS: usize = 4;
+        const COUNT: u64 = 3000;
+        let size = BlockSize::from_shift(10).unwrap();
+        let device = Arc::new(Ram::new(COUNT << 10));
+        let blocks = Blocks::new(device, size, COUNT, Arc::default());
+        let barrier = Barrier::new(THREADS);
+        let place = Place::new("counter");
+        let change = |block| {
+            barrier.wait();
+            blocks.update(FsBlock(block), Tid(1), place, |bytes| {
+                bytes[0] += 1;
+                Ok(())
+            })
+        };
+        thread::scope(|scope| {
+            // No thread ends early: the others wait for it at each block.
+            let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));
+        });
+        for block in 0..COUNT {
+            assert_eq!(usize::from(blocks.read(FsBlock(block), place).unwrap()[0]), THREADS);
+        }
     }
 }

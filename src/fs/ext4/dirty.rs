@@ -97,8 +97,8 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// The slot of a block, made where there is none of its clean content. `None` where that is not in memory: it is not waited for
-    /// here, and what was read before the lock was taken may have been overtaken.
+    /// The slot of a block, made where there is none of its clean content, which is `None` where it cannot be had. It is asked for under the
+    /// lock, since what was read before may have been overtaken; so it should be in memory by then.
     pub(super) fn slot(
         &self,
         block: FsBlock,
