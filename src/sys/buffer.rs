@@ -140,7 +140,9 @@ impl Buffer {
         self.registered = Some(ring);
     }
 
-    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+    /// The address of the first byte, for code in another language to which the memory is lent. It stays the same, and good
+    /// while the buffer and no request has the memory.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
 

@@ -1,0 +1,62 @@
+//! Builds the shim against fio's header, in the source that `FIO_SRC` names.
+
+use std::path::{Path, PathBuf};
+
+/// What the shim is built from. The last two are made there by `./configure` and `make FIO-VERSION-FILE`.
+const NEEDED: [&str; 4] = ["ioengines.h", "fio.h", "config-host.h", "FIO-VERSION-FILE"];
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=FIO_SRC");
+    println!("cargo::rerun-if-changed=shim");
+    match source().and_then(|fio| version(&fio).map(|version| (fio, version))) {
+        Ok((fio, version)) => build(&fio, &version),
+        Err(missing) => {
+            println!(
+                "cargo::warning=libironmap_fio.so will be no engine, for want of fio's source: {missing}. \
+                 `./x fio build` gets it and builds. By hand, of the version that `fio --version` tells: \
+                 apt-get source fio; in its directory ./configure and make FIO-VERSION-FILE; \
+                 then build with FIO_SRC=DIRECTORY."
+            );
+            println!("cargo::rustc-env=FIO_VERSION=");
+        }
+    }
+}
+
+fn source() -> Result<PathBuf, String> {
+    let fio = std::env::var_os("FIO_SRC").ok_or("FIO_SRC is not set")?;
+    let fio = PathBuf::from(fio);
+    for name in NEEDED {
+        println!("cargo::rerun-if-changed={}", fio.join(name).display());
+    }
+    match NEEDED.iter().find(|name| !fio.join(name).is_file()) {
+        Some(name) => Err(format!("{} has no {name}", fio.display())),
+        None => Ok(fio),
+    }
+}
+
+/// As the running fio names it: fio-3.33.
+fn version(fio: &Path) -> Result<String, String> {
+    let path = fio.join("FIO-VERSION-FILE");
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let version = text.trim().strip_prefix("FIO_VERSION = ").filter(|version| !version.is_empty());
+    version.map(str::to_owned).ok_or_else(|| format!("{} names no version", path.display()))
+}
+
+fn build(fio: &Path, version: &str) {
+    println!("cargo::rustc-env=FIO_VERSION={version}");
+    println!("cargo::rustc-cfg=fio");
+    // fio closes an engine's library when a job ends; Rust's and ironmap's threads may still be on their way out.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    cc::Build::new()
+        .file("shim/shim.c")
+        .include(fio)
+        .flag("-include")
+        .flag(fio.join("config-host.h"))
+        .define("_GNU_SOURCE", None)
+        .std("gnu99")
+        .flag_if_supported("-Wno-unused-parameter")
+        .flag_if_supported("-Wno-sign-compare")
+        .flag_if_supported("-Wno-missing-field-initializers")
+        .compile("ironmap_fio_shim");
+}

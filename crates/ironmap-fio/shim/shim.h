@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the shim and the engine tell each other. Neither fio's types, whose layout is fio's own matter, nor Rust's cross this line:
+ * src/abi.rs has the same structures, and both sides assert their sizes.
+ */
+#ifndef IRONMAP_FIO_SHIM_H
+#define IRONMAP_FIO_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum ironmap_op {
+	IRONMAP_READ,
+	IRONMAP_WRITE,
+	IRONMAP_TRIM,
+	IRONMAP_SYNC,
+	IRONMAP_DATASYNC,
+};
+
+/* How writes are made durable. */
+enum ironmap_durable {
+	IRONMAP_LATER,
+	IRONMAP_DSYNC_EACH,
+	IRONMAP_SYNC_EACH,
+};
+
+/* What a job asks for. Strings may be NULL, but for the volume's, which may be empty. */
+struct ironmap_job {
+	const char *volume;
+	const char *engine;
+	const char *integrity;
+	uint64_t max_block;	/* bytes of the longest request */
+	uint64_t pad;		/* bytes before each buffer's data (iomem_align) */
+	uint32_t depth;
+	uint32_t durable;
+	uint8_t writes;
+	uint8_t strict;
+	uint8_t fixedbufs;
+	uint8_t simple;
+	uint32_t unused;
+};
+
+enum ironmap_content {
+	IRONMAP_GROWS,		/* made empty, and grows as it is written */
+	IRONMAP_SPARSE,		/* of the full size, without space */
+	IRONMAP_PREALLOCATED,	/* of the full size, without content */
+	IRONMAP_WRITTEN,
+};
+
+/* How a file is made that is not there, or too short. */
+struct ironmap_layout {
+	uint64_t size;
+	uint64_t piece;		/* bytes that one call of fill makes */
+	void (*fill)(void *job, void *memory, uint64_t len);
+	void *job;
+	uint32_t content;
+	uint8_t create;		/* whether it may be made at all */
+	uint8_t unused[3];
+};
+
+struct ironmap_request {
+	void *memory;
+	uint64_t len;
+	uint64_t pos;
+	uint64_t file;		/* as ironmap_fio_open_file gave it */
+	uint32_t op;
+	uint32_t index;		/* which of the job's requests it is */
+};
+
+/* How a request ended. */
+struct ironmap_end {
+	uint64_t done;		/* bytes */
+	uint32_t index;
+	int32_t error;		/* errno, or 0 */
+};
+
+_Static_assert(sizeof(struct ironmap_job) == 56, "as in src/abi.rs");
+_Static_assert(sizeof(struct ironmap_layout) == 40, "as in src/abi.rs");
+_Static_assert(sizeof(struct ironmap_request) == 40, "as in src/abi.rs");
+_Static_assert(sizeof(struct ironmap_end) == 16, "as in src/abi.rs");
+
+/*
+ * The engine's. Those that can fail have told why, in a line, when they do, and give an errno; ironmap_fio_open_job gives NULL and
+ * ironmap_fio_open_file 0.
+ */
+int ironmap_fio_file_size(const struct ironmap_job *, const char *path, uint64_t *size, int *exists);
+int ironmap_fio_lay_out(const struct ironmap_job *, const char *path, const struct ironmap_layout *);
+int ironmap_fio_unlink(const struct ironmap_job *, const char *path);
+void *ironmap_fio_open_job(const struct ironmap_job *);
+void ironmap_fio_close_job(void *job);
+void *ironmap_fio_buffer(void *job, uint32_t index);	/* NULL where each request is waited for */
+uint64_t ironmap_fio_open_file(void *job, const char *path, int *error);
+void ironmap_fio_close_file(void *job, uint64_t file);
+
+enum ironmap_queued {
+	IRONMAP_COMPLETED,	/* and the end says how */
+	IRONMAP_QUEUED,
+	IRONMAP_BUSY,		/* completions are to be taken first */
+};
+
+int ironmap_fio_queue(void *job, const struct ironmap_request *, struct ironmap_end *);
+int ironmap_fio_commit(void *job);
+int ironmap_fio_reap(void *job, uint32_t min, uint32_t max);
+struct ironmap_end ironmap_fio_end(void *job, uint32_t number);
+
+/* The shim's: the engine as fio wants it, and a line for its user. */
+void *ironmap_fio_ops(void);
+void ironmap_fio_tell(const char *line);
+
+#endif

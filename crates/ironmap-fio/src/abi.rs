@@ -1,0 +1,441 @@
+//! Where C becomes Rust: the functions and structures of `shim/shim.h`. No panic gets out of here.
+
+use std::any::Any;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::slice;
+use std::sync::{Mutex, PoisonError};
+
+use ironmap::dio::DioFlags;
+use ironmap::error::Context;
+use ironmap::units::FilePos;
+use ironmap::{Engine, Errno, Error, FileOptions};
+
+use crate::job::{Job, Op, Queued, Request};
+use crate::layout::{self, Content, Layout};
+use crate::options::{Options, stable_pages};
+use crate::{shared, version};
+
+/// `struct ironmap_job`.
+#[repr(C)]
+pub(crate) struct RawJob {
+    volume: *const c_char,
+    engine: *const c_char,
+    integrity: *const c_char,
+    max_block: u64,
+    pad: u64,
+    depth: u32,
+    durable: u32,
+    writes: u8,
+    strict: u8,
+    fixedbufs: u8,
+    simple: u8,
+    unused: u32,
+}
+
+/// `struct ironmap_layout`.
+#[repr(C)]
+pub(crate) struct RawLayout {
+    size: u64,
+    piece: u64,
+    fill: unsafe extern "C" fn(*mut c_void, *mut c_void, u64),
+    job: *mut c_void,
+    content: u32,
+    create: u8,
+    unused: [u8; 3],
+}
+
+/// `struct ironmap_request`.
+#[repr(C)]
+pub(crate) struct RawRequest {
+    memory: *mut u8,
+    len: u64,
+    pos: u64,
+    file: u64,
+    op: u32,
+    index: u32,
+}
+
+/// `struct ironmap_end`.
+#[repr(C)]
+pub(crate) struct RawEnd {
+    done: u64,
+    index: u32,
+    error: i32,
+}
+
+// As shim.h asserts.
+const _: () = assert!(size_of::<RawJob>() == 56);
+const _: () = assert!(size_of::<RawLayout>() == 40);
+const _: () = assert!(size_of::<RawRequest>() == 40);
+const _: () = assert!(size_of::<RawEnd>() == 16);
+
+// enum ironmap_queued
+const COMPLETED: c_int = 0;
+const QUEUED: c_int = 1;
+const BUSY: c_int = 2;
+
+#[cfg(all(fio, not(test)))]
+unsafe extern "C" {
+    fn ironmap_fio_ops() -> *mut c_void;
+    fn ironmap_fio_tell(line: *const c_char);
+}
+
+/// A line for fio's user, told once: all jobs of a kind meet the same errors.
+pub(crate) fn tell(line: &str) {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.len() >= 64 || told.iter().any(|known| known == line) {
+        return;
+    }
+    told.push(line.to_owned());
+    drop(told);
+    let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
+    #[cfg(all(fio, not(test)))]
+    // SAFETY: it is a C string, which the function only reads.
+    unsafe {
+        ironmap_fio_tell(line.as_ptr());
+    }
+    #[cfg(not(all(fio, not(test))))]
+    eprintln!("ironmap: {}", line.to_string_lossy());
+}
+
+/// Gives fio the engine, or tells why not.
+///
+/// # Safety
+/// `ops` can be written to.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
+    guard((), || match version::check() {
+        Ok(()) => {
+            #[cfg(all(fio, not(test)))]
+            // SAFETY: the function gives the address of a static.
+            let engine = unsafe { ironmap_fio_ops() };
+            #[cfg(not(all(fio, not(test))))]
+            let engine = ptr::null_mut();
+            // SAFETY: the caller's promise.
+            unsafe { ops.write(engine) }
+        }
+        Err(line) => tell(&line),
+    });
+}
+
+/// Runs what C has called. A panic is told, and what C gets is `otherwise`.
+#[inline(always)]
+fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+    // What a panic leaves half done is the job's, of which fio hears an error: it ends.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        tell(&format!("a bug: {}", message(&*panic)));
+        otherwise
+    })
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+}
+
+/// The file that an error is about.
+fn named(options: &Options, path: &CStr) -> String {
+    format!("{}:{}", options.volume, path.to_string_lossy())
+}
+
+/// # Safety
+/// A string that is not null ends in a zero, and stays while it is used.
+unsafe fn text<'a>(string: *const c_char) -> Option<&'a str> {
+    if string.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(string) }.to_str().ok().filter(|text| !text.is_empty())
+}
+
+/// # Safety
+/// As [`text`] of its strings.
+unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
+    // SAFETY: the caller's promise.
+    let volume = unsafe { text(raw.volume) };
+    // SAFETY: the same.
+    let engine = unsafe { text(raw.engine) };
+    // SAFETY: the same.
+    let integrity = unsafe { text(raw.integrity) };
+    let volume = volume.ok_or_else(|| {
+        Error::invalid("volume= is missing: the device or image that the files are on")
+    })?;
+    let file = FileOptions {
+        strict: raw.strict != 0,
+        stable_pages: integrity.map(stable_pages).transpose()?,
+        ..FileOptions::default()
+    };
+    Ok(Options {
+        volume: volume.to_owned(),
+        engine: engine.map(str::parse::<Engine>).transpose()?.unwrap_or_default(),
+        writes: raw.writes != 0,
+        file,
+        durable: match raw.durable {
+            0 => DioFlags::empty(),
+            1 => DioFlags::DSYNC,
+            _ => DioFlags::SYNC,
+        },
+        depth: raw.depth.max(1),
+        max_block: usize::try_from(raw.max_block).unwrap_or(usize::MAX),
+        pad: usize::try_from(raw.pad).unwrap_or(usize::MAX),
+        fixed_buffers: raw.fixedbufs != 0,
+        simple: raw.simple != 0,
+    })
+}
+
+/// Does something with a job's options and a path, and tells what is wrong with them or with it.
+///
+/// # Safety
+/// Both can be read, and so can their strings.
+unsafe fn with_options(
+    job: *const RawJob,
+    path: *const c_char,
+    work: impl FnOnce(&Options, &CStr) -> Result<(), Error>,
+) -> c_int {
+    guard(Errno::EIO.0, || {
+        // SAFETY: the caller's promise.
+        let (job, path) = unsafe { (&*job, CStr::from_ptr(path)) };
+        // SAFETY: the same.
+        let options = unsafe { options(job) };
+        let error = match options.and_then(|options| work(&options, path)) {
+            Ok(()) => return 0,
+            Err(error) => error,
+        };
+        tell(&error.to_string());
+        error.errno().0
+    })
+}
+
+/// # Safety
+/// What the pointers lead to can be read, `size` and `exists` written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
+    job: *const RawJob,
+    path: *const c_char,
+    size: *mut u64,
+    exists: *mut c_int,
+) -> c_int {
+    let work = |options: &Options, path: &CStr| {
+        shared::expect(options);
+        let lent = shared::open(options, false)?;
+        let found = layout::size(lent.volume(), path.to_bytes());
+        let found = found.context(|| named(options, path))?;
+        // SAFETY: the caller's promise.
+        unsafe { size.write(found.unwrap_or(0)) };
+        // SAFETY: the same.
+        unsafe { exists.write(found.is_some().into()) };
+        Ok(())
+    };
+    // SAFETY: the same.
+    unsafe { with_options(job, path, work) }
+}
+
+/// # Safety
+/// What the pointers lead to can be read, and `fill` called with its job.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
+    job: *const RawJob,
+    path: *const c_char,
+    raw: *const RawLayout,
+) -> c_int {
+    let work = |options: &Options, path: &CStr| {
+        // SAFETY: the caller's promise.
+        let raw = unsafe { &*raw };
+        let fill = &mut |memory: &mut [u8]| {
+            // SAFETY: the memory is as long as it says, and ours until the call returns.
+            unsafe { (raw.fill)(raw.job, memory.as_mut_ptr().cast(), memory.len() as u64) };
+        };
+        let content = match raw.content {
+            0 => Content::Grows,
+            1 => Content::Sparse,
+            2 => Content::Preallocated,
+            _ => Content::Written,
+        };
+        let piece = usize::try_from(raw.piece).unwrap_or(usize::MAX);
+        let mut layout = Layout { size: raw.size, content, create: raw.create != 0, piece, fill };
+        let lent = shared::open(options, true)?;
+        layout::lay_out(lent.volume(), path.to_bytes(), &mut layout)
+            .context(|| named(options, path))
+    };
+    // SAFETY: the same.
+    unsafe { with_options(job, path, work) }
+}
+
+/// # Safety
+/// What the pointers lead to can be read.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
+    job: *const RawJob,
+    path: *const c_char,
+) -> c_int {
+    let work = |options: &Options, path: &CStr| {
+        let lent = shared::open(options, true)?;
+        layout::unlink(lent.volume(), path.to_bytes()).context(|| named(options, path))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_options(job, path, work) }
+}
+
+/// # Safety
+/// What the pointer leads to can be read. The job is used and closed by the calling thread alone.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut c_void {
+    let mut opened = ptr::null_mut();
+    let work = |options: &Options, _: &CStr| {
+        opened = Box::into_raw(Box::new(Job::open(options.clone())?)).cast();
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_options(job, c"".as_ptr(), work) };
+    opened
+}
+
+/// # Safety
+/// `job` is one that was opened, is not used any more, and nobody else uses it meanwhile.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) {
+    guard((), || {
+        // SAFETY: the caller's promise: it came from Box::into_raw.
+        drop(unsafe { Box::from_raw(job.cast::<Job>()) });
+    });
+}
+
+/// # Safety
+/// `job` is one that was opened, and nobody else uses it for as long as `'a` lasts.
+unsafe fn job<'a>(job: *mut c_void) -> &'a mut Job {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *job.cast::<Job>() }
+}
+
+/// # Safety
+/// As [`job`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_buffer(raw: *mut c_void, index: u32) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let job = unsafe { job(raw) };
+    guard(ptr::null_mut(), || job.buffer(index as usize).unwrap_or(ptr::null_mut()).cast())
+}
+
+/// # Safety
+/// As [`job`]; the path can be read, and `error` written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
+    raw: *mut c_void,
+    path: *const c_char,
+    error: *mut c_int,
+) -> u64 {
+    // SAFETY: the caller's promise.
+    let (job, path) = unsafe { (job(raw), CStr::from_ptr(path)) };
+    guard(0, || match job.open_file(path.to_bytes()) {
+        Ok(file) => file as u64 + 1,
+        Err(failed) => {
+            tell(&format!("{}: {failed}", path.to_string_lossy()));
+            // SAFETY: the same.
+            unsafe { error.write(failed.errno().0) };
+            0
+        }
+    })
+}
+
+/// # Safety
+/// As [`job`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u64) {
+    // SAFETY: the caller's promise.
+    let job = unsafe { job(raw) };
+    guard((), || job.close_file((file as usize).wrapping_sub(1)));
+}
+
+/// # Safety
+/// As [`job`]; the request can be read and `end` written. Its memory has `len` bytes for a read or a write, and is left alone until
+/// the call returns, or until the request's end was taken where it is in flight.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_queue(
+    raw: *mut c_void,
+    request: *const RawRequest,
+    end: *mut RawEnd,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (job, raw) = unsafe { (job(raw), &*request) };
+    let op = match raw.op {
+        0 => Op::Read,
+        1 => Op::Write,
+        2 => Op::Trim,
+        3 => Op::Sync,
+        _ => Op::DataSync,
+    };
+    let request = Request {
+        op,
+        index: raw.index as usize,
+        file: (raw.file as usize).wrapping_sub(1),
+        pos: FilePos(raw.pos),
+        address: raw.memory as usize,
+        len: raw.len as usize,
+    };
+    let work = || {
+        if job.owns(&request) {
+            return Some(job.submit(&request));
+        }
+        let memory = match op {
+            // SAFETY: the caller's promise; no request in flight has this memory.
+            Op::Read | Op::Write => unsafe { slice::from_raw_parts_mut(raw.memory, request.len) },
+            _ => &mut [],
+        };
+        Some(job.run(&request, memory))
+    };
+    let (done, error) = match guard(None, work) {
+        Some(Queued::InFlight) => return QUEUED,
+        Some(Queued::Busy) => return BUSY,
+        Some(Queued::Completed(Ok(done))) => (done as u64, 0),
+        Some(Queued::Completed(Err(error))) => (0, error.errno().0),
+        None => (0, Errno::EIO.0),
+    };
+    // SAFETY: the same.
+    unsafe { end.write(RawEnd { done, index: raw.index, error }) };
+    COMPLETED
+}
+
+/// # Safety
+/// As [`job`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let job = unsafe { job(raw) };
+    guard(Errno::EIO.0, || job.commit().map_or_else(|error| error.errno().0, |()| 0))
+}
+
+/// Gives how many ended, or an errno below 0.
+///
+/// # Safety
+/// As [`job`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let job = unsafe { job(raw) };
+    let reaped = || match job.reap(min as usize, max as usize) {
+        Ok(count) => count as c_int,
+        Err(error) => -error.errno().0,
+    };
+    guard(-Errno::EIO.0, reaped)
+}
+
+/// # Safety
+/// As [`job`]; `number` is below what was reaped last.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ironmap_fio_end(raw: *mut c_void, number: u32) -> RawEnd {
+    // SAFETY: the caller's promise.
+    let job = unsafe { job(raw) };
+    match job.end(number as usize) {
+        Some(end) => {
+            let (done, error) = match end.result {
+                Ok(done) => (done as u64, 0),
+                Err(errno) => (0, errno.0),
+            };
+            RawEnd { done, index: end.index as u32, error }
+        }
+        None => RawEnd { done: 0, index: 0, error: Errno::EIO.0 },
+    }
+}

@@ -1,0 +1,283 @@
+//! A job: one of fio's threads, with its queue, its files and the memory of its requests.
+
+use ironmap::bio::{Buffer, Memory};
+use ironmap::dio::DioFlags;
+use ironmap::fs::ext4::{Fallocate, Follow};
+use ironmap::units::FilePos;
+use ironmap::{Errno, Error, ErrorKind, File, Queue, QueueOptions, Result};
+
+use crate::abi::tell;
+use crate::options::Options;
+use crate::shared::{self, Lent};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Read,
+    Write,
+    /// Punches a hole.
+    Trim,
+    Sync,
+    DataSync,
+}
+
+/// A request of fio's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) op: Op,
+    /// Which of the job's requests it is, below the depth.
+    pub(crate) index: usize,
+    /// As [`Job::open_file`] gave it.
+    pub(crate) file: usize,
+    pub(crate) pos: FilePos,
+    /// Where its memory is.
+    pub(crate) address: usize,
+    pub(crate) len: usize,
+}
+
+/// What became of a request.
+pub(crate) enum Queued {
+    /// It ended within the call, with so many bytes.
+    Completed(Result<usize>),
+    /// Its [`End`] comes later.
+    InFlight,
+    /// Completions are to be taken before it can be done.
+    Busy,
+}
+
+/// How a request in flight ended.
+pub(crate) struct End {
+    pub(crate) index: usize,
+    pub(crate) result: Result<usize, Errno>,
+}
+
+/// The memory of one request. fio writes to it and reads from it by its address, while no request has it.
+#[derive(Default)]
+struct Slot {
+    /// `None` while a request has it.
+    buffer: Option<Buffer>,
+    /// What a request in flight that is shorter has left of it.
+    rest: Option<Buffer>,
+}
+
+/// One of fio's threads.
+pub(crate) struct Job {
+    // First, so that what is in flight ends while the rest is there.
+    queue: Queue,
+    slots: Vec<Slot>,
+    files: Vec<Option<File>>,
+    ends: Vec<End>,
+    options: Options,
+    /// The first error has been told: fio itself tells no more than the errno.
+    told: bool,
+    // Last: the last user closes it.
+    lent: Lent,
+}
+
+impl Job {
+    pub(crate) fn open(options: Options) -> Result<Self> {
+        let lent = shared::open(&options, options.writes)?;
+        let mut queue = lent.volume().queue(&QueueOptions { depth: options.depth })?;
+        queue.set_simple(options.simple);
+        let waits = options.depth == 1 && lent.volume().engine().is_immediate();
+        let slots = if waits { Vec::new() } else { slots(&mut queue, &options)? };
+        let (files, ends) = (Vec::new(), Vec::with_capacity(options.depth as usize));
+        Ok(Self { queue, slots, files, ends, options, told: false, lent })
+    }
+
+    /// The address of a request's memory; `None` where requests are waited for and fio's own is to be used: at depth 1, of an engine whose
+    /// requests complete at once.
+    pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {
+        self.slots.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
+    }
+
+    pub(crate) fn open_file(&mut self, path: &[u8]) -> Result<usize> {
+        let volume = self.lent.volume();
+        let inode = volume.fs().resolve(path, Follow::All)?;
+        let file = volume.open_inode(inode, self.options.file)?;
+        let free = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.files.push(None);
+            self.files.len() - 1
+        });
+        self.files[free] = Some(file);
+        Ok(free)
+    }
+
+    pub(crate) fn close_file(&mut self, file: usize) {
+        if let Some(file) = self.files.get_mut(file) {
+            *file = None;
+        }
+    }
+
+    /// Whether a request's memory is the buffer that is kept for it, so that it can be in flight. Else it is fio's own, at depth 1, or
+    /// the rest of a request that was cut short.
+    #[inline(always)]
+    pub(crate) fn owns(&self, request: &Request) -> bool {
+        let transfers = matches!(request.op, Op::Read | Op::Write);
+        transfers && self.slots.get(request.index).is_some_and(|slot| slot.is_of(request))
+    }
+
+    /// Starts a read or write whose memory is the job's own.
+    #[inline(always)]
+    pub(crate) fn submit(&mut self, request: &Request) -> Queued {
+        let file = self.files.get(request.file).and_then(Option::as_ref);
+        let slot = self.slots.get_mut(request.index);
+        let (Some(file), Some(slot)) = (file, slot) else { return closed() };
+        let Some(buffer) = slot.take(request.len) else { return closed() };
+        let (queue, token) = (&mut self.queue, request.index as u64);
+        let submitted = if request.op == Op::Read {
+            file.submit_read(queue, buffer, request.pos, DioFlags::empty(), token)
+        } else {
+            file.submit_write(queue, buffer, request.pos, self.options.durable, token)
+        };
+        match submitted {
+            Ok(()) => Queued::InFlight,
+            Err(rejected) => {
+                slot.put(rejected.memory);
+                self.tell_first(&rejected.error);
+                Queued::Completed(Err(rejected.error))
+            }
+        }
+    }
+
+    /// Does a request whose memory is lent, and waits for it. Inlined, since each return behind a system call costs (docs/BENCHMARKS.md).
+    #[inline(always)]
+    pub(crate) fn run(&mut self, request: &Request, memory: &mut [u8]) -> Queued {
+        let file = self.files.get(request.file).and_then(Option::as_ref);
+        let Some(file) = file else { return closed() };
+        let (queue, pos, durable) = (&mut self.queue, request.pos, self.options.durable);
+        let result = match request.op {
+            Op::Read => file.read_at(queue, memory, pos),
+            Op::Write => file.write_at_with(queue, memory, pos, durable),
+            // Who punches waits for all requests on the range; those of this thread end only when it takes them.
+            Op::Trim if queue.outstanding() > 0 => return Queued::Busy,
+            Op::Trim => {
+                let (fs, len) = (self.lent.volume().fs(), request.len);
+                fs.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)
+            }
+            Op::Sync => file.sync(queue).map(|()| 0),
+            Op::DataSync => file.sync_data(queue).map(|()| 0),
+        };
+        if let Err(error) = &result {
+            self.tell_first(error);
+        }
+        Queued::Completed(result)
+    }
+
+    /// Hands over what was queued.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        self.queue.poll()
+    }
+
+    /// Takes `max` completions at most, and waits for `min`; gives how many there were.
+    pub(crate) fn reap(&mut self, min: usize, max: usize) -> Result<usize> {
+        self.ends.clear();
+        if min == 0 {
+            self.queue.poll()?;
+        } else {
+            self.queue.wait(min)?;
+        }
+        while self.ends.len() < max
+            && let Some(completion) = self.queue.pop()
+        {
+            let index = completion.token as usize;
+            if let Some(slot) = self.slots.get_mut(index) {
+                slot.put(completion.memory);
+            }
+            let result = completion.result.map_err(|error| {
+                self.tell_first(&error);
+                error.errno()
+            });
+            self.ends.push(End { index, result });
+        }
+        Ok(self.ends.len())
+    }
+
+    /// One of those that were last taken.
+    pub(crate) fn end(&self, number: usize) -> Option<&End> {
+        self.ends.get(number)
+    }
+
+    fn tell_first(&mut self, error: &Error) {
+        if !self.told && error.kind() != ErrorKind::WouldBlock {
+            self.told = true;
+            tell(&format!("{}: {error}", self.options.volume));
+        }
+    }
+}
+
+/// A buffer for each request.
+fn slots(queue: &mut Queue, options: &Options) -> Result<Vec<Slot>> {
+    let (count, size) = (options.depth as usize, options.max_block + options.pad);
+    let buffers = if options.fixed_buffers {
+        queue.register_buffers(count, size)?
+    } else {
+        (0..count).map(|_| Buffer::aligned(size)).collect::<Result<_>>()?
+    };
+    let slot = |mut buffer: Buffer| {
+        drop(buffer.split_to(options.pad.min(buffer.len())));
+        Slot { buffer: Some(buffer), rest: None }
+    };
+    Ok(buffers.into_iter().map(slot).collect())
+}
+
+impl Slot {
+    #[inline]
+    fn is_of(&self, request: &Request) -> bool {
+        let fits =
+            |buffer: &Buffer| buffer.address() == request.address && request.len <= buffer.len();
+        self.buffer.as_ref().is_some_and(fits)
+    }
+
+    /// So many bytes of the memory, for a request.
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<Buffer> {
+        let mut buffer = self.buffer.take()?;
+        if len < buffer.len() {
+            let head = buffer.split_to(len);
+            self.rest = Some(buffer);
+            return Some(head);
+        }
+        Some(buffer)
+    }
+
+    /// Takes it back.
+    #[inline]
+    fn put(&mut self, memory: Memory) {
+        let Memory::Flat(mut buffer) = memory else { return };
+        if let Some(rest) = self.rest.take() {
+            // They were cut from each other.
+            let _ = buffer.unsplit(rest);
+        }
+        self.buffer = Some(buffer);
+    }
+}
+
+#[cold]
+fn closed() -> Queued {
+    Queued::Completed(Err(Error::invalid("the file is not open")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(address: usize, len: usize) -> Request {
+        Request { op: Op::Read, index: 0, file: 0, pos: FilePos(0), address, len }
+    }
+
+    #[test]
+    fn a_shorter_request_leaves_the_rest_of_its_buffer() {
+        let buffer = Buffer::aligned(8192).expect("memory");
+        let address = buffer.address();
+        let mut slot = Slot { buffer: Some(buffer), rest: None };
+        assert!(!slot.is_of(&request(address + 512, 512)), "the rest of one that was cut short");
+        assert!(!slot.is_of(&request(address, 16384)), "longer than the buffer");
+        assert!(slot.is_of(&request(address, 512)));
+        let head = slot.take(512).expect("it is there");
+        assert_eq!(head.len(), 512);
+        assert!(!slot.is_of(&request(address, 512)), "a request has it");
+        slot.put(Memory::Flat(head));
+        assert_eq!(slot.take(8192).expect("whole again").len(), 8192);
+    }
+}

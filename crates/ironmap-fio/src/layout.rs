@@ -1,0 +1,130 @@
+//! Files before the jobs begin: how large they are, and how they are made.
+
+use std::sync::Arc;
+
+use ironmap::bio::Buffer;
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Credentials, Ext4, Fallocate, Follow, NewFile, ROOT};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind, FileOptions, QueueOptions, Result, Volume};
+
+const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
+
+/// What a file that is made has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Nothing: it grows as it is written.
+    Grows,
+    /// Its size, and no space.
+    Sparse,
+    /// Its size, and space that reads as zeros.
+    Preallocated,
+    /// What fio fills its buffers with, so that reads find extents that are written.
+    Written,
+}
+
+/// How a file is made that is not there, or too short.
+pub(crate) struct Layout<'a> {
+    pub(crate) size: u64,
+    pub(crate) content: Content,
+    /// Whether it may be made at all.
+    pub(crate) create: bool,
+    /// Bytes that are filled at once.
+    pub(crate) piece: usize,
+    pub(crate) fill: &'a mut dyn FnMut(&mut [u8]),
+}
+
+/// The size of a regular file; `None` where there is none.
+pub(crate) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
+    match volume.fs().resolve(path, Follow::All) {
+        Ok(inode) if inode.file_type() == FileType::Regular => Ok(Some(inode.size())),
+        Ok(_) => Err(Error::new(ErrorKind::WrongFileType, "is not a regular file")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a file, with the directories that lead to it, or extends it. What it has is kept, but of a file that is to be written all
+/// is written anew.
+pub(crate) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
+    let fs = volume.fs();
+    let number = match fs.resolve(path, Follow::All) {
+        Ok(inode) => inode.number(),
+        Err(error) if error.kind() == ErrorKind::NotFound => create(fs, path, layout)?,
+        Err(error) => return Err(error),
+    };
+    let (start, size) = (FilePos(0), layout.size);
+    match layout.content {
+        Content::Grows => {}
+        _ if size == 0 => {}
+        Content::Sparse => fs.truncate(number, size)?,
+        Content::Preallocated | Content::Written => {
+            fs.fallocate(number, Fallocate::Allocate { keep_size: false }, start, size)?;
+        }
+    }
+    if layout.content == Content::Written {
+        write(volume, number, layout)?;
+    }
+    fs.sync()
+}
+
+fn create(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
+    if !layout.create {
+        return Err(Error::new(ErrorKind::NotFound, "no such file (allow_file_create=0)"));
+    }
+    if layout.size == 0 {
+        return Err(Error::new(ErrorKind::NotFound, "no such file, and no size= to make it of"));
+    }
+    let (above, name) = split(path);
+    let mut dir = ROOT;
+    for part in above.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+        dir = match fs.lookup(dir, part) {
+            Ok(inode) => inode.number(),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                fs.create(dir, part, NewFile::Directory, 0o755, &WHO)?
+            }
+            Err(error) => return Err(error),
+        };
+    }
+    fs.create(dir, name, NewFile::Regular, 0o644, &WHO)
+}
+
+fn write(volume: &Volume, number: InodeNo, layout: &mut Layout<'_>) -> Result<()> {
+    let file = volume.open_inode(volume.fs().inode(number)?, FileOptions::default())?;
+    let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
+    let mut piece = Buffer::aligned(layout.piece.max(1))?;
+    let mut at = 0;
+    while at < layout.size {
+        let count = (layout.size - at).min(piece.len() as u64) as usize;
+        (layout.fill)(&mut piece[..count]);
+        at += file.write_at(&mut queue, &piece[..count], FilePos(at))? as u64;
+    }
+    file.sync(&mut queue)
+}
+
+/// Removes a file's name.
+pub(crate) fn unlink(volume: &Volume, path: &[u8]) -> Result<()> {
+    let fs = volume.fs();
+    let (above, name) = split(path);
+    fs.unlink(fs.resolve(above, Follow::All)?.number(), name)
+}
+
+/// The path of the directory, and the last name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..=slash], &path[slash + 1..]),
+        None => (b"/", path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn names_without_a_directory_are_in_the_root() {
+        assert_eq!(split(b"job.0.0"), (&b"/"[..], &b"job.0.0"[..]));
+        assert_eq!(split(b"/f"), (&b"/"[..], &b"f"[..]));
+        assert_eq!(split(b"a/b/f"), (&b"a/b/"[..], &b"f"[..]));
+    }
+}

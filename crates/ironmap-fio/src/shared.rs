@@ -1,0 +1,130 @@
+//! Volumes that are open in this process: one for all jobs that name it, since it is opened exclusively.
+
+use std::process;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ironmap::{Engine, Error, ErrorKind, Location, OpenOptions, Volume};
+
+use crate::abi::tell;
+use crate::options::Options;
+
+static VOLUMES: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+
+/// A volume by the name that jobs give it. It stays known when nobody has it open.
+struct Shared {
+    name: String,
+    /// Some job of this process writes, or will.
+    writes: bool,
+    open: Option<Open>,
+}
+
+struct Open {
+    volume: Volume,
+    /// As it was asked for.
+    engine: Engine,
+    writable: bool,
+    users: usize,
+    /// A child that fio forks has a copy of all this, which is worth nothing there.
+    process: u32,
+}
+
+/// A volume that is open, for one of its users. The last one closes it.
+pub(crate) struct Lent {
+    /// `None` only while it is dropped.
+    volume: Option<Volume>,
+    name: String,
+}
+
+/// Locked while a volume is opened and closed too, so that nobody meets one that is half closed.
+fn volumes() -> MutexGuard<'static, Vec<Shared>> {
+    VOLUMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says what a job will want of its volume. fio prepares all jobs before the first begins: who comes first opens it as all need it.
+pub(crate) fn expect(options: &Options) {
+    entry(&mut volumes(), &options.volume).writes |= options.writes;
+}
+
+fn entry<'a>(volumes: &'a mut Vec<Shared>, name: &str) -> &'a mut Shared {
+    let at = volumes.iter().position(|shared| shared.name == name).unwrap_or_else(|| {
+        volumes.push(Shared { name: name.to_owned(), writes: false, open: None });
+        volumes.len() - 1
+    });
+    &mut volumes[at]
+}
+
+/// Opens a volume, or shares it with who has it open.
+pub(crate) fn open(options: &Options, write: bool) -> Result<Lent, Error> {
+    let mut volumes = volumes();
+    let shared = entry(&mut volumes, &options.volume);
+    let name = options.volume.clone();
+    if let Some(open) = &mut shared.open {
+        check(open, options, write)?;
+        open.users += 1;
+        return Ok(Lent { volume: Some(open.volume.clone()), name });
+    }
+    let writable = write || shared.writes;
+    let how = OpenOptions { engine: options.engine, write: writable, ..OpenOptions::default() };
+    let volume = Volume::open(&name.parse::<Location>()?, &how).map_err(explain)?;
+    volume.notices().iter().for_each(|notice| tell(&format!("{name}: {notice}")));
+    let process = process::id();
+    let engine = options.engine;
+    shared.open = Some(Open { volume: volume.clone(), engine, writable, users: 1, process });
+    Ok(Lent { volume: Some(volume), name })
+}
+
+fn check(open: &Open, options: &Options, write: bool) -> Result<(), Error> {
+    let name = &options.volume;
+    if open.process != process::id() {
+        return Err(explain(Error::new(
+            ErrorKind::Busy,
+            format!("{name}: another job has it open"),
+        )));
+    }
+    if write && !open.writable {
+        return Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("{name}: a job that only reads has it open"),
+        ));
+    }
+    if open.engine != options.engine {
+        let (one, other) = (open.engine, options.engine);
+        return Err(Error::invalid(format!(
+            "{name}: engine={other}, and another job has engine={one}"
+        )));
+    }
+    Ok(())
+}
+
+/// fio makes processes of jobs unless told otherwise, and only one of them can have a volume.
+fn explain(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Busy => {
+            Error::new(ErrorKind::Busy, format!("{error} (jobs that share a volume need --thread)"))
+        }
+        _ => error,
+    }
+}
+
+impl Lent {
+    /// The volume.
+    pub(crate) fn volume(&self) -> &Volume {
+        self.volume.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut volumes = volumes();
+        self.volume = None;
+        let shared = entry(&mut volumes, &self.name);
+        let Some(open) = &mut shared.open else { return };
+        open.users -= 1;
+        if open.users == 0 {
+            if let Err(error) = open.volume.close() {
+                tell(&format!("{}: {error}", self.name));
+            }
+            shared.open = None;
+        }
+    }
+}

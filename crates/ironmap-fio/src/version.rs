@@ -1,0 +1,58 @@
+//! Which fio this engine was built for, and which one has loaded it.
+
+use std::ffi::CStr;
+
+/// fio-3.33; empty where fio's source was not at hand.
+pub(crate) const BUILT_FOR: &str = env!("FIO_VERSION");
+
+/// Compares the running fio with the one whose header this was built against: what lies where in its structures is known for that one only.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn check() -> Result<(), String> {
+    compare(BUILT_FOR, running().as_deref())
+}
+
+fn compare(built_for: &str, running: Option<&str>) -> Result<(), String> {
+    let built_for = Some(built_for).filter(|version| !version.is_empty());
+    match (built_for, running) {
+        (None, _) => {
+            Err("this engine was built without fio's source (FIO_SRC): ./x fio build".to_owned())
+        }
+        (Some(_), None) => Err("what loads this engine does not tell a version of fio".to_owned()),
+        (Some(built), Some(running)) if built != running => Err(format!(
+            "this engine was built for {built}, and this is {running}: build it against that one's source"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// As the program that has loaded this library names itself.
+fn running() -> Option<String> {
+    // SAFETY: the name is a C string, and the pseudo handle is always valid.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"fio_version_string".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: fio defines it as a constant array that ends in a zero (init.c), in every version that loads engines.
+    let text = unsafe { CStr::from_ptr(symbol.cast()) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_fio_that_it_was_built_for_gets_the_engine() {
+        assert_eq!(compare("fio-3.33", Some("fio-3.33")), Ok(()));
+        assert!(compare("fio-3.33", Some("fio-3.36")).is_err_and(|line| line.contains("fio-3.36")));
+        assert!(compare("fio-3.33", None).is_err());
+        assert!(compare("", Some("fio-3.33")).is_err_and(|line| line.contains("FIO_SRC")));
+    }
+
+    #[test]
+    fn a_program_that_is_not_fio_tells_no_version() {
+        assert_eq!(running(), None);
+    }
+}

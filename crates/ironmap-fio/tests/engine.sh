@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount is asked what was written. Ends with an error at what
+# is wrong.
+set -euo pipefail
+ENGINE=$(realpath "$1") ironmap=$(realpath "$2")
+jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/../jobs" && pwd)
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
+image=$scratch/image mounted=$scratch/mounted
+mkdir "$mounted"
+export ENGINE VOLUME=$image FILE=/dir/file KERNEL=$mounted/dir/file SIZE=8m
+
+clean_up() {
+    umount -l "$mounted" 2>/dev/null || true
+    rm -rf "$scratch"
+}
+trap clean_up EXIT
+# Where fio leaves what it has verified.
+cd "$scratch"
+
+fail() { echo "engine.sh: $*" >&2; [ ! -s "$scratch/log" ] || cat "$scratch/log" >&2; exit 1; }
+step() { echo "== $*"; }
+skip() { echo "SKIP $*" | tee -a "${IRONMAP_SKIP_LOG:-/dev/null}"; }
+
+# A fio whose output is shown only where something fails.
+quietly() { fio --minimal "$@" >"$scratch/log" 2>&1; }
+# Jobs on the image; the same on one file of it.
+on_image() { quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --size=4m --thread "$@"; }
+job() { on_image --filename=/job "$@"; }
+# That fails with exactly one line of ours, which says this.
+refused() {
+    local what=$1
+    shift
+    if "$@"; then fail "nothing was refused: $what"; fi
+    [ "$(grep -c '^ironmap: ' "$scratch/log")" = 1 ] || fail "not one line: $what"
+    grep '^ironmap: ' "$scratch/log" | grep -q "$what" || fail "another line than: $what"
+}
+
+make_image() {
+    rm -f "$image"
+    truncate -s 128M "$image"
+    mke2fs -qF -t ext4 "$@" "$image"
+}
+
+check() { e2fsck -fn "$image" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"; }
+
+# By the kernel, from the same image.
+verify_by_kernel() {
+    if [ "$(id -u)" != 0 ]; then
+        skip "fio engine, verified by the kernel: needs root"
+        return
+    fi
+    mount -o loop,ro "$image" "$mounted"
+    quietly --section=kernel "$jobs/verify.fio" || fail "the kernel does not give back what was written"
+    umount "$mounted"
+}
+
+step "random writes of 512 bytes to 64 KiB by four threads, verified"
+for block in 4096 1024; do
+    make_image -b $block
+    quietly --section=ironmap "$jobs/verify.fio" || fail "verify, blocks of $block"
+    check
+    verify_by_kernel
+done
+
+step "one at a time, registered buffers, unaligned requests and memory, holes, synced writes, a file that grows"
+job --rw=randwrite --verify=crc32c --bs=4k || fail "one at a time"
+job --rw=randwrite --verify=crc32c --bs=4k --fixedbufs=1 --iodepth=8 --engine=io_uring --iodepth_batch=4 || fail "fixedbufs"
+job --rw=randwrite --verify=crc32c --bsrange=1k-9k --bs_unaligned=1 --iodepth=4 || fail "unaligned requests"
+job --rw=randwrite --verify=crc32c --bs=4k --iodepth=4 --iomem_align=8 || fail "unaligned memory"
+job --rw=randwrite --verify=crc32c --bs=4k --direct=1 --sync=dsync --io_size=1m --fsync=7 --end_fsync=1 || fail "synced writes"
+job --rw=randtrimwrite --bs=8k --direct=1 --iodepth=4 --numjobs=2 || fail "trims"
+on_image --filename=/grown --rw=write --verify=crc32c --bs=64k --fallocate=none --end_fsync=1 || fail "a file that grows"
+on_image --rw=randrw --bs=4k --nrfiles=4 --filename_format="many/f.\$filenum" --numjobs=3 || fail "many files"
+on_image --filename=/laid/out --rw=randread --bs=4k --unlink=1 || fail "a file that is laid out, read and removed"
+check
+[ "$(debugfs -R 'ls -p /laid' "$image" 2>/dev/null | grep -c out)" = 0 ] || fail "the file was not removed"
+
+step "an integrity device beneath"
+truncate -s 128M "$scratch/data"
+truncate -s 16M "$scratch/tags"
+mke2fs -qF -t ext4 -b 1024 "$scratch/data"
+beneath=integrity:$scratch/data,$scratch/tags
+"$ironmap" integrity format "$beneath" >"$scratch/log" 2>&1 || fail "integrity format"
+for way in zero-copy bounce lazy owned; do
+    quietly --name=job --ioengine="external:$ENGINE" --volume="$beneath" --integrity=$way --filename=/job --size=4m --thread --numjobs=2 \
+        --offset_increment=4m --rw=randwrite --bsrange=512-64k --blockalign=512 --verify=crc32c --iodepth=8 ||
+        fail "integrity, $way"
+done
+"$ironmap" integrity check "$beneath" >"$scratch/log" 2>&1 || fail "integrity check"
+e2fsck -fn "$scratch/data" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"
+
+step "what is refused, is refused in one line"
+refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
+refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume="$scratch/none" --filename=/f --size=4m --rw=read --numjobs=4
+refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0
+refused "is no engine" job --rw=read --engine=steam
+refused "there are zero-copy" job --rw=read --integrity=most
+refused "need --thread" quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --filename=/job --size=4m --rw=write \
+    --numjobs=2 --time_based --runtime=1
+refused "multiples of 512" job --rw=randread --direct=1 --bs=1000 --iodepth=2
+check
+
+step "another fio than it was built for is refused"
+if command -v cc >/dev/null; then
+    cat >"$scratch/other.c" <<'C'
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+const char fio_version_string[] = "fio-2.99";
+void log_err(const char *format, ...) { va_list args; va_start(args, format); vfprintf(stderr, format, args); va_end(args); }
+void fill_io_buffer(void) {}
+void get_start_offset(void) {}
+int main(int argc, char **argv)
+{
+	void *ops = NULL, *engine = dlopen(argv[1], RTLD_LAZY);
+	void (*get)(void **) = engine ? dlsym(engine, "get_ioengine") : NULL;
+	if (!get)
+		return puts(dlerror()), 2;
+	get(&ops);
+	return ops == NULL;
+}
+C
+    cc -rdynamic -o "$scratch/other" "$scratch/other.c" -ldl
+    other() { "$scratch/other" "$ENGINE" >"$scratch/log" 2>&1; }
+    refused "fio-2.99" other
+else
+    skip "fio engine, another version: needs cc"
+fi
+echo "engine.sh: all passed"
