@@ -197,7 +197,9 @@ unsafe fn with_options(
 ) -> c_int {
     guard(Errno::EIO.0, || {
         // SAFETY: the caller's promise.
-        let (job, path) = unsafe { (&*job, CStr::from_ptr(path)) };
+        let job = unsafe { &*job };
+        // SAFETY: the same.
+        let path = unsafe { CStr::from_ptr(path) };
         // SAFETY: the same.
         let options = unsafe { options(job) };
         let error = match options.and_then(|options| work(&options, path)) {
@@ -328,7 +330,9 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
     error: *mut c_int,
 ) -> u64 {
     // SAFETY: the caller's promise.
-    let (job, path) = unsafe { (job(raw), CStr::from_ptr(path)) };
+    let job = unsafe { job(raw) };
+    // SAFETY: the same.
+    let path = unsafe { CStr::from_ptr(path) };
     guard(0, || match job.open_file(path.to_bytes()) {
         Ok(file) => file as u64 + 1,
         Err(failed) => {
@@ -359,7 +363,9 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     end: *mut RawEnd,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let (job, raw) = unsafe { (job(raw), &*request) };
+    let job = unsafe { job(raw) };
+    // SAFETY: the same.
+    let raw = unsafe { &*request };
     let op = match raw.op {
         0 => Op::Read,
         1 => Op::Write,

@@ -282,7 +282,7 @@ impl Blocks {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use std::sync::Barrier;
     use std::thread;
