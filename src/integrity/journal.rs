@@ -24,6 +24,7 @@ use super::tags::Tags;
 use crate::bio::Buffer;
 use crate::device::Device;
 use crate::error::{Context, Errno, Error, Place, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::units::{DevOffset, FsBlock};
 
@@ -57,6 +58,8 @@ pub(super) struct Journal {
     ring: Mutex<Ring>,
     /// Held by who has a record whose writes are not all at their places. A checkpoint waits for them.
     gate: RwLock<()>,
+    /// The data device has said that it knows no discards.
+    no_discards: AtomicBool,
 }
 
 /// In blocks.
@@ -165,7 +168,8 @@ impl Journal {
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
-        Ok((Self { area: area.clone(), info: *info, ring, gate }, replayed))
+        let no_discards = AtomicBool::new(false);
+        Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
     /// The record of this sequence, if it is whole and stands there.
@@ -369,6 +373,9 @@ impl Journal {
     /// # Errors
     /// Those of the devices.
     pub(super) fn discard(&self, checked: &Checked, at: DevOffset, len: u64) -> Result<()> {
+        if self.no_discards.load(Ordering::Relaxed) {
+            return Err(Error::io(Errno::EOPNOTSUPP, "the data device knows no discards"));
+        }
         checked.claim_alone(at, len, &checked.unwritten(at, len))?;
         let gate = match self.enter(checked, &[self.extent(at, len, DISCARDED)], &[], &[]) {
             Ok(gate) => gate,
@@ -378,8 +385,14 @@ impl Journal {
             }
         };
         let discarded = checked.data.discard(at, len);
-        checked.end_with(at, len, outcome(&discarded));
+        let outcome = outcome(&discarded);
+        checked.end_with(at, len, outcome);
         drop(gate);
+        if outcome == Outcome::Nothing {
+            // Nothing was discarded, but the record says so: a replay would leave these sectors unverified. It goes, and no other follows.
+            self.no_discards.store(true, Ordering::Relaxed);
+            self.checkpoint(checked)?;
+        }
         discarded
     }
 

@@ -100,14 +100,15 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// A device that has no use for discards leaves data and tags as they were; one that fails at them leaves no sector that cannot be read.
+/// A device that has no use for discards leaves data and tags as they were, also behind a crash; one that fails at them leaves no sector
+/// that cannot be read.
 #[test]
 fn a_discard_that_fails_is_told_and_harms_nothing() {
     for (number, options) in all_options().enumerate() {
         let stand = Stand::new(SIZE, false, &options, number as u64);
         let interval = u64::from(options.interval);
         for errno in [Errno::EOPNOTSUPP, Errno::EIO] {
-            let faults = Faults { fail_after: Some(0), errno: Some(errno), ..Faults::default() };
+            let faults = Faults { fail_at: Some(0), errno: Some(errno), ..Faults::default() };
             let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
             let tags = stand.tags.as_ref().map(as_device);
             let device = Integrity::open(data.clone(), tags).unwrap().device;
@@ -119,6 +120,10 @@ fn a_discard_that_fails_is_told_and_harms_nothing() {
             assert_eq!(told, errno, "{options:?}");
             let gone = if errno == Errno::EIO { (64 << 10) / interval } else { 0 };
             assert_eq!(scrub(&device).1, gone, "{options:?}, {errno:?}");
+            if errno == Errno::EOPNOTSUPP {
+                let crashed = stand.snapshot().open().device;
+                assert_eq!(scrub(&crashed).1, 0, "{options:?}: crashed");
+            }
         }
     }
 }
