@@ -275,6 +275,14 @@ impl DeviceQueue for AnyQueue {
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         with_queue!(self, queue => queue.register_buffers(count, size))
     }
+
+    fn register_one(&mut self, buffer: &mut Buffer) {
+        with_queue!(self, queue => queue.register_one(buffer));
+    }
+
+    fn unregister_one(&mut self, buffer: &mut Buffer) {
+        with_queue!(self, queue => queue.unregister_one(buffer));
+    }
 }
 
 impl DeviceQueue for OtherQueue {
@@ -344,5 +352,13 @@ impl DeviceQueue for OtherQueue {
 
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         self.0.register_buffers(count, size)
+    }
+
+    fn register_one(&mut self, buffer: &mut Buffer) {
+        self.0.register_one(buffer);
+    }
+
+    fn unregister_one(&mut self, buffer: &mut Buffer) {
+        self.0.unregister_one(buffer);
     }
 }

@@ -305,4 +305,12 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         self.ring.register(count, size)
     }
+
+    fn register_one(&mut self, buffer: &mut Buffer) {
+        self.ring.register_one(buffer);
+    }
+
+    fn unregister_one(&mut self, buffer: &mut Buffer) {
+        self.ring.unregister_one(buffer);
+    }
 }

@@ -404,6 +404,14 @@ impl DeviceQueue for IntegrityQueue {
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         self.below.register_buffers(count, size)
     }
+
+    fn register_one(&mut self, buffer: &mut Buffer) {
+        self.below.register_one(buffer);
+    }
+
+    fn unregister_one(&mut self, buffer: &mut Buffer) {
+        self.below.unregister_one(buffer);
+    }
 }
 
 impl Drop for IntegrityQueue {

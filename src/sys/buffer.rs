@@ -43,12 +43,19 @@ pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
     region: Arc<Region>,
-    /// The ring that the allocation is registered with.
-    registered: Option<RingNumber>,
+    /// Where the allocation is registered.
+    registered: Option<Registered>,
 }
 
 /// The number of a ring, unique in the process. Every move of a request copies it, so it is small.
 pub(crate) type RingNumber = NonZeroU32;
+
+/// A place in a ring's table of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registered {
+    pub(super) ring: RingNumber,
+    pub(super) place: u16,
+}
 
 // Two of these to a cache line: requests are moved several times on their way.
 const _: () = assert!(size_of::<Buffer>() == 32);
@@ -132,12 +139,14 @@ impl Buffer {
         self.base.as_ptr() as usize
     }
 
-    pub(crate) fn registered_with(&self) -> Option<RingNumber> {
-        self.registered
+    /// Its place in the table of a ring, if that is where it is registered.
+    #[inline]
+    pub(super) fn place_in(&self, ring: RingNumber) -> Option<u16> {
+        self.registered.filter(|registered| registered.ring == ring).map(|it| it.place)
     }
 
-    pub(crate) fn set_registered(&mut self, ring: RingNumber) {
-        self.registered = Some(ring);
+    pub(super) fn set_registered(&mut self, registered: Option<Registered>) {
+        self.registered = registered;
     }
 
     /// The address of the first byte, for code in another language to which the memory is lent. It stays the same, and good

@@ -9,8 +9,6 @@ use super::buffer::RingNumber;
 use super::nvme::{self, Action, Command, NamespaceId};
 use super::{Buffer, Memory, Tuples};
 
-/// The index of a ring's only registered buffer.
-const REGISTERED: u16 = 0;
 /// The kernel's limit for one request: what lies behind it makes the transfer a short one.
 const MAX_LEN: usize = 0x7FFF_F000;
 
@@ -22,7 +20,13 @@ pub(crate) trait Width {
     const COMMANDS: bool;
 
     /// The entry of a command; only where there is room for one.
-    fn command(file: RingFile, operation: u32, command: Command, fixed: bool) -> Self::Submission;
+    /// `place`: where its memory is registered.
+    fn command(
+        file: RingFile,
+        operation: u32,
+        command: Command,
+        place: Option<u16>,
+    ) -> Self::Submission;
 }
 
 /// Entries of the ordinary size.
@@ -38,7 +42,7 @@ impl Width for Narrow {
     type Completion = cqueue::Entry;
     const COMMANDS: bool = false;
 
-    fn command(_: RingFile, _: u32, _: Command, _: bool) -> squeue::Entry {
+    fn command(_: RingFile, _: u32, _: Command, _: Option<u16>) -> squeue::Entry {
         unreachable!("asked for where COMMANDS is true")
     }
 }
@@ -49,10 +53,15 @@ impl Width for Wide {
     const COMMANDS: bool = true;
 
     #[inline]
-    fn command(file: RingFile, operation: u32, command: Command, fixed: bool) -> squeue::Entry128 {
+    fn command(
+        file: RingFile,
+        operation: u32,
+        command: Command,
+        place: Option<u16>,
+    ) -> squeue::Entry128 {
         opcode::UringCmd80::new(file.fd(), operation)
             .cmd(command.bytes())
-            .buf_index(fixed.then_some(REGISTERED))
+            .buf_index(place)
             .build()
             .flags(file.flags)
     }
@@ -115,8 +124,8 @@ impl Request {
     ) -> W::Submission {
         match memory {
             Memory::Flat(buffer) => {
-                let fixed = buffer.registered_with() == Some(ring);
-                self.flat::<W>(buffer.as_mut_ptr(), buffer.len(), fixed, tuples)
+                let place = buffer.place_in(ring);
+                self.flat::<W>(buffer.as_mut_ptr(), buffer.len(), place, tuples)
             }
             Memory::Vectored(buffers) => {
                 let len = buffers.iter().map(|buffer| buffer.len()).sum();
@@ -133,7 +142,7 @@ impl Request {
         tuples: Option<&mut Tuples>,
     ) -> W::Submission {
         if let [one] = bufs {
-            return self.flat::<W>(one.as_mut_ptr(), one.len(), false, tuples);
+            return self.flat::<W>(one.as_mut_ptr(), one.len(), None, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
         // IoSliceMut is documented to be ABI-compatible with iovec.
@@ -145,7 +154,7 @@ impl Request {
         self,
         pointer: *mut u8,
         len: usize,
-        fixed: bool,
+        place: Option<u16>,
         tuples: Option<&mut Tuples>,
     ) -> W::Submission {
         let Self { file, op, at, rw_flags } = self;
@@ -154,23 +163,24 @@ impl Request {
         {
             let memory = (pointer as u64, len as u32);
             let command = Command::io(namespace, self.action(), at, len, memory, tuples);
-            return W::command(file, nvme::URING_IO, command, fixed && op != RingOp::Flush);
+            let place = place.filter(|_| op != RingOp::Flush);
+            return W::command(file, nvme::URING_IO, command, place);
         }
         let (fd, len) = (file.fd(), len.min(MAX_LEN) as u32);
-        let mut entry = match (op, fixed) {
+        let mut entry = match (op, place) {
             (RingOp::Flush, _) => return self.flush::<W>(),
-            (RingOp::Write, true) => opcode::WriteFixed::new(fd, pointer, len, REGISTERED)
+            (RingOp::Write, Some(place)) => opcode::WriteFixed::new(fd, pointer, len, place)
                 .offset(at)
                 .rw_flags(rw_flags)
                 .build(),
-            (RingOp::Write, false) => {
+            (RingOp::Write, None) => {
                 opcode::Write::new(fd, pointer, len).offset(at).rw_flags(rw_flags).build()
             }
-            (RingOp::Read, true) => opcode::ReadFixed::new(fd, pointer, len, REGISTERED)
+            (RingOp::Read, Some(place)) => opcode::ReadFixed::new(fd, pointer, len, place)
                 .offset(at)
                 .rw_flags(rw_flags)
                 .build(),
-            (RingOp::Read, false) => {
+            (RingOp::Read, None) => {
                 opcode::Read::new(fd, pointer, len).offset(at).rw_flags(rw_flags).build()
             }
         };
@@ -193,7 +203,7 @@ impl Request {
         {
             let memory = (iovecs as u64, count as u32);
             let command = Command::io(namespace, self.action(), at, len, memory, tuples);
-            return W::command(file, nvme::URING_IO_VEC, command, false);
+            return W::command(file, nvme::URING_IO_VEC, command, None);
         }
         let (fd, count) = (file.fd(), count as u32);
         let mut entry = match op {

@@ -13,6 +13,7 @@ pub(crate) mod lease;
 mod mapping;
 mod memory;
 pub(crate) mod nvme;
+mod registered;
 mod ring;
 mod ticks;
 mod tuples;

@@ -12,6 +12,7 @@ use io_uring::{IoUring, cqueue, squeue};
 
 use super::buffer::RingNumber;
 use super::entry::{Narrow, Request, RingFile, Width};
+use super::registered::Places;
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
@@ -21,8 +22,6 @@ const REGISTERED_FILES: u32 = 16;
 const BORROWED: u64 = 1 << 63;
 /// `user_data` with this bit set belongs to a command to an NVMe namespace, whose completion gives a status.
 const COMMAND: u64 = 1 << 62;
-/// The kernel's limit for one registered buffer.
-const MAX_REGISTERED: usize = 1 << 30;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
@@ -79,7 +78,7 @@ struct Slot<T> {
 /// belongs to the thread that made it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     // Dropped by hand, since the slots may go only after the kernel is done with them.
-    ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
+    pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: ManuallyDrop<Box<[Option<Slot<T>>]>>,
     free: Vec<u32>,
     /// Completions that were seen while waiting for another request.
@@ -90,9 +89,11 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     fresh: bool,
     /// Which of the registered files are in use; empty where none was registered yet.
     files: Vec<bool>,
-    number: RingNumber,
-    /// Keeps the registered memory.
-    registered: Option<Buffer>,
+    pub(super) number: RingNumber,
+    /// Keeps the callers' registered memory.
+    pub(super) registered: Option<Buffer>,
+    /// Which places of the table of registered memory are free, but for the callers'.
+    pub(super) places: Places,
     /// Why the kernel refused the ring for good. From then on nothing enters it any more, so that what the kernel has not
     /// taken from the submission queue it never will.
     lost: Option<Errno>,
@@ -118,6 +119,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             files: Vec::new(),
             number: next_ring(),
             registered: None,
+            places: Places::Unmade,
             lost: None,
             sqpoll: options.sqpoll_idle.is_some(),
             _thread: PhantomData,
@@ -158,26 +160,6 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             let _ = self.ring.submitter().register_files_update(file.number as u32, &[-1]);
             self.files[file.number as usize] = false;
         }
-    }
-
-    /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. Once per ring.
-    pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
-        let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
-        let total = total.ok_or(Errno::EINVAL)?;
-        if self.registered.is_some() {
-            return Err(Errno::EBUSY);
-        }
-        let mut whole = Buffer::aligned(total).map_err(|_| Errno::ENOMEM)?;
-        let iovec = whole.iovec();
-        // SAFETY: the range is one live allocation. The kernel pins its pages, and the allocation is kept by `self.registered`
-        // until after the ring is closed.
-        unsafe { self.ring.submitter().register_buffers(&[iovec]) }
-            .map_err(|error| errno(&error))?;
-        whole.set_registered(self.number);
-        let buffers = (0..count).map(|_| whole.split_to(size)).collect();
-        // What is left has no bytes but shares the allocation.
-        self.registered = Some(whole);
-        Ok(buffers)
     }
 
     /// Queues a request. The memory comes back with the completion, or now where no slot is free or the ring is lost.
@@ -437,7 +419,7 @@ fn build<W: Width>(
         .or_else(|_| base().build(entries))
 }
 
-fn errno(error: &std::io::Error) -> Errno {
+pub(super) fn errno(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(Errno::EIO.0))
 }
 

@@ -1,0 +1,159 @@
+//! Memory that is registered with a ring, so that requests need not pin its pages: one allocation of the callers', and pieces that many
+//! requests have one after the other.
+
+use super::Buffer;
+use super::buffer::Registered;
+use super::entry::Width;
+use super::ring::{Ring, errno};
+use super::tuples::Passenger;
+use crate::error::Errno;
+
+/// How many allocations can be registered: the callers' one, and as many bounce buffers of a block as a queue has by default.
+const REGISTERED_BUFFERS: u16 = 1 + 512;
+/// The place of the callers' one.
+const CALLERS: u16 = 0;
+/// The kernel's limit for one registered buffer.
+const MAX_REGISTERED: usize = 1 << 30;
+
+/// The places of the table of registered memory.
+pub(super) enum Places {
+    /// There is no table yet.
+    Unmade,
+    /// The kernel makes none.
+    Refused,
+    /// Those that are free, but for the callers'.
+    Free(Vec<u16>),
+}
+
+impl<T: Passenger, W: Width> Ring<T, W> {
+    /// Registers one allocation with the ring and cuts it into `count` buffers of `size` bytes. Once per ring.
+    pub(crate) fn register(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+        let total = count.checked_mul(size).filter(|total| (1..=MAX_REGISTERED).contains(total));
+        let total = total.ok_or(Errno::EINVAL)?;
+        if self.registered.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let mut whole = Buffer::aligned(total).map_err(|_| Errno::ENOMEM)?;
+        let iovec = whole.iovec();
+        let tabled = self.free_places().is_some();
+        let submitter = self.ring.submitter();
+        let registered = if tabled {
+            // SAFETY: the range is one live allocation. The kernel pins its pages, and the allocation is kept by `self.registered`
+            // until after the ring is closed.
+            unsafe { submitter.register_buffers_update(CALLERS.into(), &[iovec], None) }
+        } else {
+            // SAFETY: as above.
+            unsafe { submitter.register_buffers(&[iovec]) }
+        };
+        registered.map_err(|error| errno(&error))?;
+        whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
+        let buffers = (0..count).map(|_| whole.split_to(size)).collect();
+        // What is left has no bytes but shares the allocation.
+        self.registered = Some(whole);
+        Ok(buffers)
+    }
+
+    /// The free places of the table of registered memory, which is made now if it is not; `None` where the kernel makes none.
+    fn free_places(&mut self) -> Option<&mut Vec<u16>> {
+        if let Places::Unmade = self.places {
+            let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());
+            self.places = match made {
+                Ok(()) => Places::Free((CALLERS + 1..REGISTERED_BUFFERS).rev().collect()),
+                Err(_) => Places::Refused,
+            };
+        }
+        match &mut self.places {
+            Places::Free(places) => Some(places),
+            _ => None,
+        }
+    }
+
+    /// Registers a whole allocation. Where there is no room, or the kernel refuses, its requests pin their pages.
+    #[cold]
+    pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
+        let Some(place) = self.free_places().and_then(Vec::pop) else { return };
+        // SAFETY: the range is live now. The kernel pins its pages, and checks that a request of this place lies in the range: of such there are
+        // those of this buffer, of which each owns it or a part of it. When the allocation is gone there are none, and what is pinned is nobody's.
+        let registered = unsafe {
+            self.ring.submitter().register_buffers_update(place.into(), &[buffer.iovec()], None)
+        };
+        match registered {
+            Ok(()) => buffer.set_registered(Some(Registered { ring: self.number, place })),
+            Err(_) => self.free_places().into_iter().for_each(|places| places.push(place)),
+        }
+    }
+
+    /// Takes that back, so that the kernel lets the pages go.
+    #[cold]
+    pub(crate) fn unregister_one(&mut self, buffer: &mut Buffer) {
+        let Some(place) = buffer.place_in(self.number).filter(|place| *place != CALLERS) else {
+            return;
+        };
+        buffer.set_registered(None);
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: an empty range takes what is there away; requests in flight keep it until they end.
+        let gone =
+            unsafe { self.ring.submitter().register_buffers_update(place.into(), &[none], None) };
+        if gone.is_ok() {
+            self.free_places().into_iter().for_each(|places| places.push(place));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::super::{Memory, Request, RingOp, RingOptions};
+    use super::*;
+
+    const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
+
+    /// Through registered memory, of the callers and of pieces beside it, comes what stands in the file; a place is used again.
+    #[test]
+    fn pieces_are_registered_beside_the_callers_memory() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut start = [0; 4096];
+        file.read_exact_at(&mut start, 0).unwrap();
+        let Ok(mut ring) = Ring::<u32>::new(OPTIONS) else { return };
+        if ring.free_places().is_none() {
+            return;
+        }
+        let to = ring.register_file(file.as_fd());
+        let read = |ring: &mut Ring<u32>, buffer: Buffer| {
+            let request = Request { file: to, op: RingOp::Read, at: 0, rw_flags: 0 };
+            assert!(ring.push(request, Memory::Flat(buffer), 0).is_ok());
+            ring.wait(1).unwrap();
+            let Some((_, Memory::Flat(buffer), 4096)) = ring.pop() else { panic!("it is read") };
+            assert!(buffer[..] == start);
+            buffer
+        };
+        let first = Buffer::aligned(4096).unwrap();
+        for buffer in [first, ring.register(1, 4096).unwrap().remove(0)] {
+            read(&mut ring, buffer);
+        }
+        for _ in 0..2 * REGISTERED_BUFFERS {
+            let mut piece = Buffer::aligned(4096).unwrap();
+            ring.register_one(&mut piece);
+            assert!(piece.place_in(ring.number).is_some_and(|place| place != CALLERS));
+            piece = read(&mut ring, piece);
+            ring.unregister_one(&mut piece);
+            assert_eq!(piece.place_in(ring.number), None);
+        }
+        // What finds no place is not registered, and read all the same.
+        let mut pieces: Vec<_> = (0..=REGISTERED_BUFFERS)
+            .map(|_| {
+                let mut piece = Buffer::aligned(4096).unwrap();
+                ring.register_one(&mut piece);
+                piece
+            })
+            .collect();
+        let without = pieces.iter().filter(|piece| piece.place_in(ring.number).is_none());
+        assert_eq!(without.count(), 2);
+        for piece in pieces.drain(..) {
+            read(&mut ring, piece);
+        }
+    }
+}
