@@ -24,6 +24,21 @@ pub(super) enum FixtureKind {
     Partition,
     /// Image files in memory: needs no root, has no host: and kernel: targets.
     Shm,
+    /// The same in the directory of temporary files: where that is on a disk, a device that leaves the processors idle.
+    Disk,
+}
+
+impl FixtureKind {
+    fn is_file(self) -> bool {
+        matches!(self, Self::Shm | Self::Disk)
+    }
+
+    /// Where its files are, of this process.
+    fn dir(self) -> PathBuf {
+        let temporary = std::env::temp_dir();
+        let parent = if self == Self::Disk { &temporary } else { Path::new("/dev/shm") };
+        parent.join(format!("{PREFIX}{}", std::process::id()))
+    }
 }
 
 /// The file system on it.
@@ -36,7 +51,7 @@ pub(super) enum FsKind {
 }
 
 /// How the directory begins, and where a file stands for each zram device: `./x clean-up` removes what bears these names.
-const PREFIX: &str = "/dev/shm/ironmap-bench-";
+const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
 /// Where the partition of a disk begins.
@@ -57,19 +72,19 @@ pub(super) struct Fixture {
 impl Fixture {
     /// Makes the devices, the file system and, unless it is to be written, the file.
     pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: bool) -> Result<Self> {
-        if (kind, fs) == (FixtureKind::Shm, FsKind::Xfs) {
+        if kind.is_file() && fs == FsKind::Xfs {
             return Err(Error::invalid(
                 "XFS must be mounted: take --fixture zram, loop or partition",
             ));
         }
-        let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
+        let dir = kind.dir();
         std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
         let guard = RemoveDir(dir.clone());
         let tree = dir.join("tree");
         std::fs::create_dir(&tree)
             .map_err(|error| super::io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
-        let mounted = if kind == FixtureKind::Shm {
+        let mounted = if kind.is_file() {
             // Without a kernel to write the file, mke2fs copies it in.
             if !writes {
                 fill(&tree.join("f"), FILE_BYTES)?;
@@ -115,7 +130,7 @@ impl Fixture {
         block: u64,
         writes: bool,
     ) -> Result<Self> {
-        let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
+        let dir = kind.dir();
         let tree = dir.join("tree");
         std::fs::create_dir_all(&tree)
             .map_err(|error| super::io(&error, tree.display().to_string()))?;
@@ -191,7 +206,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn new(kind: FixtureKind) -> Result<Self> {
-        let dir = PathBuf::from(format!("{PREFIX}{}", std::process::id()));
+        let dir = kind.dir();
         let tree = dir.join("tree");
         std::fs::create_dir_all(&tree)
             .map_err(|error| super::io(&error, tree.display().to_string()))?;
@@ -250,7 +265,7 @@ impl Device {
             made.map_err(|error| super::io(&error, file.display().to_string()))
         };
         match kind {
-            FixtureKind::Shm => {
+            FixtureKind::Shm | FixtureKind::Disk => {
                 sized()?;
                 Ok(Self::File { path: file.to_owned() })
             }
