@@ -67,7 +67,7 @@ impl Queue {
     /// goes through them piece by piece; one that finds them in use waits for completions, or fails with EAGAIN if it may not. An atomic
     /// write that is copied can be no longer than this.
     pub fn set_bounce_limit(&mut self, limit: usize) {
-        self.state.set_bounce_limit(limit);
+        with_queue!(&mut self.device, queue => self.state.set_bounce_limit(queue, limit));
     }
 
     /// How much they take now: they are made when they are first needed. What is read once more has one of its own, beside the limit.

@@ -175,8 +175,8 @@ impl State {
     }
 
     /// How much memory bounce buffers take at most, in bytes.
-    pub(crate) fn set_bounce_limit(&mut self, limit: usize) {
-        self.pool.set_limit(limit);
+    pub(crate) fn set_bounce_limit<Q: DeviceQueue>(&mut self, queue: &mut Q, limit: usize) {
+        self.pool.set_limit(queue, limit);
     }
 
     /// How much they take now, in use or not.
@@ -376,6 +376,16 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                         state.lives.leave(slot, Hold::Lane);
                         (token, *count)
                     }
+                    BioEnd::Part { request, part: COPY } => {
+                        // None where it waits for a sync.
+                        if let Some(completion) =
+                            popped.and_then(|done| short::pop(queue, state, done, request))
+                        {
+                            state.outstanding -= 1;
+                            return Some(completion);
+                        }
+                        continue;
+                    }
                     _ => {
                         popped.into_iter().for_each(|done| unclean(queue, state, done));
                         continue;
@@ -455,10 +465,12 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         while let Some(done) = queue.pop() {
             request::complete(queue, state, done);
         }
-        if state.finished.len() + state.lives.unsynced() >= min {
+        let missing = min.saturating_sub(state.finished.len() + state.lives.unsynced());
+        if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
-        queue.wait(1).map_err(hand_over_failed)?;
+        // Each request that is missing has a bio in flight at least.
+        queue.wait(missing).map_err(hand_over_failed)?;
     }
 }
 
@@ -470,10 +482,15 @@ pub(crate) fn take_completed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) {
     }
 }
 
-/// Waits for one completion of what is in flight, and keeps it to be popped.
+/// Takes one completion of what is in flight, which it waits for where none is there, and keeps it to be popped. What was submitted since
+/// the last time is handed over together, then.
 pub(crate) fn pump<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
-    queue.wait(1).map_err(hand_over_failed)?;
-    if let Some(done) = queue.pop() {
+    let mut done = queue.pop();
+    if done.is_none() {
+        queue.wait(1).map_err(hand_over_failed)?;
+        done = queue.pop();
+    }
+    if let Some(done) = done {
         request::complete(queue, state, done);
     }
     Ok(())

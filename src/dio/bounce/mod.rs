@@ -23,12 +23,9 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
-/// How much one transfer of lent memory carries at most, in bytes: as many pieces as a [`LentPart`] has without an allocation. Larger
-/// requests are done one after the other.
-const MOST: usize = 2 * PIECE;
-
-/// The pieces of one transfer.
-pub(super) type Pieces = SmallVec<[Buffer; MOST / PIECE]>;
+/// The pieces of one transfer: of lent memory as many as a [`LentPart`] has without an allocation, so that larger requests are done one
+/// after the other.
+pub(super) type Pieces = SmallVec<[Buffer; 2]>;
 
 /// Takes pieces of so many bytes together; waits for those that requests in flight have.
 pub(super) fn take<Q: DeviceQueue>(
@@ -45,7 +42,7 @@ pub(super) fn take<Q: DeviceQueue>(
         return Err(Error::io(Errno::EOPNOTSUPP, what));
     }
     while left > 0 {
-        let taken = match state.pool.take(left) {
+        let taken = match state.pool.take(queue, left) {
             Ok(Some(piece)) => {
                 left -= piece.len();
                 pieces.push(piece);
@@ -59,15 +56,19 @@ pub(super) fn take<Q: DeviceQueue>(
             Err(error) => Err(error),
         };
         if let Err(error) = taken {
-            give(state, pieces);
+            give(queue, state, pieces);
             return Err(error);
         }
     }
     Ok(pieces)
 }
 
-pub(super) fn give(state: &mut State, pieces: impl IntoIterator<Item = Buffer>) {
-    pieces.into_iter().for_each(|piece| state.pool.give(piece));
+pub(super) fn give<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    pieces: impl IntoIterator<Item = Buffer>,
+) {
+    pieces.into_iter().for_each(|piece| state.pool.give(queue, piece));
 }
 
 /// Reads any range at any address. The position lies before the file's end.
@@ -86,10 +87,10 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     while done < want {
         let here = FilePos(pos.0 + done as u64);
         let (start, widened, skip) = target.geometry.widen(here, want - done);
-        let most = MOST.min(state.pool.limit());
+        let len = state.pool.transfer(widened);
         let nowait = flags.contains(DioFlags::NOWAIT);
-        let mut pieces = take(queue, state, widened.min(most), nowait)?;
-        let mut slices: SmallVec<[_; MOST / PIECE]> =
+        let mut pieces = take(queue, state, len, nowait)?;
+        let mut slices: SmallVec<[_; 2]> =
             pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
         let result = generic::read_aligned(queue, state, target, &mut slices, start, flags);
         drop(slices);
@@ -98,7 +99,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
             copy(within(&pieces, skip..skip + count), within_mut(bufs, done..done + count));
             done += count;
         }
-        give(state, pieces);
+        give(queue, state, pieces);
         result?;
     }
     Ok(done)
@@ -115,19 +116,17 @@ pub(super) fn write_now<Q: DeviceQueue>(
     failed: impl Fn(&State, Errno) -> Error,
 ) -> Result<()> {
     let atomic = way.flags.contains(BioFlags::ATOMIC);
-    let most = if atomic { len } else { MOST.min(state.pool.limit()) };
     let mut done = 0;
     while done < len {
-        let count = most.min(len - done);
+        let count = if atomic { len } else { state.pool.transfer(len - done) };
         let mut pieces = take(queue, state, count, way.flags.contains(BioFlags::NOWAIT))?;
         let from = rest.take(count);
         copy(within(&from, 0..count), within_mut(&mut pieces, 0..count));
-        let slices: SmallVec<[_; MOST / PIECE]> =
-            pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let slices: SmallVec<[_; 2]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let at = DevOffset(at.0 + done as u64);
         let result = transfer::write_all(queue, state, way, &slices, at);
         drop(slices);
-        give(state, pieces);
+        give(queue, state, pieces);
         result.map_err(|errno| failed(state, errno))?;
         done += count;
     }

@@ -1,12 +1,19 @@
-//! The bounce buffers of one queue: pieces of a few sizes, of which there are only so many bytes together.
+//! The bounce buffers of one queue: pieces of a few sizes, of which there are only so many bytes together. They are registered with the
+//! device's queue, since each carries many requests; the last one that came back is the first one taken, while the processor still knows it.
 
 use crate::bio::Buffer;
+use crate::device::DeviceQueue;
 use crate::error::Result;
 
-/// The sizes of pieces, in bytes. A request takes the smallest that holds it, or several of the largest.
-const SIZES: [usize; 3] = [4 << 10, 16 << 10, PIECE];
-/// The largest piece.
+/// The sizes of pieces, in bytes. A request takes the smallest that holds it, or several.
+const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
+/// What a pool has at least, and the largest piece for what is shorter than the one below.
 pub(in crate::dio) const PIECE: usize = 64 << 10;
+/// The largest piece: what a request to the device costs beside its bytes counts less here, and a pool holds enough of them to keep a device
+/// busy.
+const LARGE: usize = 4 * PIECE;
+/// A pool of this many bytes has large pieces.
+const ROOMY: usize = 4 * LARGE;
 /// How much memory the pieces of a queue take at most, in bytes.
 const LIMIT: usize = 2 << 20;
 
@@ -29,9 +36,15 @@ impl Default for Pool {
     }
 }
 
-/// Which size holds so many bytes, or the largest.
+/// Which size holds so many bytes, or the largest that they fill.
+#[inline]
 fn class(len: usize) -> usize {
-    SIZES.iter().position(|size| *size >= len).unwrap_or(SIZES.len() - 1)
+    match len {
+        0..=0x1000 => 0,
+        0x1001..=0x4000 => 1,
+        0x4001..LARGE => 2,
+        _ => 3,
+    }
 }
 
 /// How many bytes the pieces for a transfer take, as [`Pool::take`] gives them for what is left of it.
@@ -41,11 +54,19 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
     len - tail + rest
 }
 
+/// Makes a piece as long as it was before it was taken, and gives its class.
+fn regain(piece: &mut Buffer) -> usize {
+    // Its parts have been joined, or dropped.
+    let whole = piece.regain();
+    debug_assert!(whole, "a part of a piece is still in use");
+    class(piece.len())
+}
+
 impl Pool {
     /// A number of the largest pieces, at least one.
-    pub(in crate::dio) fn set_limit(&mut self, limit: usize) {
+    pub(in crate::dio) fn set_limit<Q: DeviceQueue>(&mut self, queue: &mut Q, limit: usize) {
         self.limit = (limit / PIECE).max(1) * PIECE;
-        self.shrink_to(self.limit);
+        self.shrink_to(queue, self.limit);
     }
 
     pub(in crate::dio) fn limit(&self) -> usize {
@@ -62,41 +83,78 @@ impl Pool {
         self.limit.saturating_sub(self.used)
     }
 
-    /// A piece of `len` bytes, or of as many as the largest has; `None` while too much is in use.
-    pub(in crate::dio) fn take(&mut self, len: usize) -> Result<Option<Buffer>> {
-        let class = class(len);
-        let size = SIZES[class];
+    /// How many of so many bytes the next piece takes.
+    pub(in crate::dio) fn next(&self, len: usize) -> usize {
+        if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
+    }
+
+    /// How many of so many bytes of lent memory go in one transfer: in [two pieces](super::Pieces) at most.
+    pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
+        self.next(len).max(len.min(2 * PIECE)).min(self.limit)
+    }
+
+    /// A piece of `len` bytes, or of as many as the [next](Self::next) one has; `None` while too much is in use.
+    pub(in crate::dio) fn take<Q: DeviceQueue>(
+        &mut self,
+        queue: &mut Q,
+        len: usize,
+    ) -> Result<Option<Buffer>> {
+        let len = self.next(len);
+        if let Some(piece) = self.take_idle(len) {
+            return Ok(Some(piece));
+        }
+        let size = SIZES[class(len)];
         if size > self.free() {
             return Ok(None);
         }
-        let mut piece = match self.idle[class].pop() {
-            Some(piece) => piece,
-            None => {
-                self.shrink_to(self.limit - size);
-                let piece = Buffer::aligned(size)?;
-                self.bytes += size;
-                piece
-            }
-        };
+        let mut piece = self.make(queue, size)?;
         self.used += size;
         piece.truncate(len);
         Ok(Some(piece))
     }
 
-    pub(in crate::dio) fn give(&mut self, mut piece: Buffer) {
-        // Its parts have been joined, or dropped.
-        let whole = piece.regain();
-        debug_assert!(whole, "a part of a piece is still in use");
-        let class = class(piece.len());
+    /// The same of those that were made before, of what one piece holds.
+    #[inline]
+    pub(super) fn take_idle(&mut self, len: usize) -> Option<Buffer> {
+        let class = class(len);
+        let used = self.used + SIZES[class];
+        if used > self.limit {
+            return None;
+        }
+        let mut piece = self.idle[class].pop()?;
+        self.used = used;
+        piece.truncate(len);
+        Some(piece)
+    }
+
+    #[cold]
+    fn make<Q: DeviceQueue>(&mut self, queue: &mut Q, size: usize) -> Result<Buffer> {
+        self.shrink_to(queue, self.limit - size);
+        let mut piece = Buffer::aligned(size)?;
+        queue.register_one(&mut piece);
+        self.bytes += size;
+        Ok(piece)
+    }
+
+    #[inline]
+    pub(in crate::dio) fn give<Q: DeviceQueue>(&mut self, queue: &mut Q, mut piece: Buffer) {
+        let whole = SIZES.iter().position(|size| *size == piece.len());
+        let class = whole.unwrap_or_else(|| regain(&mut piece));
         self.used -= SIZES[class];
         self.idle[class].push(piece);
-        self.shrink_to(self.limit);
+        if self.bytes > self.limit {
+            self.shrink_to(queue, self.limit);
+        }
     }
 
     /// Frees pieces that are not in use.
-    fn shrink_to(&mut self, bytes: usize) {
+    #[cold]
+    fn shrink_to<Q: DeviceQueue>(&mut self, queue: &mut Q, bytes: usize) {
         for (idle, size) in self.idle.iter_mut().zip(SIZES) {
-            while self.bytes > bytes && idle.pop().is_some() {
+            while self.bytes > bytes
+                && let Some(mut piece) = idle.pop()
+            {
+                queue.unregister_one(&mut piece);
                 self.bytes -= size;
             }
         }
@@ -115,34 +173,41 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::{AnyQueue, Device, Null, QueueOptions};
+
+    fn queue() -> AnyQueue {
+        Null::new(1 << 20).queue(&QueueOptions::default()).unwrap()
+    }
 
     #[test]
     fn pieces_are_bounded_together_and_used_again() {
-        let mut pool = Pool::default();
-        pool.set_limit(2 * PIECE);
-        let large = pool.take(1 << 20).unwrap().unwrap();
+        let (mut pool, mut queue) = (Pool::default(), queue());
+        pool.set_limit(&mut queue, 2 * PIECE);
+        let large = pool.take(&mut queue, 1 << 20).unwrap().unwrap();
         assert_eq!((large.len(), pool.free()), (PIECE, PIECE));
-        let small: Vec<_> = (0..16).map(|_| pool.take(512).unwrap().unwrap()).collect();
+        let small: Vec<_> = (0..16).map(|_| pool.take(&mut queue, 512).unwrap().unwrap()).collect();
         assert!(small.iter().all(|piece| piece.len() == 512));
-        assert!(pool.take(1).unwrap().is_none());
+        assert!(pool.take(&mut queue, 1).unwrap().is_none());
         assert_eq!(pool.bytes(), 2 * PIECE);
         let address = large.address();
-        pool.give(large);
-        let again = pool.take(PIECE - 1).unwrap().unwrap();
+        pool.give(&mut queue, large);
+        let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
         // Pieces that nobody uses make room for those of another size.
-        small.into_iter().for_each(|piece| pool.give(piece));
-        assert!(pool.take(PIECE).unwrap().is_some());
+        small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
+        assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));
     }
 
     #[test]
     fn the_room_for_a_transfer_is_that_of_its_pieces() {
-        for len in [1, 512, 4096, 5000, 17 << 10, PIECE, PIECE + 1, 3 * PIECE - 512, 1 << 20] {
-            let mut pool = Pool::default();
+        for len in
+            [1, 512, 4096, 5000, 17 << 10, PIECE, PIECE + 1, 3 * PIECE - 512, 5 * PIECE, 1 << 20]
+        {
+            let (mut pool, mut queue) = (Pool::default(), queue());
             let (mut left, free) = (len, pool.free());
             while left > 0 {
-                left -= pool.take(left.min(PIECE)).unwrap().unwrap().len();
+                left -= pool.take(&mut queue, left).unwrap().unwrap().len();
             }
             assert_eq!(free - pool.free(), room_for(len), "{len}");
         }

@@ -8,11 +8,11 @@ use super::{PIECE, give};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::dio::live::Owed;
-use crate::dio::request::{self, COPY, finish};
+use crate::dio::request::{self, COPY};
 use crate::dio::simple;
 use crate::dio::write::{How, Passed, REFUSED};
-use crate::dio::{Completion, DioFlags, State, Target, read_again};
-use crate::error::Result;
+use crate::dio::{Completion, DioFlags, Hold, Holding, State, Target, read_again};
+use crate::error::{Error, Result};
 use crate::events::Direction;
 use crate::iomap::MapFile;
 use crate::sys::copy;
@@ -21,25 +21,46 @@ use crate::units::{FilePos, InodeNo};
 /// A request whose piece is with the device, and the caller's memory.
 pub(in crate::dio) struct Short {
     token: u64,
-    owed: Option<Owed>,
-    inode: InodeNo,
     pos: FilePos,
     memory: Buffer,
+    of: Of,
 }
+
+/// Its file.
+#[derive(Clone, Copy)]
+enum Of {
+    Frozen(InodeNo),
+    /// One that can change, whose content it holds by the lane.
+    Live {
+        slot: u32,
+        left: Left,
+    },
+}
+
+// Put away and taken again by every one of them.
+const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
     /// What it owes a file that can change.
     pub(in crate::dio) fn owed(&self) -> Option<Owed> {
-        self.owed
+        let Of::Live { slot, left } = self.of else { return None };
+        let holding = Holding { slot, hold: Hold::Lane };
+        Some(holding.owes(left, self.pos, self.memory.len()))
     }
 }
 
 /// Takes one piece, if one is free.
-fn take_one(state: &mut State, len: usize) -> Option<Buffer> {
+#[inline(always)]
+fn take_one<Q: DeviceQueue>(queue: &mut Q, state: &mut State, len: usize) -> Option<Buffer> {
     if len > PIECE {
         return None;
     }
-    state.pool.take(len).ok().flatten()
+    state.pool.take_idle(len).or_else(|| make_one(queue, state, len))
+}
+
+#[cold]
+fn make_one<Q: DeviceQueue>(queue: &mut Q, state: &mut State, len: usize) -> Option<Buffer> {
+    state.pool.take(queue, len).ok().flatten()
 }
 
 /// Reads into lent memory and waits; `None` where it is not this way's.
@@ -54,14 +75,14 @@ pub(in crate::dio) fn read_now<Q: DeviceQueue, M: MapFile>(
 ) -> Option<Result<usize>> {
     let address = buf.as_ptr().addr();
     let at = simple::gate_copied(state, target, pos, buf.len(), address, flags).ok()?;
-    let mut piece = take_one(state, buf.len())?;
+    let mut piece = take_one(queue, state, buf.len())?;
     let result = queue.read_now(target.dev, &mut piece, at, flags.for_bio());
     let clean = result == Ok(buf.len());
     if clean {
         copy(&piece, buf);
         state.stats.bounced += 1;
     }
-    give(state, [piece]);
+    state.pool.give(queue, piece);
     Some(if clean {
         Ok(buf.len())
     } else {
@@ -85,10 +106,10 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     let (address, aligned) = (buf.as_ptr().addr(), target.geometry.copied.ours);
     let passed = simple::gate_write(state, target, pos, buf.len(), address, aligned, how.flags);
     let (at, left) = passed.ok()?;
-    let mut piece = take_one(state, buf.len())?;
+    let mut piece = take_one(queue, state, buf.len())?;
     copy(buf, &mut piece);
     let written = queue.write_now(target.dev, &[IoSlice::new(&piece)], at, how.for_bio());
-    give(state, [piece]);
+    state.pool.give(queue, piece);
     if written != Ok(buf.len()) {
         return None;
     }
@@ -110,10 +131,13 @@ pub(in crate::dio) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (len, address) = (buffer.len(), buffer.address());
+    if !can_start(queue, target) {
+        return Err(buffer.into());
+    }
     let Ok(at) = simple::gate_copied(state, target, pos, len, address, flags) else {
         return Err(buffer.into());
     };
-    let Some(piece) = take_one(state, len) else { return Err(buffer.into()) };
+    let Some(piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
     let passed = (at, Left::empty());
     submit(queue, state, target, BioOp::Read, passed, buffer, piece, pos, flags, token)
 }
@@ -130,20 +154,27 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     token: u64,
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
-    if flags.intersects(REFUSED) {
+    if flags.intersects(REFUSED) || !can_start(queue, target) {
         return Err(buffer.into());
     }
     let (len, address, aligned) = (buffer.len(), buffer.address(), target.geometry.copied.ours);
     let Ok(passed) = simple::gate_write(state, target, pos, len, address, aligned, flags) else {
         return Err(buffer.into());
     };
-    let Some(mut piece) = take_one(state, len) else { return Err(buffer.into()) };
+    let Some(mut piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
     copy(&buffer, &mut piece);
     submit(queue, state, target, BioOp::Write, passed, buffer, piece, pos, flags, token)?;
     state.stats.writes += 1;
     Ok(())
 }
 
+/// Whether there is room for a bio, and the file's content is held in a way that is told by little.
+#[inline(always)]
+fn can_start<Q: DeviceQueue, M>(queue: &Q, target: &Target<'_, M>) -> bool {
+    queue.room() > 0 && target.live.is_none_or(|holding| holding.is_light())
+}
+
+#[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
 fn submit<Q: DeviceQueue, M>(
     queue: &mut Q,
@@ -157,12 +188,11 @@ fn submit<Q: DeviceQueue, M>(
     flags: DioFlags,
     token: u64,
 ) -> Result<(), Memory> {
-    if queue.room() == 0 {
-        give(state, [piece]);
-        return Err(buffer.into());
-    }
-    let owed = target.live.map(|holding| holding.owes(left, pos, buffer.len()));
-    let short = Short { token, owed, inode: target.inode, pos, memory: buffer };
+    let of = match target.live {
+        None => Of::Frozen(target.inode),
+        Some(holding) => Of::Live { slot: holding.slot, left },
+    };
+    let short = Short { token, pos, memory: buffer, of };
     let request = state.shorts.insert(short);
     let flags = match op {
         BioOp::Read => target.geometry.for_read(flags),
@@ -172,50 +202,97 @@ fn submit<Q: DeviceQueue, M>(
     let bio =
         Bio { op, flags, dev: target.dev, at, memory, end: BioEnd::Part { request, part: COPY } };
     if let Err(bio) = queue.submit(bio) {
-        // There was room: none the less, the generic way can wait for some.
-        give_back(state, bio.memory);
-        return match state.shorts.remove(request) {
-            Some(short) => Err(short.memory.into()),
-            None => Ok(()),
-        };
+        return refused(queue, state, bio, request);
     }
     state.outstanding += 1;
     state.stats.bounced += 1;
     Ok(())
 }
 
-/// Takes a piece back.
+/// There was room, and yet a bio was not taken: the generic way can wait for some.
+#[cold]
+fn refused<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    bio: Bio,
+    request: u32,
+) -> Result<(), Memory> {
+    give_back(queue, state, bio.memory);
+    match state.shorts.remove(request) {
+        Some(short) => Err(short.memory.into()),
+        None => Ok(()),
+    }
+}
+
+/// What comes of one whose piece was transferred wholly; `None` where that waits for a sync.
+#[inline(never)]
+pub(in crate::dio) fn pop<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    done: Done,
+    request: u32,
+) -> Option<Completion> {
+    let Bio { op, memory: piece, .. } = done.bio;
+    let Some(mut short) = state.shorts.remove(request) else {
+        give_back(queue, state, piece);
+        return None;
+    };
+    if let (BioOp::Read, Memory::Flat(piece)) = (op, &piece) {
+        copy(piece, &mut short.memory);
+    }
+    give_back(queue, state, piece);
+    match short.of {
+        Of::Frozen(_) => {}
+        Of::Live { slot, left } if left.is_empty() => state.lives.leave(slot, Hold::Lane),
+        Of::Live { .. } => return end(state, short, None),
+    }
+    let result = Ok(short.memory.len());
+    Some(Completion { token: short.token, memory: short.memory.into(), result })
+}
+
+/// Goes on with one that the device has given back, in whatever way.
 pub(in crate::dio) fn complete<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
     mut done: Done,
     request: u32,
 ) {
-    let transferred = request::finish_transfer(queue, state, &mut done);
-    let Bio { op, memory, .. } = done.bio;
-    let Some(Short { token, owed, inode, pos, memory: mut buffer }) = state.shorts.remove(request)
-    else {
-        return give_back(state, memory);
-    };
-    let len = buffer.len();
-    let result = match transferred {
-        Ok(()) => Ok(len),
+    let completion = match request::finish_transfer(queue, state, &mut done) {
+        Ok(()) => pop(queue, state, done, request),
         Err(errno) => {
-            let direction =
-                if op == BioOp::Read { Direction::DirectRead } else { Direction::DirectWrite };
-            Err(state.failed_as(direction, errno, inode, pos, len))
+            let direction = match done.bio.op {
+                BioOp::Read => Direction::DirectRead,
+                _ => Direction::DirectWrite,
+            };
+            give_back(queue, state, done.bio.memory);
+            state.shorts.remove(request).and_then(|short| {
+                let inode = match short.of {
+                    Of::Frozen(inode) => inode,
+                    Of::Live { slot, .. } => state.lives.number(slot),
+                };
+                let len = short.memory.len();
+                let error = state.failed_as(direction, errno, inode, short.pos, len);
+                end(state, short, Some(error))
+            })
         }
     };
-    if let (BioOp::Read, Ok(_), Memory::Flat(piece)) = (op, &result, &memory) {
-        copy(piece, &mut buffer);
-    }
-    give_back(state, memory);
-    finish(state, owed, Completion { token, memory: buffer.into(), result });
+    state.finished.extend(completion);
 }
 
-fn give_back(state: &mut State, memory: Memory) {
+fn end(state: &mut State, short: Short, error: Option<Error>) -> Option<Completion> {
+    let (owed, token, len) = (short.owed(), short.token, short.memory.len());
+    let result = error.map_or(Ok(len), Err);
+    let completion = Completion { token, memory: short.memory.into(), result };
+    match owed {
+        None => Some(completion),
+        Some(owed) => state.lives.end(owed, completion),
+    }
+}
+
+#[inline(always)]
+fn give_back<Q: DeviceQueue>(queue: &mut Q, state: &mut State, memory: Memory) {
     match memory {
-        Memory::Flat(piece) => give(state, [piece]),
-        Memory::Vectored(pieces) => give(state, pieces),
+        Memory::Flat(piece) => state.pool.give(queue, piece),
+        Memory::Vectored(pieces) => give(queue, state, pieces),
     }
 }

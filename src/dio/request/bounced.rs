@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{Bounced, Request, fail, release, submit_waiting};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Done, Memory};
 use crate::device::{DeviceQueue, LentPart};
-use crate::dio::bounce::{self, PIECE, Pieces};
+use crate::dio::bounce::{self, Pieces};
 use crate::dio::parts::{copy, within, within_mut, zero};
 use crate::dio::transfer::{self, Way};
 use crate::dio::{State, Target};
@@ -64,12 +64,13 @@ fn start_pieces<Q: DeviceQueue, M>(
         let left = iomap.len as usize - done;
         let part = u32::try_from(offset + done).map_err(|_| too_long())?;
         // What must not be torn goes down as a whole.
-        let len = if flags.contains(BioFlags::ATOMIC) { left } else { left.min(PIECE) };
+        let atomic = flags.contains(BioFlags::ATOMIC);
+        let len = if atomic { left } else { state.pool.next(left) };
         let mut pieces = bounce::take(queue, state, len, flags.contains(BioFlags::NOWAIT))?;
         let Some(request) = state.requests.get_mut(index).filter(|request| request.error.is_none())
         else {
             // One that came back while others were waited for had failed.
-            bounce::give(state, pieces);
+            bounce::give(queue, state, pieces);
             break;
         };
         if request.op == BioOp::Write {
@@ -137,8 +138,8 @@ pub(super) fn complete_piece<Q: DeviceQueue>(
         request.copy_out(&memory, part as usize);
     }
     match memory {
-        Memory::Flat(piece) => bounce::give(state, [piece]),
-        Memory::Vectored(pieces) => bounce::give(state, pieces),
+        Memory::Flat(piece) => bounce::give(queue, state, [piece]),
+        Memory::Vectored(pieces) => bounce::give(queue, state, pieces),
     }
     if let Err(errno) = result {
         fail(state, index, errno);
