@@ -376,15 +376,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                         state.lives.leave(slot, Hold::Lane);
                         (token, *count)
                     }
-                    BioEnd::Part { request, part: COPY } => {
-                        // None where it waits for a sync.
-                        if let Some(completion) =
-                            popped.and_then(|done| short::pop(queue, state, done, request))
-                        {
-                            state.outstanding -= 1;
-                            return Some(completion);
-                        }
-                        continue;
+                    BioEnd::Part { request, part: COPY } if short::is_light(state, request) => {
+                        return short::pop(queue, state, popped, request);
                     }
                     _ => {
                         popped.into_iter().for_each(|done| unclean(queue, state, done));

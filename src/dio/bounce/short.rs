@@ -224,30 +224,47 @@ fn refused<Q: DeviceQueue>(
     }
 }
 
-/// What comes of one whose piece was transferred wholly; `None` where that waits for a sync.
+/// Whether one leaves nothing to be done that could be waited for.
+#[inline(always)]
+pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
+    let short = state.shorts.get(request);
+    short.is_some_and(|short| !matches!(short.of, Of::Live { left, .. } if !left.is_empty()))
+}
+
+/// Takes a [light](is_light) one whose piece was transferred wholly.
 #[inline(never)]
 pub(in crate::dio) fn pop<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    done: Done,
+    done: Option<Done>,
     request: u32,
 ) -> Option<Completion> {
-    let Bio { op, memory: piece, .. } = done.bio;
-    let Some(mut short) = state.shorts.remove(request) else {
-        give_back(queue, state, piece);
-        return None;
-    };
-    if let (BioOp::Read, Memory::Flat(piece)) = (op, &piece) {
-        copy(piece, &mut short.memory);
+    let short = finish(queue, state, done?, request)?;
+    if let Of::Live { slot, .. } = short.of {
+        state.lives.leave(slot, Hold::Lane);
     }
-    give_back(queue, state, piece);
-    match short.of {
-        Of::Frozen(_) => {}
-        Of::Live { slot, left } if left.is_empty() => state.lives.leave(slot, Hold::Lane),
-        Of::Live { .. } => return end(state, short, None),
-    }
+    state.outstanding -= 1;
     let result = Ok(short.memory.len());
     Some(Completion { token: short.token, memory: short.memory.into(), result })
+}
+
+/// Copies what was read, and gives the piece back.
+#[inline(always)]
+fn finish<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    done: Done,
+    request: u32,
+) -> Option<Short> {
+    let Bio { op, memory: piece, .. } = done.bio;
+    let short = state.shorts.remove(request).map(|mut short| {
+        if let (BioOp::Read, Memory::Flat(piece)) = (op, &piece) {
+            copy(piece, &mut short.memory);
+        }
+        short
+    });
+    give_back(queue, state, piece);
+    short
 }
 
 /// Goes on with one that the device has given back, in whatever way.
@@ -258,7 +275,7 @@ pub(in crate::dio) fn complete<Q: DeviceQueue>(
     request: u32,
 ) {
     let completion = match request::finish_transfer(queue, state, &mut done) {
-        Ok(()) => pop(queue, state, done, request),
+        Ok(()) => finish(queue, state, done, request).and_then(|short| end(state, short, None)),
         Err(errno) => {
             let direction = match done.bio.op {
                 BioOp::Read => Direction::DirectRead,

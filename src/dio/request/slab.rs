@@ -31,6 +31,11 @@ impl<T> Slab<T> {
         self.slots.len() as u32 - 1
     }
 
+    #[inline]
+    pub(in crate::dio) fn get(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
     pub(in crate::dio) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
     }
