@@ -83,7 +83,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     for (work, depth, most) in [
         ("randread", "1", 220.0),
         ("randread", "32", 420.0),
-        ("randwrite", "1", 260.0),
+        ("randwrite", "1", 275.0),
         ("randwrite", "32", 500.0),
     ] {
         let args = "--fixture shm --integrity all --size 64m --engine null --instructions";
