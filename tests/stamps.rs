@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use common::image::Image;
 use common::skip::Need;
+use ironmap::bio::Buffer;
 use ironmap::fs::ext4::{Access, Clock, Credentials, Ext4, NewFile, ROOT, SetAttributes};
 use ironmap::fs::{Stat, Timestamp};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{OpenOptions, Volume};
+use ironmap::{FileOptions, OpenOptions, QueueOptions, Volume};
 
 /// When the file is made, when it is used, and a time that someone sets.
 const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
@@ -127,6 +128,31 @@ fn stamps_go_with_the_next_change() {
         assert_eq!(times(fs, file), [now; 3], "{kind:?}: no longer open");
         fs.sync().unwrap();
         assert_eq!(after_crash(&image, kind, file), [now; 3], "{kind:?}");
+    }
+}
+
+/// Writes that follow one another closely need not leave a stamp each, but the first one behind a time that someone has set does.
+#[test]
+fn a_write_leaves_a_stamp_however_soon_it_comes_behind_a_time_that_is_set() {
+    for kind in KINDS {
+        let (image, volume, file) = used(kind);
+        let fs = volume.fs();
+        let opened = volume.open_inode(fs.inode(file).unwrap(), FileOptions::default()).unwrap();
+        let mut queue = volume.queue(&QueueOptions { depth: 4 }).unwrap();
+        let block = Buffer::aligned(4096).unwrap();
+        let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+        for round in 0..200 {
+            for _ in 0..1 + round % 3 {
+                opened.write_at(&mut queue, &block, FilePos(0)).unwrap();
+                assert_eq!(times(fs, file)[1], USED, "{kind:?}, round {round}");
+            }
+            fs.set_attributes(file, &change).unwrap();
+            assert_eq!(times(fs, file)[1], kept(kind, SET), "{kind:?}, round {round}");
+        }
+        drop((queue, opened));
+        volume.close().unwrap();
+        drop(volume);
+        image.check();
     }
 }
 

@@ -33,7 +33,9 @@ impl LiveFile {
             let left = with_queue!(&mut queue.device, device => {
                 dio::overwrite_copied(device, &mut queue.state, &target, buf, pos, how)
             })?;
-            live.held.stamp(Access::Write);
+            if view.is_stamp_due() {
+                live.held.stamp(Access::Write);
+            }
             !left.is_empty() && live.open.wrote(pos, buf.len(), left)
         };
         let settled = if full { self.settle(queue) } else { Ok(()) };

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::inode::OpenInode;
 use crate::iomap::{ExtentMap, Iomap, IomapType, MapFile};
+use crate::sys::ticks;
 use crate::units::FilePos;
 
 /// After so many lookups leaf by leaf a map is read whole, if it is a small one.
@@ -18,6 +19,9 @@ const LOOKUPS: u32 = 16;
 /// One lookup in a leaf costs as much as reading so many extents.
 const EXTENTS_A_LOOKUP: usize = 64;
 
+/// How many ticks a stamp is good for: some tens of microseconds, and two milliseconds where the counter is as slow as counters are. The
+/// clock that stamps are taken from stands still for longer.
+const STAMP_TICKS: u64 = 50_000;
 /// No number of changes.
 const NEVER: u64 = u64::MAX;
 
@@ -41,6 +45,8 @@ pub(super) struct View {
     extents: Cell<usize>,
     /// The batch of requests with the last write.
     batch: Cell<u64>,
+    /// When the last synchronous write left a stamp, in ticks.
+    stamped: Cell<u64>,
     /// Its size and map are known to be durable.
     durable: Cell<bool>,
 }
@@ -108,6 +114,8 @@ impl View {
             lookups: Cell::new(0),
             extents: Cell::new(extents),
             batch: Cell::default(),
+            // Long ago.
+            stamped: Cell::new(ticks().wrapping_sub(STAMP_TICKS)),
             durable: Cell::default(),
         })
     }
@@ -151,6 +159,19 @@ impl View {
             self.batch.set(batch);
         }
         first
+    }
+
+    /// Whether a write that has been waited for leaves a stamp, since the last one is too old. Reading a clock for each would be a call, whose
+    /// return behind a system call can cost a third of a write (docs/BENCHMARKS.md, "Returns across a system call").
+    #[inline(always)]
+    pub(super) fn is_stamp_due(&self) -> bool {
+        let now = ticks();
+        // A counter that has begun anew, or that of another processor, makes the difference enormous.
+        let due = now.wrapping_sub(self.stamped.get()) >= STAMP_TICKS;
+        if due {
+            self.stamped.set(now);
+        }
+        due
     }
 
     /// Enters the content by the lane, if that is open.

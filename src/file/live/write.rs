@@ -48,7 +48,9 @@ impl LiveFile {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
             });
             if let Some(left) = written {
-                live.held.stamp(Access::Write);
+                if view.is_stamp_due() {
+                    live.held.stamp(Access::Write);
+                }
                 if left.is_empty() || !live.open.wrote(pos, buf.len(), left) {
                     return Ok(buf.len());
                 }
