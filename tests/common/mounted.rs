@@ -112,7 +112,7 @@ impl Mounted {
 
     /// Unmounts it, lets something be done to the device, and mounts it again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
-        run("umount", &[&self.mount]);
+        assert!(unmount(&self.mount), "{} stays mounted", self.mount.display());
         between(self.device());
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"));
     }

@@ -93,7 +93,7 @@ impl Ours {
 
     /// Unmounts as `fusermount3 -u` does, and waits until the volume is closed.
     pub(crate) fn unmount(mut self) {
-        succeed(tool("umount").arg(&self.dir));
+        assert!(unmount(&self.dir), "{} stays mounted", self.dir.display());
         assert!(self.daemon.wait().unwrap().success());
     }
 
@@ -142,16 +142,18 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        let unmount = |how: &[&str]| {
-            let done = tool("umount").args(how).arg(&self.dir).output();
-            done.is_ok_and(|done| done.status.success())
-        };
-        // It is busy as long as a child that another test's thread starts has not come to its program: that has a copy of all descriptors.
-        if !(0..100).any(|_| unmount(&[])) {
-            unmount(&["-l"]);
+        if !unmount(&self.dir) {
+            let _ = tool("umount").arg("-l").arg(&self.dir).output();
             assert!(std::thread::panicking(), "{} stays mounted", self.dir.display());
         }
     }
+}
+
+/// Unmounts what may be busy for a moment: as long as a child that another test's thread starts has not come to its program, it has a copy of
+/// all descriptors.
+pub(crate) fn unmount(dir: &Path) -> bool {
+    // Each try starts a process, which takes a millisecond.
+    (0..500).any(|_| tool("umount").arg(dir).output().is_ok_and(|done| done.status.success()))
 }
 
 /// The two sides of a comparison.

@@ -15,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 use self::device::Device;
 use self::load::Load;
 use crate::rng::Rng;
-use crate::sides::{Ours, check, long, require_mounts, skip};
+use crate::sides::{Ours, check, long, require_mounts, skip, unmount};
 use crate::support::{Bench, succeed, text, tool};
 
 const FAKE_TIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -162,7 +162,7 @@ fn run(fault: Fault, seed: u64, block: &str) {
     }
     // Its end may be an error: it has something to say.
     if fault != Fault::Killed {
-        let _ = tool("umount").arg(&dir).output();
+        unmount(&dir);
     }
     ours.wait();
     drop(ours);
