@@ -135,6 +135,8 @@ const LAYERS: &[Layer] = &[
             Any("iomap"),
             Any("bio"),
             Only("device", &["Device", "Limits", "with_queue"]),
+            // The counter, which a write reads without a call.
+            Only("sys", &["ticks"]),
             Any("error"),
             Any("units"),
         ],
