@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use common::image::scratch;
 use ironmap::device::{Device, Limits, Ram, Record};
-use ironmap::fs::ext4::Clock;
+use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT};
 use ironmap::{ErrorKind, Location, OpenOptions, Volume};
 
 fn fsck(image: &Path) {
@@ -40,6 +42,44 @@ fn opened_and_closed_it_is_clean() {
         drop(open(&image));
         fsck(&image);
     }
+}
+
+/// Of several who close a volume each finds it clean afterwards, not only the one that did the work.
+#[test]
+fn whoever_closes_it_finds_it_closed() {
+    const CLOSERS: usize = 4;
+    let dir = scratch();
+    let image = dir.path().join("image");
+    for round in 0..20 {
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-Fq", "-t", "ext4"]).arg(&image).arg("64M");
+        assert!(mke2fs.status().unwrap().success());
+        let volume = open(&image);
+        let who = Credentials::default();
+        for number in 0..200 {
+            let name = format!("file{number}");
+            volume.fs().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who).unwrap();
+        }
+        let barrier = Barrier::new(CLOSERS);
+        let closed_by_all = std::thread::scope(|scope| {
+            let close = || {
+                barrier.wait();
+                volume.close().unwrap();
+                !needs_recovery(&image)
+            };
+            let threads: Vec<_> = (0..CLOSERS).map(|_| scope.spawn(close)).collect();
+            threads.into_iter().all(|thread| thread.join().unwrap())
+        });
+        assert!(closed_by_all, "round {round}");
+        fsck(&image);
+    }
+}
+
+/// `INCOMPAT_RECOVER` of the superblock.
+fn needs_recovery(image: &Path) -> bool {
+    let mut features = [0; 4];
+    File::open(image).unwrap().read_exact_at(&mut features, 1024 + 0x60).unwrap();
+    u32::from_le_bytes(features) & 4 != 0
 }
 
 /// While it is open for writing, multiple mount protection keeps others off; afterwards it does not.

@@ -1,7 +1,7 @@
 //! A volume that is open for writing: how it becomes one, what it has besides, and how it ends.
 
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::alloc::Allocator;
@@ -14,7 +14,7 @@ use super::ops::Patience;
 use super::quota::Quota;
 use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
 use crate::sync::Mutex;
@@ -66,7 +66,8 @@ pub(crate) struct Writing {
     pub(crate) quota: OnceLock<Quota>,
     /// Keeps other nodes off a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    closed: AtomicBool,
+    /// Once it was closed: how that went. Whoever closes it too waits until it has been done.
+    closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// What writing has cost.
     pub(crate) counters: Counters,
     /// An error that only the last handle of a file met: the next sync tells it.
@@ -86,7 +87,7 @@ impl Writing {
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
             quota: OnceLock::new(),
             mmp: Mutex::new(None),
-            closed: AtomicBool::new(false),
+            closed: Mutex::default(),
             counters: Counters::default(),
             unheard: Mutex::default(),
         })
@@ -150,7 +151,7 @@ impl Ext4 {
     ) -> Result<Arc<Self>> {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
         let mut writing = Writing::new(&fs, u32::MAX, clock)?;
-        writing.closed = AtomicBool::new(true);
+        writing.closed = Mutex::new(Some(Ok(())));
         fs.writing = Some(writing);
         Ok(Arc::new(fs))
     }
@@ -205,22 +206,27 @@ impl Ext4 {
     }
 
     /// Commits and writes everything to its place, and says on the device that nothing is to be recovered. Further changes are refused.
+    /// Closing it again gives what it gave.
     ///
     /// # Errors
     /// As [`sync`](Self::sync). The volume is then as after a crash.
     pub fn close(self: &Arc<Self>) -> Result<()> {
-        if self.writing.as_ref().is_some_and(|writing| !writing.closed.load(Ordering::SeqCst)) {
-            self.settle_all(Patience::Some)?;
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let mut closed = writing.closed.lock();
+        match &*closed {
+            Some(Ok(())) => return Ok(()),
+            Some(Err((kind, why))) => return Err(Error::new(*kind, format!("closed before: {why}"))),
+            None => {}
         }
-        self.end()
+        // A thread that has requests in flight may try again behind them.
+        self.settle_all(Patience::Some)?;
+        let ended = self.end(writing);
+        *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
+        ended
     }
 
     /// The same, all files being settled.
-    fn end(&self) -> Result<()> {
-        let Some(writing) = &self.writing else { return Ok(()) };
-        if writing.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
-        }
+    fn end(&self, writing: &Writing) -> Result<()> {
         self.commit_and_flush()?;
         writing.transactions.abort(&Error::read_only("the volume was closed"));
         let mut log = writing.log.lock();
@@ -279,7 +285,11 @@ impl Ext4 {
 impl Drop for Ext4 {
     fn drop(&mut self) {
         // Who wants to know closes it himself. Nobody has files open any more.
-        let _ = self.end();
+        if let Some(writing) = &self.writing
+            && writing.closed.lock().is_none()
+        {
+            let _ = self.end(writing);
+        }
     }
 }
 

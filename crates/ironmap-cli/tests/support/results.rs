@@ -1,0 +1,27 @@
+//! The bench's results.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::image::scratch;
+
+/// Names a program built for release: what a debug build takes says nothing.
+pub(crate) const RELEASE: &str = "IRONMAP_BIN";
+
+/// Runs the release build's bench; its results.
+pub(crate) fn bench(args: &[&str]) -> Vec<Value> {
+    bench_of(&std::env::var_os(RELEASE).expect("a release build"), args)
+}
+
+/// Runs the bench of any build.
+pub(crate) fn bench_of(program: &OsStr, args: &[&str]) -> Vec<Value> {
+    let dir = scratch();
+    let json = dir.path().join("results.json");
+    let output =
+        Command::new(program).arg("bench").args(args).arg("--json").arg(&json).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let document: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    document["results"].as_array().unwrap().clone()
+}
