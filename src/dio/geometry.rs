@@ -157,12 +157,6 @@ impl Geometry {
         self.copied.reads == usize::MAX
     }
 
-    /// Whether lent memory that is written is.
-    #[inline(always)]
-    pub(crate) fn copies_lent_writes(&self) -> bool {
-        self.copied.lent_writes == usize::MAX
-    }
-
     /// Whether owned memory that is written is.
     #[inline(always)]
     pub(crate) fn copies_owned_writes(&self) -> bool {

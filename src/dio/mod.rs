@@ -23,9 +23,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-pub(crate) use self::bounce::short::{
-    overwrite_now as overwrite_copied, submit_overwrite as submit_copied,
-};
+pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::live::{Hold, Holding, Keep, Known, Lives, Unsynced};

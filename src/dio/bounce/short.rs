@@ -2,15 +2,13 @@
 //!
 //! It has the gate of the simple path, but for the memory. What does not pass, and what finds no piece, goes the generic way.
 
-use std::io::IoSlice;
-
 use super::{PIECE, give};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::dio::live::Owed;
 use crate::dio::request::{self, COPY};
 use crate::dio::simple;
-use crate::dio::write::{How, Passed, REFUSED};
+use crate::dio::write::{Passed, REFUSED};
 use crate::dio::{Completion, DioFlags, Hold, Holding, State, Target, read_again};
 use crate::error::{Error, Result};
 use crate::events::Direction;
@@ -90,32 +88,21 @@ pub(in crate::dio) fn read_now<Q: DeviceQueue, M: MapFile>(
     })
 }
 
-/// Writes lent memory and waits; gives what is left to be done. `None` where it is not this way's, or the device did not do it at once.
+/// A copy of lent memory in a piece that is to be [given back](give_copy); `None` where no piece is free, or none is long enough.
 #[inline(never)]
-pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
+pub(in crate::dio) fn copy_of<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    target: &Target<'_, M>,
     buf: &[u8],
-    pos: FilePos,
-    how: How,
-) -> Option<Left> {
-    if how.flags.intersects(REFUSED) {
-        return None;
-    }
-    let (address, aligned) = (buf.as_ptr().addr(), target.geometry.copied.ours);
-    let passed = simple::gate_write(state, target, pos, buf.len(), address, aligned, how.flags);
-    let (at, left) = passed.ok()?;
+) -> Option<Buffer> {
     let mut piece = take_one(queue, state, buf.len())?;
     copy(buf, &mut piece);
-    let written = queue.write_now(target.dev, &[IoSlice::new(&piece)], at, how.for_bio());
+    Some(piece)
+}
+
+#[inline(never)]
+pub(in crate::dio) fn give_copy<Q: DeviceQueue>(queue: &mut Q, state: &mut State, piece: Buffer) {
     state.pool.give(queue, piece);
-    if written != Ok(buf.len()) {
-        return None;
-    }
-    state.stats.bounced += 1;
-    state.stats.writes += 1;
-    Some(left)
 }
 
 /// Starts a read into owned memory, which is given back where it is not this way's.

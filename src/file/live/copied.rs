@@ -5,43 +5,12 @@ use std::sync::Arc;
 use super::LiveFile;
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, How, Keep};
-use crate::error::Result;
+use crate::dio::{self, DioFlags, Hold, Holding, Keep};
 use crate::fs::ext4::Access;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
 impl LiveFile {
-    /// Writes a copy of lent memory and waits. `None` where it is another write.
-    #[inline(never)]
-    pub(super) fn write_copied(
-        &self,
-        queue: &mut Queue,
-        buf: &[u8],
-        pos: FilePos,
-        flags: DioFlags,
-    ) -> Option<Result<usize>> {
-        let live = &*self.0;
-        let full = {
-            let view = queue.views.get(live)?;
-            let inside = view.enter()?;
-            if !view.takes_overwrites(&inside) {
-                return None;
-            }
-            let target = view.settled_target(live, None);
-            let how = How { flags, through: false, ours: false };
-            let left = with_queue!(&mut queue.device, device => {
-                dio::overwrite_copied(device, &mut queue.state, &target, buf, pos, how)
-            })?;
-            if view.is_stamp_due() {
-                live.held.stamp(Access::Write);
-            }
-            !left.is_empty() && live.open.wrote(pos, buf.len(), left)
-        };
-        let settled = if full { self.settle(queue) } else { Ok(()) };
-        Some(settled.map(|()| buf.len()))
-    }
-
     /// Starts a write of a copy of owned memory, which is given back where it is another write.
     pub(super) fn submit_copied(
         &self,

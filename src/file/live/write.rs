@@ -64,11 +64,6 @@ impl LiveFile {
         if flags.contains(DioFlags::DSYNC) && self.write_through(queue, buf, pos, flags) {
             return Ok(buf.len());
         }
-        if live.geometry.copies_lent_writes()
-            && let Some(written) = self.write_copied(queue, buf, pos, flags)
-        {
-            return written;
-        }
         self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
     }
 

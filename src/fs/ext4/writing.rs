@@ -215,7 +215,9 @@ impl Ext4 {
         let mut closed = writing.closed.lock();
         match &*closed {
             Some(Ok(())) => return Ok(()),
-            Some(Err((kind, why))) => return Err(Error::new(*kind, format!("closed before: {why}"))),
+            Some(Err((kind, why))) => {
+                return Err(Error::new(*kind, format!("closed before: {why}")));
+            }
             None => {}
         }
         // A thread that has requests in flight may try again behind them.
