@@ -280,9 +280,11 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
             // A copy, here and above: what is lent to a function must lie in memory, and is put there on this way only.
             let target = *target;
             if target.geometry.copies_reads()
-                && let Some(read) = short::read_now(queue, state, &target, buf, pos, flags)
+                && let Some((mut piece, at)) =
+                    short::piece_for(queue, state, &target, buf, pos, flags)
             {
-                return read;
+                let read = queue.read_now(target.dev, &mut piece, at, flags.for_bio());
+                return short::end_read(queue, state, &target, piece, read, buf, pos, flags);
             }
             generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], pos, flags)
         }

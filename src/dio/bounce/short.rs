@@ -10,11 +10,11 @@ use crate::dio::request::{self, COPY};
 use crate::dio::simple;
 use crate::dio::write::{Passed, REFUSED};
 use crate::dio::{Completion, DioFlags, Hold, Holding, State, Target, read_again};
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::events::Direction;
 use crate::iomap::MapFile;
 use crate::sys::copy;
-use crate::units::{FilePos, InodeNo};
+use crate::units::{DevOffset, FilePos, InodeNo};
 
 /// A request whose piece is with the device, and the caller's memory.
 pub(in crate::dio) struct Short {
@@ -61,31 +61,41 @@ fn make_one<Q: DeviceQueue>(queue: &mut Q, state: &mut State, len: usize) -> Opt
     state.pool.take(queue, len).ok().flatten()
 }
 
-/// Reads into lent memory and waits; `None` where it is not this way's.
+/// A piece for a read into lent memory, and where it reads; `None` where the read is not this way's.
 #[inline(never)]
-pub(in crate::dio) fn read_now<Q: DeviceQueue, M: MapFile>(
+pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
+    buf: &[u8],
+    pos: FilePos,
+    flags: DioFlags,
+) -> Option<(Buffer, DevOffset)> {
+    let address = buf.as_ptr().addr();
+    let at = simple::gate_copied(state, target, pos, buf.len(), address, flags).ok()?;
+    Some((take_one(queue, state, buf.len())?, at))
+}
+
+/// What comes of that read: its `result` was read into the piece.
+#[inline(never)]
+#[allow(clippy::too_many_arguments, reason = "a request's parts, and what came of it")]
+pub(in crate::dio) fn end_read<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    piece: Buffer,
+    result: Result<usize, Errno>,
     buf: &mut [u8],
     pos: FilePos,
     flags: DioFlags,
-) -> Option<Result<usize>> {
-    let address = buf.as_ptr().addr();
-    let at = simple::gate_copied(state, target, pos, buf.len(), address, flags).ok()?;
-    let mut piece = take_one(queue, state, buf.len())?;
-    let result = queue.read_now(target.dev, &mut piece, at, flags.for_bio());
+) -> Result<usize> {
     let clean = result == Ok(buf.len());
     if clean {
         copy(&piece, buf);
         state.stats.bounced += 1;
     }
     state.pool.give(queue, piece);
-    Some(if clean {
-        Ok(buf.len())
-    } else {
-        read_again(queue, state, target, buf, pos, flags, result)
-    })
+    if clean { Ok(buf.len()) } else { read_again(queue, state, target, buf, pos, flags, result) }
 }
 
 /// A copy of lent memory in a piece that is to be [given back](give_copy); `None` where no piece is free, or none is long enough.
