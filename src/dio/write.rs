@@ -195,7 +195,7 @@ pub(crate) fn submit_write<Q: DeviceQueue, M: MapFile>(
     let direct = target.geometry.is_direct(copied, pos, addresses, how.flags);
     let planned = plan_write(state, target, pos, len, how).and_then(|plan| {
         let nowait = how.flags.contains(DioFlags::NOWAIT);
-        request::check_room(queue, state, &plan, direct, nowait)?;
+        request::check_room(queue, state, BioOp::Write, &plan, direct, nowait)?;
         Ok(plan)
     });
     let plan = match planned {

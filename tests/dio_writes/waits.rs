@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use ironmap::device::QueueOptions;
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::{Fallocate, WriteCounts};
 use ironmap::units::FilePos;
@@ -66,6 +67,23 @@ fn nowait_writes_into_unwritten_blocks() {
         way.write((&file, &mut queue), memory(512, 0x22), block * BLOCK + 512, NOWAIT).unwrap();
     }
     assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);
+}
+
+/// Each extent, written or not, needs a slot: where there are too few, NOWAIT is refused before a part of it is written.
+#[test]
+fn nowait_counts_the_slots_for_unwritten_blocks_too() {
+    let bench = Bench::new(EXT4);
+    let file = bench.unwritten("file", 8);
+    let mut queue = bench.volume.queue(&QueueOptions { depth: 2 }).unwrap();
+    file.write_at(&mut queue, &memory(4 * BLOCK, 0x22), FilePos(0)).unwrap();
+    file.sync(&mut queue).unwrap();
+    file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(0), NONE, 1).unwrap();
+    let refused = file.submit_write(&mut queue, memory(8 * BLOCK, 0x44), FilePos(0), NOWAIT, 2);
+    assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock);
+    queue.wait(1).unwrap();
+    assert!(queue.pop().unwrap().result.is_ok());
+    let found = content(&file, &mut queue);
+    assert!(!found.contains(&0x44), "a part of it was written");
 }
 
 /// Waits until a write with NOWAIT is refused, as it is while someone waits for the file.

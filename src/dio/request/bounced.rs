@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Bounced, Request, fail, release, submit_waiting};
+use super::{Bounced, Request, fail, is_transferred, release, submit_waiting};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Done, Memory};
 use crate::device::{DeviceQueue, LentPart};
 use crate::dio::bounce::{self, Pieces};
@@ -30,13 +30,10 @@ pub(super) fn start<Q: DeviceQueue, M: MapFile>(
     let index = state.requests.insert(request);
     let mut offset = 0;
     for iomap in plan {
-        let started = match iomap.kind {
-            // Unwritten extents are converted when they hold what is written.
-            IomapType::Mapped => start_pieces(queue, state, target, index, iomap, offset, flags),
-            IomapType::Unwritten if op == BioOp::Write => {
-                start_pieces(queue, state, target, index, iomap, offset, flags)
-            }
-            _ => read_here(state, target, index, iomap, offset),
+        let started = if is_transferred(op, iomap.kind) {
+            start_pieces(queue, state, target, index, iomap, offset, flags)
+        } else {
+            read_here(state, target, index, iomap, offset)
         };
         if let Err(error) = started {
             if let Some(request) = state.requests.get_mut(index) {

@@ -241,7 +241,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
         if direct { (pos, span.device, 0) } else { geometry.widen(pos, span.count) };
     let nowait = flags.contains(DioFlags::NOWAIT);
     let planned = plan(state, target, start, device, nowait).and_then(|plan| {
-        check_room(queue, state, &plan, direct, nowait)?;
+        check_room(queue, state, BioOp::Read, &plan, direct, nowait)?;
         Ok(plan)
     });
     let plan = match planned {
@@ -305,6 +305,7 @@ pub(super) fn start_write<Q: DeviceQueue, M: MapFile>(
 pub(super) fn check_room<Q: DeviceQueue>(
     queue: &Q,
     state: &State,
+    op: BioOp,
     plan: &[Iomap],
     direct: bool,
     nowait: bool,
@@ -312,8 +313,8 @@ pub(super) fn check_room<Q: DeviceQueue>(
     if !nowait {
         return Ok(());
     }
-    let mapped = plan.iter().filter(|iomap| iomap.kind == IomapType::Mapped);
-    let lens = mapped.map(|iomap| iomap.len as usize);
+    let transferred = plan.iter().filter(|iomap| is_transferred(op, iomap.kind));
+    let lens = transferred.map(|iomap| iomap.len as usize);
     let (bios, bytes) = if direct {
         (lens.count(), 0)
     } else {
@@ -328,6 +329,15 @@ pub(super) fn check_room<Q: DeviceQueue>(
         )));
     }
     Ok(())
+}
+
+/// Whether a bio goes to the device: what is unwritten is zeros for who reads it, and is converted when it holds what is written.
+pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
+    match kind {
+        IomapType::Mapped => true,
+        IomapType::Unwritten => op == BioOp::Write,
+        IomapType::Hole | IomapType::Inline => false,
+    }
 }
 
 /// The mappings of a range, cut to what one bio may carry.
@@ -394,10 +404,7 @@ fn start<Q: DeviceQueue, M: MapFile>(
         let Some(request) = state.requests.get_mut(index) else { return };
         let failed = request.error.is_some();
         match iomap.kind {
-            // Unwritten extents are converted when they hold what is written.
-            IomapType::Mapped | IomapType::Unwritten
-                if !failed && (op == BioOp::Write || iomap.kind == IomapType::Mapped) =>
-            {
+            kind if !failed && is_transferred(op, kind) => {
                 request.parts.push(Vec::new());
                 request.in_flight += 1;
                 let end = BioEnd::Part { request: index, part: part as u32 };
