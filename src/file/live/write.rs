@@ -43,8 +43,10 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = view.settled_target(live, None);
+            // By one bio that reaches the medium, where nothing else is to be synced.
+            let through = flags.contains(DioFlags::DSYNC) && view.is_durable(live);
             let written = with_queue!(&mut queue.device, device => {
-                let how = How { flags, through: false, ours: false };
+                let how = How { flags, through, ours: false };
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
             });
             if let Some(left) = written {
@@ -61,32 +63,7 @@ impl LiveFile {
             self.settle(queue)?;
             return Ok(buf.len());
         }
-        if flags.contains(DioFlags::DSYNC) && self.write_through(queue, buf, pos, flags) {
-            return Ok(buf.len());
-        }
         self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
-    }
-
-    /// Overwrites by one bio that reaches the medium, where nothing else is to be synced. False where it is another write.
-    #[inline(never)]
-    fn write_through(&self, queue: &mut Queue, buf: &[u8], pos: FilePos, flags: DioFlags) -> bool {
-        let live = &*self.0;
-        if let Some(view) = queue.views.get(live)
-            && let Some(inside) = view.enter()
-            && view.takes_overwrites(&inside)
-            && view.is_durable(live)
-        {
-            let target = view.settled_target(live, None);
-            let how = How { flags, through: true, ours: false };
-            let written = with_queue!(&mut queue.device, device => {
-                dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
-            });
-            if written.is_some() {
-                live.held.stamp(Access::Write);
-                return true;
-            }
-        }
-        false
     }
 
     #[inline(never)]
