@@ -90,16 +90,18 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before anything was transferred.
-#[inline(always)]
-fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Ok(value) => return Ok(value),
-            Err(OsErrno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+/// Repeats a call that a signal interrupted before anything was transferred. No function with a closure, which could return behind the
+/// system call: see `dio::write::overwrite_now`.
+macro_rules! uninterrupted {
+    ($call:expr) => {
+        loop {
+            match $call {
+                Ok(value) => break Ok(value),
+                Err(OsErrno::INTR) => {}
+                Err(errno) => break Err(Errno::from(errno)),
+            }
         }
-    }
+    };
 }
 
 /// Who does not know NOWAIT cannot promise not to wait.
@@ -127,7 +129,7 @@ impl Transfer for OneFile<'_> {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }
         // pread spares the kernel the copy of an iovec.
-        uninterrupted(|| rustix::io::pread(fd, &mut *buf, at))
+        uninterrupted!(rustix::io::pread(fd, &mut *buf, at))
     }
 
     fn read_vectored(
@@ -141,7 +143,7 @@ impl Transfer for OneFile<'_> {
         }
         let (fd, at, rw_flags) =
             (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
-        unpromised(uninterrupted(|| rustix::io::preadv2(fd, bufs, at, rw_flags)), flags)
+        unpromised(uninterrupted!(rustix::io::preadv2(fd, bufs, at, rw_flags)), flags)
     }
 
     #[inline(always)]
@@ -154,12 +156,12 @@ impl Transfer for OneFile<'_> {
         let (fd, at, rw_flags) =
             (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
         match bufs {
-            [one] if flags.is_empty() => uninterrupted(|| rustix::io::pwrite(fd, one, at)),
-            _ => unpromised(uninterrupted(|| rustix::io::pwritev2(fd, bufs, at, rw_flags)), flags),
+            [one] if flags.is_empty() => uninterrupted!(rustix::io::pwrite(fd, one, at)),
+            _ => unpromised(uninterrupted!(rustix::io::pwritev2(fd, bufs, at, rw_flags)), flags),
         }
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        uninterrupted(|| rustix::fs::fdatasync(self.0.fd()))
+        uninterrupted!(rustix::fs::fdatasync(self.0.fd()))
     }
 }
