@@ -29,6 +29,8 @@ pub struct Faults {
     pub errno: Option<Errno>,
     /// A write that fails has written its first logical blocks, none to all but one of them.
     pub torn: bool,
+    /// A write that fails has written all, and only its end was lost.
+    pub unheard: bool,
     /// One in this many requests of a queue transfers only a part: at least one logical block, and whole logical blocks.
     pub short_one_in: Option<u32>,
     /// A bio completes up to this many [`DeviceQueue::commit`](super::DeviceQueue::commit) or
@@ -105,8 +107,13 @@ impl Layer for Faulty {
         let blocks = request.len() / self.logical_block;
         let part = |blocks: u64| mix(faults.seed, !number) % blocks;
         if faults.fails(number, request) {
-            let torn = faults.torn && matches!(request, Request::Write { .. }) && blocks > 0;
-            let len = if torn { part(blocks) * self.logical_block } else { 0 };
+            let len = match request {
+                Request::Write { .. } if faults.unheard => request.len(),
+                Request::Write { .. } if faults.torn && blocks > 0 => {
+                    part(blocks) * self.logical_block
+                }
+                _ => 0,
+            };
             return Verdict { ticket: 0, len, error: Some(faults.errno.unwrap_or(Errno::EIO)) };
         }
         let whole = Verdict::pass(request);
@@ -204,5 +211,9 @@ mod tests {
             seen.insert(count(&ram, 1));
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let unheard = Faults { fail_after: Some(0), unheard: true, ..Faults::default() };
+        let (ram, sim) = sim(unheard);
+        assert!(sim.write_all_at(&bufs, DevOffset(0), false).is_err());
+        assert_eq!(count(&ram, 1), 4);
     }
 }

@@ -281,11 +281,14 @@ impl Journal {
         memory[..behind].copy_from_slice(raw.as_bytes());
         let place = self.info.journal_at() + (HEADS + position) * BLOCK_LEN;
         let bufs = [IoSlice::new(&ring.memory[..len])];
-        self.area
-            .device
-            .write_all_at(&bufs, DevOffset(place), true)
-            .context(|| "write a record of the journal")?;
+        let written = self.area.device.write_all_at(&bufs, DevOffset(place), true);
         ring.sequence += 1;
+        if let Err(error) = written {
+            // It may be whole all the same, and no other may have its sequence: a replay would take it for that one. The next record makes
+            // room first, so that the head names one behind it.
+            ring.used = all;
+            return Err(error.context("write a record of the journal"));
+        }
         ring.position = position + blocks;
         ring.used += skipped + blocks;
         Ok(true)
