@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::CHUNK;
 use super::disk::{
     BLOCK, BLOCK_LEN, GENERATIONS, KIND_NVME64, KIND_T10, KNOWN_FEATURES, MAGIC, MODE_BITMAP,
     MODE_JOURNAL, RawSealed, RawSuperblock, SEALED, STATE_CLEAN, STATE_OPEN, VERSION,
@@ -191,7 +192,7 @@ impl Superblock {
             // Only the last tells where the first one is. Where the last is torn, the first is looked for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
-                Err(error) => [find_first(device, read), Err(error)],
+                Err(error) => [find_first(device, &error, read), Err(error)],
             }
         } else {
             match read(0) {
@@ -219,21 +220,42 @@ impl Superblock {
 /// Of a device that cannot read so many blocks nothing more is tried.
 const MOST_REFUSED: u32 = 64;
 
-/// Looks for the first copy of a reserved tail, whose last copy is not whole: from the end on, no further than tags of 1/32 reach.
-fn find_first(device: &dyn Device, read: impl Fn(u64) -> Result<Superblock>) -> Result<Superblock> {
+/// Looks for the first copy of a reserved tail, whose last copy is not whole, from the end on. Where that one was torn or cannot be read,
+/// it is there, however long the journal is. Where something else stands in its place, most likely there is none: the device is not read
+/// further than tags of 1/32 and a journal of a gibibyte reach.
+fn find_first(
+    device: &dyn Device,
+    last: &Error,
+    read: impl Fn(u64) -> Result<Superblock>,
+) -> Result<Superblock> {
     let end = device.size() / BLOCK_LEN;
-    let bound = (end / 16).clamp(1 << 10, 1 << 24).min(end);
-    let (mut magic, mut refused) = ([0; 8], 0);
-    for block in (end - bound..end).rev() {
-        match device.read_exact_at(&mut magic, DevOffset(block * BLOCK_LEN)) {
-            Err(_) if refused < MOST_REFUSED => refused += 1,
-            result => result?,
+    let bound = match last.kind() {
+        ErrorKind::UnknownFormat => (end / 16 + (1 << 18)).min(end),
+        _ => end,
+    };
+    let mut chunk = Buffer::aligned(CHUNK as usize)?;
+    let (mut until, mut refused) = (end, 0);
+    while until > end - bound {
+        let from = until.saturating_sub(CHUNK / BLOCK_LEN).max(end - bound);
+        let chunk = &mut chunk[..((until - from) * BLOCK_LEN) as usize];
+        let whole = device.read_exact_at(chunk, DevOffset(from * BLOCK_LEN)).is_ok();
+        for (block, content) in (from..until).rev().zip(chunk.chunks_exact_mut(BLOCK).rev()) {
+            // Where the whole cannot be read, each block is.
+            let at = block * BLOCK_LEN;
+            if !whole && let Err(error) = device.read_exact_at(content, DevOffset(at)) {
+                refused += 1;
+                if refused > MOST_REFUSED {
+                    return Err(error);
+                }
+                continue;
+            }
+            if content.starts_with(&MAGIC)
+                && let Ok(found) = read(at)
+            {
+                return Ok(found);
+            }
         }
-        if magic == MAGIC
-            && let Ok(found) = read(block * BLOCK_LEN)
-        {
-            return Ok(found);
-        }
+        until = from;
     }
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ironmap::ErrorKind;
-use ironmap::device::{Device, Ram};
-use ironmap::integrity::{FormatOptions, Integrity, Mode};
+use ironmap::device::{Device, Faults, Ram, Sim};
+use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode};
 
 use crate::damage::{Damage, SIZE, crashed, use_it};
 use crate::rng::Rng;
@@ -107,21 +107,36 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// One copy of the superblock is enough, whichever it is.
+/// One copy of the superblock is enough, whichever it is, and whether the other one is another's, torn, or cannot be read.
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
-    for tail in [false, true] {
-        let stand = Stand::new(SIZE, tail, &FormatOptions::default(), 4);
+    // A journal that is longer than all that the tail's tags take.
+    let journal =
+        FormatOptions { mode: Mode::Journal, journal: Some(12 << 20), ..FormatOptions::default() };
+    let kinds = [(false, SIZE, FormatOptions::default()), (true, SIZE, FormatOptions::default())];
+    for (tail, size, options) in kinds.into_iter().chain([(true, 16 << 20, journal)]) {
+        let stand = Stand::new(size, tail, &options, 4);
         let last = stand.tag_ram().size() - 4096;
         for at in [stand.info.area_start, last] {
-            let here = stand.snapshot();
-            write(here.tag_ram(), at, &[0xEE; 4096], false).unwrap();
-            let device = here.open().device;
-            read(&device, 0, 4096).unwrap();
-            drop(device);
-            // It was written again.
-            write(here.tag_ram(), last - at + stand.info.area_start, &[0xEE; 4096], false).unwrap();
-            here.open();
+            for damage in [&[0xEE; 4096][..], &[0xEE; 3584]] {
+                let here = stand.snapshot();
+                write(here.tag_ram(), at + 4096 - damage.len() as u64, damage, false).unwrap();
+                let device = here.open().device;
+                read(&device, 0, 4096).unwrap();
+                drop(device);
+                // It was written again.
+                let other = last - at + stand.info.area_start;
+                write(here.tag_ram(), other, &[0xEE; 4096], false).unwrap();
+                here.open();
+            }
+            let below = as_device(stand.tags.as_ref().unwrap_or(&stand.data));
+            let bad_sectors = [at / 512].into();
+            let faulty = Arc::new(Sim::new(below, Faults { bad_sectors, ..Faults::default() }));
+            let probed = match tail {
+                true => Integrity::probe(&*faulty, None),
+                false => Integrity::probe(&*stand.data, Some(&*faulty)),
+            };
+            assert_eq!(probed.unwrap(), stand.info);
         }
     }
     let nothing = Arc::new(Ram::new(SIZE));
