@@ -17,7 +17,7 @@ pub struct CheckedArea {
     pub info: Info,
     /// It was closed, and nothing is to be recovered.
     pub clean: bool,
-    /// Regions that the map says were being written. What it says of a device that was closed has no meaning.
+    /// Regions that the map says were being written; none of a device that was closed.
     pub dirty: u64,
     /// Records of the journal that an open would replay.
     pub records: u64,

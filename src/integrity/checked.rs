@@ -351,7 +351,7 @@ impl Checked {
             journal.close(self)?;
         }
         self.clean()?;
-        if !self.regions.close() {
+        if !self.regions.close()? {
             let busy = crate::error::ErrorKind::Busy;
             return Err(Error::new(busy, "writes are in flight on an integrity device"));
         }

@@ -3,6 +3,7 @@
 //! A region's bit is durable before the first write to it begins. It is cleared when nobody writes there any more, and data and tags of all
 //! before are durable.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use super::area::Area;
@@ -41,6 +42,8 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
+    /// Regions that are not dirty, although the device may say that they are: a write of the map failed.
+    doubtful: BTreeSet<u32>,
     /// The device was closed: no bit is set any more.
     closed: bool,
 }
@@ -68,6 +71,13 @@ impl Map {
         *byte = *byte & !(1 << bit) | u8::from(dirty) << bit;
         block
     }
+
+    /// Sets a region's generation; the block that it is in.
+    fn set_generation(&mut self, region: u32, generation: u16) -> usize {
+        let (block, at) = generation_place(region);
+        self.generations[block][at..at + 2].copy_from_slice(&generation.to_le_bytes());
+        block
+    }
 }
 
 fn place(region: u32) -> (usize, usize, u32) {
@@ -75,9 +85,14 @@ fn place(region: u32) -> (usize, usize, u32) {
     (block, bit / 8, bit as u32 % 8)
 }
 
+fn generation_place(region: u32) -> (usize, usize) {
+    let per_block = GENERATIONS_PER_BLOCK as usize;
+    (region as usize / per_block, region as usize % per_block * 2)
+}
+
 impl Regions {
-    /// Reads the map. A block that is not whole says that all of its regions are dirty, unless the device was `clean`: then none is. One
-    /// that the device refuses to read is not whole, where `refused` says so.
+    /// Reads the map. A block that is not whole says that all of its regions are dirty. Where the device was `clean` none is, whatever the
+    /// map says. A block that the device refuses to read is not whole, where `refused` says so.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -95,8 +110,7 @@ impl Regions {
         };
         for number in 0..info.regions().div_ceil(REGIONS_PER_MAP_BLOCK) {
             let block = read(info.map_at() + number * BLOCK_LEN, "read the dirty map")?;
-            let fill = if clean { 0 } else { 0xFF };
-            blocks.push(block.unwrap_or([fill; SEALED]));
+            blocks.push(if clean { [0; SEALED] } else { block.unwrap_or([0xFF; SEALED]) });
         }
         let (mut generations, mut counters) = (Vec::new(), Vec::new());
         if info.generations {
@@ -111,7 +125,7 @@ impl Regions {
             counters
                 .extend(generations.iter().flat_map(|block| block.chunks_exact(2)).map(counter));
         }
-        let map = Map { blocks, generations, closed: false };
+        let map = Map { blocks, generations, doubtful: BTreeSet::new(), closed: false };
         let dirty: Vec<_> = (0..count).filter(|region| map.is_set(*region)).collect();
         let regions = Self {
             area: area.clone(),
@@ -216,13 +230,11 @@ impl Regions {
         wanted.sort_unstable();
         wanted.dedup();
         // Who found its bit set by another left its wish behind.
-        wanted.retain(|region| !map.is_set(*region) && self.stillness(*region).is_none());
+        wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // Others who wait find their region clean, and try for themselves.
-            for region in wanted {
-                map.set(region, false);
-            }
+            // Others who wait find their region clean, and try for themselves. The bits stay in the map, and nobody believes them.
+            map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
         for region in &wanted {
@@ -234,36 +246,41 @@ impl Regions {
 
     /// Sets bits, with a new generation for each, durably. The bits come first: a region that is not dirty has sectors of its generation.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
-        let mut blocks: Vec<_> = regions.iter().map(|region| map.set(*region, true)).collect();
-        blocks.dedup();
-        for block in blocks {
-            let at = self.map_at + block as u64 * BLOCK_LEN;
-            self.area.write_sealed(&map.blocks[block], at, true)?;
-        }
+        let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
+        self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
         if self.generations.is_empty() {
             return Ok(());
         }
-        let mut blocks: Vec<_> =
-            regions.iter().map(|region| self.next_generation(map, *region)).collect();
-        blocks.dedup();
-        for block in blocks {
-            let at = self.generations_at + block as u64 * BLOCK_LEN;
-            self.area.write_sealed(&map.generations[block], at, true)?;
+        let counter = |region: &u32| &self.generations[*region as usize];
+        let now = |region: &u32| counter(region).load(Ordering::Acquire) as u16;
+        // 0 is skipped, since it says that none was written yet.
+        let next = |region: &u32| now(region).wrapping_add(1).max(1);
+        let blocks = regions.iter().map(|region| map.set_generation(*region, next(region)));
+        let blocks = blocks.collect();
+        let written = self.write_blocks(&map.generations, self.generations_at, blocks, true);
+        for region in regions {
+            match written {
+                Ok(()) => counter(region).store(next(region).into(), Ordering::Release),
+                Err(_) => _ = map.set_generation(*region, now(region)),
+            }
         }
-        Ok(())
+        written
     }
 
-    /// Counts a region's generation up; 0 is skipped, since it says that none was written yet. The block that it is in.
-    fn next_generation(&self, map: &mut Map, region: u32) -> usize {
-        let counter = &self.generations[region as usize];
-        let next = (counter.load(Ordering::Acquire) as u16).wrapping_add(1).max(1);
-        counter.store(next.into(), Ordering::Release);
-        let (block, at) = (
-            region as usize / GENERATIONS_PER_BLOCK as usize,
-            region as usize % GENERATIONS_PER_BLOCK as usize * 2,
-        );
-        map.generations[block][at..at + 2].copy_from_slice(&next.to_le_bytes());
-        block
+    /// Writes blocks of the map or of the generations, by their numbers in order.
+    fn write_blocks(
+        &self,
+        blocks: &[[u8; SEALED]],
+        start: u64,
+        mut numbers: Vec<usize>,
+        fua: bool,
+    ) -> Result<()> {
+        numbers.dedup();
+        for number in numbers {
+            let at = start + number as u64 * BLOCK_LEN;
+            self.area.write_sealed(&blocks[number], at, fua)?;
+        }
+        Ok(())
     }
 
     /// The generation of the region that a byte is in; 0 where they are not counted. It stays while a write is in flight.
@@ -288,11 +305,31 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Lets no region become dirty any more, if none is. False where one is.
-    pub(super) fn close(&self) -> bool {
+    /// Lets no region become dirty any more, if none is, and sees to it that the map on the device says so. False where one is.
+    ///
+    /// # Errors
+    /// Those of the tag device: it is not closed then.
+    pub(super) fn close(&self) -> Result<bool> {
         let mut map = self.map.lock();
-        map.closed |= self.dirty_count() == 0;
-        map.closed
+        if self.dirty_count() == 0 {
+            self.resolve(&mut map).context(|| "clear bits of the dirty map")?;
+            map.closed = true;
+        }
+        Ok(map.closed)
+    }
+
+    /// Writes what the device may have wrong of regions of which none is dirty. The generations come first: a region whose bit is not set
+    /// has sectors of its own.
+    fn resolve(&self, map: &mut Map) -> Result<()> {
+        let regions: Vec<_> = map.doubtful.iter().copied().collect();
+        if !self.generations.is_empty() {
+            let blocks = regions.iter().map(|region| generation_place(*region).0).collect();
+            self.write_blocks(&map.generations, self.generations_at, blocks, true)?;
+        }
+        let blocks = regions.iter().map(|region| map.set(*region, false)).collect();
+        self.write_blocks(&map.blocks, self.map_at, blocks, false)?;
+        map.doubtful.clear();
+        Ok(())
     }
 
     /// The dirty regions without a write in flight, to be [cleared](Self::clear); none whose generation has no sector.
@@ -309,7 +346,7 @@ impl Regions {
     /// are durable. The map is not: a bit too many costs a crash some reading.
     pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
         let mut map = self.map.lock();
-        let mut blocks = Vec::new();
+        let (mut blocks, mut cleared) = (Vec::new(), Vec::new());
         for (region, state) in idle {
             let clean = state & !(DIRTY | TRACE);
             let order = (Ordering::AcqRel, Ordering::Relaxed);
@@ -317,17 +354,15 @@ impl Regions {
                 self.states[*region as usize].compare_exchange(*state, clean, order.0, order.1);
             if exchanged.is_ok() {
                 blocks.push(map.set(*region, false));
-                self.dirty.fetch_sub(1, Ordering::Relaxed);
+                cleared.push(*region);
             }
         }
-        blocks.dedup();
-        for block in blocks {
-            let at = self.map_at + block as u64 * BLOCK_LEN;
-            self.area
-                .write_sealed(&map.blocks[block], at, false)
-                .context(|| "clear bits of the dirty map")?;
+        self.dirty.fetch_sub(cleared.len() as u32, Ordering::Relaxed);
+        let written = self.write_blocks(&map.blocks, self.map_at, blocks, false);
+        if written.is_err() {
+            map.doubtful.extend(cleared);
         }
-        Ok(())
+        written.context(|| "clear bits of the dirty map")
     }
 }
 

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ironmap::device::{Device, Faults, Sim};
-use ironmap::integrity::{Finding, FormatOptions, Half, Integrity, IntegrityOptions, Mode, check};
+use ironmap::device::{Device, Faults, Ram, Sim};
+use ironmap::integrity::{
+    Finding, FormatOptions, Half, Integrity, IntegrityOptions, Mode, Problem, check,
+};
 use ironmap::{Errno, Error};
 
 use crate::stand::{Stand, all_options, as_device, change, read, write};
@@ -71,6 +73,35 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         device.close().unwrap();
         drop(device);
         assert_eq!(findings(&stand.open().device), [], "closed, tags: {of_tags}");
+    }
+}
+
+/// A region whose bit or generation could not be written has the generation that it had, whatever the device made of that: not while it
+/// is open, not behind a close, and not behind a crash was a write lost.
+#[test]
+fn a_generation_that_could_not_be_written_is_not_missing() {
+    let at = 64 << 10;
+    for (fail_at, unheard) in [(0, false), (0, true), (1, false), (1, true)] {
+        let what = format!("request {fail_at}, written: {unheard}");
+        let options =
+            FormatOptions { generations: true, region: Some(64 << 10), ..Default::default() };
+        let stand = Stand::new(SIZE, false, &options, 2);
+        write(&stand.open().device, at, &[1; 4096], false).unwrap();
+        let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
+        let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
+        // The map and the generations take a write each.
+        tags.set_faults(Faults { fail_at: Some(fail_at), unheard, ..Faults::default() });
+        assert_eq!(write(&device, at, &[2; 4096], false).unwrap_err().errno(), Errno::EIO);
+        assert_eq!(findings(&device), [], "open, {what}");
+        // Their blocks are written for another region.
+        write(&device, 2 * at, &[2; 4096], false).unwrap();
+        device.flush().unwrap();
+        let crashed = stand.snapshot();
+        assert_eq!(findings(&crashed.open().device), [], "crashed, {what}");
+        assert_eq!(findings(&crashed.open().device), [], "closed behind a crash, {what}");
+        device.close().unwrap();
+        drop(device);
+        assert_eq!(findings(&stand.open().device), [], "closed, {what}");
     }
 }
 
