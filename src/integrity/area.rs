@@ -111,7 +111,12 @@ impl Superblock {
         {
             return bad("area_len", area_len);
         }
-        Ok(Self { info, area_len, sequence: raw.sequence.get(), clean })
+        let sequence = raw.sequence.get();
+        if sequence > u64::MAX / 2 {
+            // It is counted up.
+            return bad("sequence", sequence);
+        }
+        Ok(Self { info, area_len, sequence, clean })
     }
 
     fn to_bytes(&self) -> Result<Buffer> {

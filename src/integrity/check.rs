@@ -37,7 +37,7 @@ pub enum Problem {
         /// Why not.
         why: String,
     },
-    /// The data device is shorter than what the tags are for.
+    /// The data device is shorter than what the tags are for. Nothing else was looked at.
     ShortData {
         /// Its size in bytes.
         size: u64,
@@ -90,7 +90,9 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
+        // An open goes no further either; maps of data that are not there may be of any length.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
+        return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }
     let area = Area { device: Arc::clone(device) };
     let mut refused = |error: Error| {

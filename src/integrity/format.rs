@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::area::{Area, Superblock, random_uuid};
 use super::dirty::Regions;
 use super::disk::{BLOCK, BLOCK_LEN};
-use super::geometry::{Info, Mode, default_region};
+use super::geometry::{Info, MOST_REGIONS, Mode, default_region};
 use super::journal::Journal;
 use super::tagging::Tagging;
 use super::tuple::TupleKind;
@@ -137,6 +137,13 @@ fn lay_out(
         journal,
         area_start: 0,
     };
+    let smallest = size.div_ceil(MOST_REGIONS).next_power_of_two().max(BLOCK_LEN);
+    if info.region >= BLOCK_LEN && info.region < smallest {
+        return Err(Error::invalid(format!(
+            "regions of {} bytes are too many for {size} bytes of data: take {smallest} or more",
+            info.region
+        )));
+    }
     // Before anything is divided by what was asked for.
     info.check()
         .map_err(|field| Error::invalid(format!("no integrity device has this {field}")))?;

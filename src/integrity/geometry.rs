@@ -41,6 +41,8 @@ pub struct Info {
     pub area_start: u64,
 }
 
+/// The most regions: each takes some bytes of memory while a device is open.
+pub(super) const MOST_REGIONS: u64 = 1 << 26;
 /// The smallest journal.
 pub(super) const SMALLEST_JOURNAL: u64 = 64 << 10;
 
@@ -52,7 +54,8 @@ impl Info {
             (self.data_size.is_multiple_of(u64::from(self.interval.max(1))), "data_size"),
             (self.region.is_power_of_two() && self.region >= BLOCK_LEN, "region"),
             (
-                self.region < 1 << 60 && self.data_size.div_ceil(self.region.max(1)) < 1 << 32,
+                self.region < 1 << 60
+                    && self.data_size.div_ceil(self.region.max(1)) <= MOST_REGIONS,
                 "region",
             ),
             (self.journal.is_multiple_of(BLOCK_LEN) && self.journal < 1 << 40, "journal_len"),

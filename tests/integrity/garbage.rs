@@ -88,6 +88,34 @@ fn superblocks_of_any_values_are_refused_or_work() {
     }
 }
 
+/// Numbers of a superblock that is whole that would overflow when they are counted up, or make maps that take all memory.
+#[test]
+fn numbers_without_bounds_are_refused() {
+    let stand = Stand::new(SIZE, false, &FormatOptions::default(), 3);
+    let large = [(48, 1 << 40), (64, 8 << 30), (80, 4096)];
+    let cases = [
+        ("sequence", &[(72, u64::MAX)][..]),
+        ("sequence", &[(72, 1 << 63)]),
+        // 2^28 regions.
+        ("region", &large),
+    ];
+    for (name, fields) in cases {
+        let here = stand.snapshot();
+        let mut bytes = read(here.tag_ram(), 0, 4096).unwrap();
+        for (at, value) in fields {
+            bytes[*at..at + 8].copy_from_slice(&u64::to_le_bytes(*value));
+        }
+        let sum = crc32c(&bytes[..4092]);
+        bytes[4092..].copy_from_slice(&sum.to_le_bytes());
+        for at in [0, here.tag_ram().size() - 4096] {
+            write(here.tag_ram(), at, &bytes, false).unwrap();
+        }
+        let error = here.open_with(&IntegrityOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.place().unwrap().field, name, "{error}");
+    }
+}
+
 /// The fuzzer's changes, drawn from a seed: every structure, behind a checksum that fits.
 #[test]
 fn structures_of_any_values_are_refused_or_work() {

@@ -200,3 +200,16 @@ fn a_check_goes_on_behind_blocks_that_cannot_be_read() {
         }
     }
 }
+
+/// Of data that are too short nothing else is looked at: an open goes no further.
+#[test]
+fn a_check_ends_at_data_that_are_too_short() {
+    for options in all_options() {
+        let stand = Stand::new(SIZE, false, &options, 4);
+        let short = as_device(&Arc::new(Ram::new(SIZE / 2)));
+        write(stand.tag_ram(), 4096, &[0xEE; 4096], false).unwrap();
+        let checked = check(&short, stand.tags.as_ref().map(as_device).as_ref()).unwrap();
+        let short = Problem::ShortData { size: SIZE / 2, needed: SIZE };
+        assert_eq!(checked.problems, [short]);
+    }
+}

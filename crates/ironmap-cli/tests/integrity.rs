@@ -392,6 +392,10 @@ fn wrong_options_are_named() {
     tags.set_len(8192).unwrap();
     let output = bench.run(["integrity", "format", "image,tags"]);
     refused(&output, 2, &["the tag device has 8192 bytes", "are needed"]);
+    // A sparse tebibyte: each region takes memory while the device is open.
+    sized(&bench, "large", 1 << 20);
+    let output = bench.run(["integrity", "format", "--region", "8K", "large,tags"]);
+    refused(&output, 2, &["regions of 8192 bytes are too many", "take 16384 or more"]);
 }
 
 /// `bench` measures an integrity device and a volume on it, side by side.
