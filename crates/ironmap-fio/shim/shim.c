@@ -104,11 +104,17 @@ static struct ironmap_job job_of(struct thread_data *td)
 
 /*
  * Whether this header's thread_data is the running fio's: if a member before the engine's pointer had another size, the pointer would
- * not be here. The version was compared when the library was loaded, but who builds fio may change it.
+ * not be here. The version was compared when the library was loaded, but who builds fio may change it. Nothing else of it is looked at
+ * before, and nothing at all where it is another.
  */
 static bool is_same_layout(const struct thread_data *td)
 {
-	if (td->io_ops == &ops)
+	return td->io_ops == &ops;
+}
+
+static bool check_layout(const struct thread_data *td)
+{
+	if (is_same_layout(td))
 		return true;
 	log_err("ironmap: this fio is not built as the source that the engine was built against (FIO_SRC)\n");
 	return false;
@@ -132,6 +138,8 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 {
 	int exists;
 
+	if (!is_same_layout(td))
+		return 1;
 	return fio_file_size_known(f) ? 0 : get_file_size(td, f, &exists);
 }
 
@@ -163,13 +171,14 @@ static enum ironmap_content content_of(struct thread_data *td)
 static int setup(struct thread_data *td)
 {
 	const struct thread_options *o = &td->o;
-	struct ironmap_job job = job_of(td);
 	uint64_t share = 0, rest = 0;
+	struct ironmap_job job;
 	struct fio_file *f;
 	unsigned int i;
 
-	if (!is_same_layout(td))
+	if (!check_layout(td))
 		return 1;
+	job = job_of(td);
 	if (!o->fill_device && !o->size_percent && o->nr_files) {
 		share = o->size / o->nr_files;
 		rest = (o->size - share * o->nr_files) / td_min_bs(td);
@@ -201,10 +210,11 @@ static int setup(struct thread_data *td)
 
 static int init(struct thread_data *td)
 {
-	struct ironmap_job job = job_of(td);
+	struct ironmap_job job;
 
-	if (!is_same_layout(td))
+	if (!check_layout(td))
 		return EINVAL;
+	job = job_of(td);
 	td->io_ops_data = ironmap_fio_open_job(&job);
 	if (!td->io_ops_data)
 		return EINVAL;
@@ -234,8 +244,9 @@ static int post_init(struct thread_data *td)
 
 static void cleanup(struct thread_data *td)
 {
-	if (td->io_ops_data)
-		ironmap_fio_close_job(td->io_ops_data);
+	if (!is_same_layout(td) || !td->io_ops_data)
+		return;
+	ironmap_fio_close_job(td->io_ops_data);
 	td->io_ops_data = NULL;
 }
 
@@ -261,8 +272,11 @@ static int close_file(struct thread_data *td, struct fio_file *f)
 
 static int unlink_file(struct thread_data *td, struct fio_file *f)
 {
-	struct ironmap_job job = job_of(td);
+	struct ironmap_job job;
 
+	if (!is_same_layout(td))
+		return EINVAL;
+	job = job_of(td);
 	return ironmap_fio_unlink(&job, f->file_name);
 }
 
