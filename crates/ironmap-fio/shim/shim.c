@@ -286,6 +286,20 @@ static void end(struct io_u *io_u, const struct ironmap_end *end)
 	io_u->resid = end->error ? 0 : io_u->xfer_buflen - end->done;
 }
 
+/*
+ * Notes when a request was issued. fio does so itself before it calls an engine that waits for each; of another it would do so when
+ * queue() has returned, and a request that was carried out in there had taken no time.
+ */
+static void issue(struct thread_data *td, struct io_u *io_u)
+{
+	if (td_ioengine_flagged(td, FIO_SYNCIO) || !fio_fill_issue_time(td))
+		return;
+	fio_gettime(&io_u->issue_time, NULL);
+	/* For logs of requests. */
+	if (td->o.read_iolog_file)
+		td->last_issue = io_u->issue_time;
+}
+
 static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u)
 {
 	struct ironmap_request request = {
@@ -295,6 +309,7 @@ static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u)
 	struct ironmap_end done;
 
 	fio_ro_check(td, io_u);
+	issue(td, io_u);
 	switch (io_u->ddir) {
 	case DDIR_READ:
 		request.op = IRONMAP_READ;
@@ -350,7 +365,8 @@ static struct ioengine_ops ops = {
 	.name		= "ironmap",
 	.version	= FIO_IOOPS_VERSION,
 	/* Memory is aligned (RAWIO); names mean nothing to the host (DISKLESSIO); a queue is its thread's (NO_OFFLOAD). */
-	.flags		= FIO_RAWIO | FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_ASYNCIO_SYNC_TRIM | FIO_NO_OFFLOAD,
+	.flags		= FIO_RAWIO | FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_ASYNCIO_SYNC_TRIM |
+			  FIO_ASYNCIO_SETS_ISSUE_TIME | FIO_NO_OFFLOAD,
 	.setup		= setup,
 	.init		= init,
 	.post_init	= post_init,

@@ -89,6 +89,19 @@ done
 "$ironmap" integrity check "$beneath" >"$scratch/log" 2>&1 || fail "integrity check"
 e2fsck -fn "$scratch/data" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"
 
+step "requests that are carried out at once take time, and so do syncs"
+latency() { jq -e ".jobs[0].$1.mean > $2" "$scratch/json" >/dev/null || fail "$1 below $2 ns: $3"; }
+if command -v jq >/dev/null; then
+    for depth in 1 4; do
+        job --rw=randwrite --overwrite=1 --bs=64k --iodepth=$depth --engine=psync --fsync=1 --output-format=json --output="$scratch/json" ||
+            fail "latencies"
+        latency write.clat_ns 2000 "depth $depth"
+        latency sync.lat_ns 20000 "depth $depth"
+    done
+else
+    skip "fio engine, latencies: needs jq"
+fi
+
 step "what is refused, is refused in one line"
 refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
 refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume="$scratch/none" --filename=/f --size=4m --rw=read --numjobs=4
@@ -110,6 +123,7 @@ const char fio_version_string[] = "fio-2.99";
 void log_err(const char *format, ...) { va_list args; va_start(args, format); vfprintf(stderr, format, args); va_end(args); }
 void fill_io_buffer(void) {}
 void get_start_offset(void) {}
+void fio_gettime(void) {}
 int main(int argc, char **argv)
 {
 	void *ops = NULL, *engine = dlopen(argv[1], RTLD_LAZY);
