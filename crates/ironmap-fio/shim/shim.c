@@ -244,9 +244,13 @@ static int post_init(struct thread_data *td)
 
 static void cleanup(struct thread_data *td)
 {
+	int error;
+
 	if (!is_same_layout(td) || !td->io_ops_data)
 		return;
-	ironmap_fio_close_job(td->io_ops_data);
+	error = ironmap_fio_close_job(td->io_ops_data);
+	if (error)
+		td_verror(td, error, "close");
 	td->io_ops_data = NULL;
 }
 

@@ -87,7 +87,7 @@ int ironmap_fio_file_size(const struct ironmap_job *, const char *path, uint64_t
 int ironmap_fio_lay_out(const struct ironmap_job *, const char *path, const struct ironmap_layout *);
 int ironmap_fio_unlink(const struct ironmap_job *, const char *path);
 void *ironmap_fio_open_job(const struct ironmap_job *);
-void ironmap_fio_close_job(void *job);
+int ironmap_fio_close_job(void *job);
 void *ironmap_fio_buffer(void *job, uint32_t index);	/* NULL where each request is waited for */
 uint64_t ironmap_fio_open_file(void *job, const char *path, int *error);
 void ironmap_fio_close_file(void *job, uint64_t file);

@@ -229,7 +229,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
         unsafe { size.write(found.unwrap_or(0)) };
         // SAFETY: the same.
         unsafe { exists.write(found.is_some().into()) };
-        Ok(())
+        lent.close()
     };
     // SAFETY: the same.
     unsafe { with_options(job, path, work) }
@@ -260,7 +260,8 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
         let mut layout = Layout { size: raw.size, content, create: raw.create != 0, piece, fill };
         let lent = shared::open(options, true)?;
         layout::lay_out(lent.volume(), path.to_bytes(), &mut layout)
-            .context(|| named(options, path))
+            .context(|| named(options, path))?;
+        lent.close()
     };
     // SAFETY: the same.
     unsafe { with_options(job, path, work) }
@@ -298,11 +299,14 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut
 /// # Safety
 /// `job` is one that was opened, is not used any more, and nobody else uses it meanwhile.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) {
-    guard((), || {
+pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) -> c_int {
+    guard(Errno::EIO.0, || {
         // SAFETY: the caller's promise: it came from Box::into_raw.
-        drop(unsafe { Box::from_raw(job.cast::<Job>()) });
-    });
+        let job = unsafe { Box::from_raw(job.cast::<Job>()) };
+        let Err(error) = job.close() else { return 0 };
+        tell(&error.to_string());
+        error.errno().0
+    })
 }
 
 /// # Safety

@@ -85,6 +85,13 @@ impl Job {
         Ok(Self { queue, slots, files, ends, options, told: false, lent })
     }
 
+    /// Ends it: what is in flight first, then what uses the volume, then the volume itself, where nobody else has it.
+    pub(crate) fn close(self) -> Result<()> {
+        let Self { queue, slots, files, lent, .. } = self;
+        drop((queue, slots, files));
+        lent.close()
+    }
+
     /// The address of a request's memory; `None` where requests are waited for and fio's own is to be used: at depth 1, of an engine whose
     /// requests complete at once.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {

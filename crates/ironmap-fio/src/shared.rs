@@ -3,6 +3,7 @@
 use std::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ironmap::error::Context;
 use ironmap::{Engine, Error, ErrorKind, Location, OpenOptions, Volume};
 
 use crate::abi::tell;
@@ -30,7 +31,7 @@ struct Open {
 
 /// A volume that is open, for one of its users. The last one closes it.
 pub(crate) struct Lent {
-    /// `None` only while it is dropped.
+    /// `None` when it was given back.
     volume: Option<Volume>,
     name: String,
 }
@@ -109,22 +110,38 @@ fn explain(error: Error) -> Error {
 impl Lent {
     /// The volume.
     pub(crate) fn volume(&self) -> &Volume {
-        self.volume.as_ref().expect("it is there until it is dropped")
+        self.volume.as_ref().expect("it is there until it is given back")
+    }
+
+    /// Gives the volume back.
+    ///
+    /// # Errors
+    /// Those of its close, for the last user.
+    pub(crate) fn close(mut self) -> Result<(), Error> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<(), Error> {
+        let mut volumes = volumes();
+        if self.volume.take().is_none() {
+            return Ok(());
+        }
+        let shared = entry(&mut volumes, &self.name);
+        let Some(open) = &mut shared.open else { return Ok(()) };
+        open.users -= 1;
+        if open.users > 0 {
+            return Ok(());
+        }
+        let closed = open.volume.close();
+        shared.open = None;
+        closed.context(|| format!("close {}", self.name))
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut volumes = volumes();
-        self.volume = None;
-        let shared = entry(&mut volumes, &self.name);
-        let Some(open) = &mut shared.open else { return };
-        open.users -= 1;
-        if open.users == 0 {
-            if let Err(error) = open.volume.close() {
-                tell(&format!("{}: {error}", self.name));
-            }
-            shared.open = None;
+        if let Err(error) = self.give_back() {
+            tell(&error.to_string());
         }
     }
 }

@@ -102,6 +102,20 @@ else
     skip "fio engine, latencies: needs jq"
 fi
 
+step "an error of the close is the job's"
+if command -v prlimit >/dev/null; then
+    # Behind the last request the image cannot be written any more: its journal, and the time stamps that the close stores.
+    # shellcheck disable=SC2016
+    no_more='prlimit --pid $PPID --fsize=1048576'
+    closes() { (trap '' XFSZ && job --rw=write --overwrite=1 --bs=64k --exec_postrun="$no_more"); }
+    refused "close" closes
+    # EFBIG is the fifth number of its line.
+    grep -q ';job;0;27;' "$scratch/log" || fail "fio does not know of it"
+    make_image
+else
+    skip "fio engine, an error of the close: needs prlimit"
+fi
+
 step "what is refused, is refused in one line"
 refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
 refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume="$scratch/none" --filename=/f --size=4m --rw=read --numjobs=4
