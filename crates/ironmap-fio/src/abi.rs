@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use ironmap::dio::DioFlags;
 use ironmap::error::Context;
 use ironmap::units::FilePos;
-use ironmap::{Engine, Errno, Error, FileOptions};
+use ironmap::{Engine, Errno, Error, ErrorKind, FileOptions};
 
 use crate::job::{Job, Op, Queued, Request};
 use crate::layout::{self, Content, Layout};
@@ -274,12 +274,20 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
     job: *const RawJob,
     path: *const c_char,
 ) -> c_int {
+    let mut gone = false;
     let work = |options: &Options, path: &CStr| {
         let lent = shared::open(options, true)?;
-        layout::unlink(lent.volume(), path.to_bytes()).context(|| named(options, path))
+        let unlinked = layout::unlink(lent.volume(), path.to_bytes());
+        gone = unlinked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if !gone {
+            unlinked.context(|| named(options, path))?;
+        }
+        lent.close()
     };
     // SAFETY: the caller's promise.
-    unsafe { with_options(job, path, work) }
+    let told = unsafe { with_options(job, path, work) };
+    // fio removes each file twice, before it closes it and behind that: not worth a line.
+    if gone { Errno::ENOENT.0 } else { told }
 }
 
 /// # Safety

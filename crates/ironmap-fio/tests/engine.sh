@@ -72,6 +72,7 @@ job --rw=randtrimwrite --bs=8k --direct=1 --iodepth=4 --numjobs=2 || fail "trims
 on_image --filename=/grown --rw=write --verify=crc32c --bs=64k --fallocate=none --end_fsync=1 || fail "a file that grows"
 on_image --rw=randrw --bs=4k --nrfiles=4 --filename_format="many/f.\$filenum" --numjobs=3 || fail "many files"
 on_image --filename=/laid/out --rw=randread --bs=4k --unlink=1 || fail "a file that is laid out, read and removed"
+! grep '^ironmap: ' "$scratch/log" || fail "a file that is removed is told of"
 check
 [ "$(debugfs -R 'ls -p /laid' "$image" 2>/dev/null | grep -c out)" = 0 ] || fail "the file was not removed"
 
