@@ -95,7 +95,8 @@ static struct ironmap_job job_of(struct thread_data *td)
 		.pad		= t->mem_align,
 		.depth		= t->iodepth,
 		.durable	= dsync ? IRONMAP_DSYNC_EACH : t->sync_io ? IRONMAP_SYNC_EACH : IRONMAP_LATER,
-		.writes		= td_write(td) || td_trim(td) || t->unlink || t->unlink_each_loop,
+		/* Without create_serialize files are laid out by the jobs, when the first has opened the volume for all. */
+		.writes		= td_write(td) || td_trim(td) || t->unlink || t->unlink_each_loop || !t->create_serialize,
 		.strict		= t->odirect,
 		.fixedbufs	= o->fixedbufs,
 		.simple		= o->simple,
@@ -124,9 +125,10 @@ static int get_file_size(struct thread_data *td, struct fio_file *f, int *exists
 {
 	struct ironmap_job job = job_of(td);
 	uint64_t size = 0;
+	int error = ironmap_fio_file_size(&job, f->file_name, &size, exists);
 
-	if (ironmap_fio_file_size(&job, f->file_name, &size, exists))
-		return 1;
+	if (error)
+		return error;
 	/* Whatever the host has by that name. */
 	f->filetype = FIO_TYPE_FILE;
 	f->real_file_size = size;
@@ -167,6 +169,13 @@ static enum ironmap_content content_of(struct thread_data *td)
 	}
 }
 
+/* A thread whose setup fails, as it does with create_serialize=0, has failed for fio only where this is noted too. */
+static int fail_setup(struct thread_data *td, int error)
+{
+	td_verror(td, error, "setup");
+	return 1;
+}
+
 /* fio lays files out by system calls of its own on their names, so with an engine of files elsewhere it leaves that to the engine. */
 static int setup(struct thread_data *td)
 {
@@ -188,10 +197,10 @@ static int setup(struct thread_data *td)
 			.piece = td_max_bs(td), .fill = fill, .job = td,
 			.content = content_of(td), .create = o->allow_create,
 		};
-		int exists = 0;
+		int exists = 0, error = get_file_size(td, f, &exists);
 
-		if (get_file_size(td, f, &exists))
-			return 1;
+		if (error)
+			return fail_setup(td, error);
 		if (o->file_size_low)
 			layout.size = o->file_size_low;
 		else if (share)
@@ -200,8 +209,9 @@ static int setup(struct thread_data *td)
 			layout.content = IRONMAP_GROWS;
 		if (exists && layout.size <= f->real_file_size)
 			continue;
-		if (ironmap_fio_lay_out(&job, f->file_name, &layout))
-			return 1;
+		error = ironmap_fio_lay_out(&job, f->file_name, &layout);
+		if (error)
+			return fail_setup(td, error);
 		if (layout.size > f->real_file_size)
 			f->real_file_size = layout.size;
 	}

@@ -1,6 +1,6 @@
 //! Files before the jobs begin: how large they are, and how they are made.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ironmap::bio::Buffer;
 use ironmap::fs::FileType;
@@ -47,25 +47,34 @@ pub(crate) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
 /// Makes a file, with the directories that lead to it, or extends it. What it has is kept, but of a file that is to be written all
 /// is written anew.
 pub(crate) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
-    let fs = volume.fs();
-    let number = match fs.resolve(path, Follow::All) {
-        Ok(inode) => inode.number(),
-        Err(error) if error.kind() == ErrorKind::NotFound => create(fs, path, layout)?,
+    let number = make(volume.fs(), path, layout)?;
+    if layout.content == Content::Written {
+        write(volume, number, layout)?;
+    }
+    volume.fs().sync()
+}
+
+/// The same, but for what is written. One file at a time: with create_serialize=0 all jobs come at once, for the same name and sizes of their
+/// own, and none may make it shorter than another has made it.
+fn make(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (number, now) = match fs.resolve(path, Follow::All) {
+        Ok(inode) => (inode.number(), inode.size()),
+        Err(error) if error.kind() == ErrorKind::NotFound => (create(fs, path, layout)?, 0),
         Err(error) => return Err(error),
     };
     let (start, size) = (FilePos(0), layout.size);
     match layout.content {
         Content::Grows => {}
         _ if size == 0 => {}
-        Content::Sparse => fs.truncate(number, size)?,
+        Content::Sparse if size > now => fs.truncate(number, size)?,
+        Content::Sparse => {}
         Content::Preallocated | Content::Written => {
             fs.fallocate(number, Fallocate::Allocate { keep_size: false }, start, size)?;
         }
     }
-    if layout.content == Content::Written {
-        write(volume, number, layout)?;
-    }
-    fs.sync()
+    Ok(number)
 }
 
 fn create(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {

@@ -73,6 +73,8 @@ on_image --filename=/grown --rw=write --verify=crc32c --bs=64k --fallocate=none 
 on_image --rw=randrw --bs=4k --nrfiles=4 --filename_format="many/f.\$filenum" --numjobs=3 || fail "many files"
 on_image --filename=/laid/out --rw=randread --bs=4k --unlink=1 || fail "a file that is laid out, read and removed"
 ! grep '^ironmap: ' "$scratch/log" || fail "a file that is removed is told of"
+on_image --rw=randread --bs=4k --create_serialize=0 --numjobs=3 --filename_format="own/f.\$jobnum" || fail "jobs that lay out their own"
+! grep '^ironmap: ' "$scratch/log" || fail "jobs that lay out their own are told of"
 check
 [ "$(debugfs -R 'ls -p /laid' "$image" 2>/dev/null | grep -c out)" = 0 ] || fail "the file was not removed"
 
@@ -121,6 +123,7 @@ step "what is refused, is refused in one line"
 refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
 refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume="$scratch/none" --filename=/f --size=4m --rw=read --numjobs=4
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0
+refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0 --create_serialize=0
 refused "is no engine" job --rw=read --engine=steam
 refused "there are zero-copy" job --rw=read --integrity=most
 refused "need --thread" quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --filename=/job --size=4m --rw=write \
