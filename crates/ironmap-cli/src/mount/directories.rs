@@ -84,7 +84,7 @@ impl Mount {
             if remembered {
                 self.nodes.remember(entry.inode);
             }
-            let told = self.fs().inspect(entry.inode, |inode| Ok(self.entry_of(inode)));
+            let told = self.entry_of(entry.inode);
             let full = told.map(|(attr, generation)| {
                 let name = OsStr::from_bytes(&entry.name);
                 reply.add(attr.ino, behind, name, &FOREVER, &attr, generation)
@@ -92,7 +92,7 @@ impl Mount {
             if remembered && !matches!(full, Ok(false)) {
                 self.nodes.forget(entry.inode, 1);
             }
-            Ok(full?)
+            full
         })
     }
 

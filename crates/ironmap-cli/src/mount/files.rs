@@ -11,6 +11,7 @@ use ironmap::{Errno, File, FileOptions};
 
 use super::fail::{Fail, Result};
 use super::lane::{Lane, MOST};
+use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
 /// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
@@ -67,6 +68,7 @@ impl Mount {
     pub(super) fn open(&self, inode: InodeNo, flags: i32) -> Result<Opened> {
         let held = self.fs().hold(inode)?;
         let inode = held.inode()?;
+        check_named(&inode)?;
         admit(&inode, flags)?;
         let file = self.volume.open_inode(inode, options(false))?;
         let handle = self.files.insert(OpenFile { held, file, strict: OnceLock::new() });

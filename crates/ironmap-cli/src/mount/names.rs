@@ -26,6 +26,11 @@ fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
+/// An entry of a damaged directory may lead to the journal: the kernel is not to hear of such a number, by which it could be written.
+pub(super) fn check_named(inode: &Inode) -> Result<()> {
+    if inode.is_internal() { Err(Fail(Errno::EUCLEAN)) } else { Ok(()) }
+}
+
 impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
@@ -35,14 +40,16 @@ impl Mount {
 
     /// Tells the kernel of an inode, which it remembers from then on.
     pub(super) fn entry(&self, inode: InodeNo) -> Result<Entry> {
-        let entry = self.fs().inspect(inode, |inode| Ok(self.entry_of(inode)))?;
+        let entry = self.entry_of(inode)?;
         self.nodes.remember(inode);
         Ok(entry)
     }
 
-    pub(super) fn entry_of(&self, inode: &Inode) -> Entry {
-        let stat = inode.stat();
-        (self.attr(stat), Generation(stat.generation.into()))
+    pub(super) fn entry_of(&self, inode: InodeNo) -> Result<Entry> {
+        self.fs().inspect(inode, |inode| {
+            let stat = inode.stat();
+            Ok(check_named(inode).map(|()| (self.attr(stat), Generation(stat.generation.into()))))
+        })?
     }
 
     pub(super) fn read_link(&self, link: InodeNo) -> Result<Vec<u8>> {

@@ -9,6 +9,7 @@ mod rng;
 
 mod aligned;
 mod cases;
+mod damaged;
 mod faults;
 mod fsx;
 mod killed;
