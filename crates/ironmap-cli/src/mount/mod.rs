@@ -8,6 +8,7 @@ mod adapter;
 mod attributes;
 mod daemon;
 mod directories;
+mod end;
 mod fail;
 mod files;
 mod handles;

@@ -10,6 +10,7 @@ mod rng;
 mod aligned;
 mod cases;
 mod damaged;
+mod ending;
 mod faults;
 mod fsx;
 mod killed;
