@@ -50,8 +50,6 @@ fn what_is_mounted_beneath_stays() {
     kill_process(ours.id(), Signal::TERM).unwrap();
     assert!(ours.wait().success());
     assert!(is_beneath(), "behind a signal");
-    // What Ours does when it is dropped is to take a mount away.
-    std::mem::forget(ours);
     check(&bench.image());
 }
 
