@@ -175,7 +175,10 @@ impl Mount {
             _ => return Err(Fail(Errno::EOPNOTSUPP)),
         };
         let inode = self.files.get(handle)?.held.number();
-        self.fs().fallocate(inode, how, FilePos(pos), len)?;
+        if let Err(error) = self.fs().fallocate(inode, how, FilePos(pos), len) {
+            self.forget_pages(inode, pos, len);
+            return Err(error.into());
+        }
         self.strip(inode, asker.keeps_set_id())?;
         self.nodes.get(inode).changed();
         self.changed()
@@ -221,31 +224,34 @@ impl Mount {
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }
-        self.nodes.get(inode).changed();
-        let done = Lane::with(&self.volume, |lane| {
-            let mut done = 0;
+        let durability = self.durability(0);
+        let mut done = 0;
+        let copied = Lane::with(&self.volume, |lane| {
             while done < len {
                 let (queue, buffer) = lane.parts((len - done).min(MOST as u64) as usize)?;
                 let count = source.file.read_at(queue, buffer, FilePos(from.1 + done))?;
                 if count == 0 {
                     break;
                 }
-                let durability = self.durability(0);
                 let at = FilePos(to.1 + done);
-                let written = target.file.write_at_with(queue, &buffer[..count], at, durability);
-                match written {
-                    Ok(written) => done += written as u64,
-                    Err(_) if done > 0 => break,
-                    Err(error) => return Err(error),
-                }
-                if written.is_ok_and(|written| written < count) {
+                let written = target.file.write_at_with(queue, &buffer[..count], at, durability)?;
+                done += written as u64;
+                if written < count {
                     break;
                 }
             }
-            Ok(done)
+            Ok(())
         });
+        self.nodes.get(inode).changed();
         self.read_stamp(&source.held);
-        Ok(done?)
+        if let Err(error) = copied {
+            // Behind what is told as copied a part may have been written too.
+            self.forget_pages(inode, to.1 + done, len - done);
+            if done == 0 {
+                return Err(error.into());
+            }
+        }
+        Ok(done)
     }
 
     /// Leaves the time of a read, as the mount's options have it.

@@ -22,6 +22,7 @@ mod unmount;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use ironmap::Volume;
 use ironmap::fs::ext4::Ext4;
@@ -72,6 +73,20 @@ impl Mount {
             // It may have forgotten the inode already.
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
         }
+    }
+
+    /// The kernel is to read a range anew: something has failed there that may have changed a part of it.
+    ///
+    /// It waits for pages that others are reading, which a thread that serves must not. Errors are rare: each has a thread of its own.
+    fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
+        let notifier = Arc::clone(&self.notifier);
+        let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));
+        let forget = move || {
+            if let Some(notifier) = notifier.get() {
+                let _ = notifier.inval_inode(fuser::INodeNo(inode.0), pos as i64, len as i64);
+            }
+        };
+        let _ = thread::Builder::new().spawn(forget);
     }
 
     /// Behind each change of metadata: durable at once where the mount is so.
