@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use ironmap::fs::ext4::{DirCursor, Held, Listing};
@@ -11,13 +11,16 @@ use ironmap::fs::{DirEntry, FileType};
 use ironmap::units::InodeNo;
 
 use super::Mount;
-use super::adapter::FOREVER;
 use super::attributes::kind;
 use super::fail::Result;
+use super::names::Entry;
+use super::nodes::Manner;
 
 /// An open directory. The position of an entry is that of the [cursor](DirCursor) behind it.
 pub(super) struct OpenDirectory {
     held: Held,
+    /// Reads leave no time.
+    no_atime: bool,
     reading: Mutex<Option<Reading>>,
 }
 
@@ -51,9 +54,10 @@ impl Reading {
 }
 
 impl Mount {
-    pub(super) fn open_directory(&self, inode: InodeNo) -> Result<FileHandle> {
+    pub(super) fn open_directory(&self, inode: InodeNo, flags: i32) -> Result<FileHandle> {
         let held = self.fs().hold(inode)?;
-        Ok(self.directories.insert(OpenDirectory { held, reading: Mutex::default() }))
+        let no_atime = self.is_read_without_time(inode, flags);
+        Ok(self.directories.insert(OpenDirectory { held, no_atime, reading: Mutex::default() }))
     }
 
     pub(super) fn read_directory(
@@ -77,13 +81,16 @@ impl Mount {
         position: u64,
         reply: &mut ReplyDirectoryPlus,
     ) -> Result<()> {
+        let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // Before the kernel hears of it: it may forget it at once.
-            self.nodes.remember(entry.inode);
-            let told = self.entry_of(entry.inode);
-            let told = told.unwrap_or_else(|_| (unknown(entry), Generation(0)));
+            // Remembered before the kernel hears of it: it may forget it at once.
+            let told = self.entry(dir, entry.inode).unwrap_or_else(|_| {
+                self.nodes.remember(entry.inode, Manner::default());
+                Entry { attr: unknown(entry), generation: Generation(0), valid: Duration::ZERO }
+            });
+            let Entry { attr, generation, valid } = told;
             let name = OsStr::from_bytes(&entry.name);
-            let full = reply.add(told.0.ino, behind, name, &FOREVER, &told.0, told.1);
+            let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
             // Of these two it knows already.
             if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
@@ -109,7 +116,9 @@ impl Mount {
                 left: None,
             },
         };
-        self.read_stamp(&open.held);
+        if !open.no_atime {
+            self.read_stamp(&open.held);
+        }
         let mut any = false;
         loop {
             match reading.next() {
@@ -138,8 +147,8 @@ impl Mount {
     }
 }
 
-/// What is told of an entry whose inode cannot be read, or must not be: its number and type, and a size that no file has. So the kernel lists it,
-/// takes it for no lookup, and whoever wants to know more asks by its name and hears what is wrong.
+/// What is told of an entry whose inode cannot be read, or must not be: its number and type, and a size that no file has. So the
+/// kernel lists it, takes it for no lookup, and whoever wants to know more asks by its name and hears what is wrong.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

@@ -1,7 +1,7 @@
 //! The end of a mount that nobody has unmounted: by a signal, or because it cannot be served any more.
 //!
-//! It is always the kernel's connection that ends first. Then no request can be answered any more, the loop that takes them ends as it does
-//! behind an umount, and the volume is closed in one place, with nobody at it.
+//! It is always the kernel's connection that ends first. Then no request can be answered any more, the loop that takes them ends as it
+//! does behind an umount, and the volume is closed in one place, with nobody at it.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ impl End {
     /// Ends the connection, if it has not ended.
     pub(super) fn cut(&self) {
         if self.is_connected() && self.is_there() {
-            // The superuser's ends it with that; of what others have mounted only the directory is free then.
+            // The superuser's ends with that; of what others have mounted only the directory is free then.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         if self.is_connected() {
@@ -49,7 +49,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests still come, which a volume that is being closed must not see. So it is left as by a crash: its journal is recovered.
+            // Requests still come, which a volume that is being closed must not see. So it is left as by a crash: its journal is
+            // recovered.
             tell(format_args!(
                 "{}: in use, and the connection cannot be ended: the volume is not closed",
                 self.dir.display()

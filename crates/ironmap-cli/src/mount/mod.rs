@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use ironmap::Volume;
-use ironmap::fs::ext4::Ext4;
+use ironmap::fs::ext4::{Ext4, ROOT};
 use ironmap::units::InodeNo;
 
 use self::directories::OpenDirectory;
@@ -57,10 +57,12 @@ pub(super) struct Asker {
 }
 
 impl Mount {
-    fn new(volume: Volume, options: Options) -> Self {
-        let (nodes, files, directories) =
-            (Nodes::default(), Handles::default(), Handles::default());
-        Self { volume, options, nodes, files, directories, notifier: Arc::default() }
+    fn new(volume: Volume, options: Options) -> ironmap::Result<Self> {
+        let nodes = Nodes::default();
+        // The kernel knows it without having been told of it.
+        nodes.remember(ROOT, volume.fs().inspect(ROOT, |root| Ok(options.manner(root)))?);
+        let (files, directories) = (Handles::default(), Handles::default());
+        Ok(Self { volume, options, nodes, files, directories, notifier: Arc::default() })
     }
 
     fn fs(&self) -> &Arc<Ext4> {
@@ -89,9 +91,16 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Behind each change of metadata: durable at once where the mount is so.
-    fn changed(&self) -> Result<()> {
-        if self.options.sync {
+    /// Behind each change of these inodes: the next read of one leaves a time, and it is durable at once where the mount or one of
+    /// them is so.
+    fn changed(&self, inodes: &[InodeNo]) -> Result<()> {
+        let mut sync = self.options.sync;
+        for inode in inodes {
+            let node = self.nodes.get(*inode);
+            node.changed();
+            sync |= node.manner.sync;
+        }
+        if sync {
             self.fs().sync()?;
         }
         Ok(())

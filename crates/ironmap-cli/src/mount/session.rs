@@ -38,6 +38,7 @@ Options of -o:
   fsname=NAME               what /proc/mounts names instead of the volume
   noatime, relatime (default), strictatime
   sync                      each change is durable when it returns
+  dirsync                   each change of a directory's names is
   writeback_cache           the kernel collects what is written, and sends it later
   threads=N                 that wait for the device
   dev, suid, exec and their opposites")]
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
     let threads = options.threads();
-    let mount = Mount::new(volume.clone(), options);
+    let mount = Mount::new(volume.clone(), options).map_err(|error| Failure::at(&name, &error))?;
     let notifier = Arc::clone(&mount.notifier);
     let server = Server::new(mount, threads);
     let connection = server.connection();
@@ -109,8 +110,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 /// Serves until the connection has ended.
 ///
-/// A session of fuser 0.18 that is dropped unmounts its directory, also where that has been unmounted: it would take away what was mounted
-/// beneath, or has been mounted since. So its thread is taken out of it, and the rest is never dropped.
+/// A session of fuser 0.18 that is dropped unmounts its directory, also where that has been unmounted: it would take away what was
+/// mounted beneath, or has been mounted since. So its thread is taken out of it, and the rest is never dropped.
 fn serve(session: Session<Server>) -> io::Result<()> {
     let mut session = ManuallyDrop::new(session.spawn()?);
     let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));
