@@ -31,6 +31,9 @@ pub struct FileOptions {
     pub stable_pages: Option<StablePages>,
     /// For a volume's files: whether writes through this handle leave set-id bits as they are.
     pub keep_set_id: KeepSetId,
+    /// For a volume's files: writes come from a cache that has admitted them, in an order of its own. An append-only file takes
+    /// them at any position.
+    pub write_back: bool,
 }
 
 /// A file open for direct I/O. It is shared by threads; each brings its own [`Queue`]. Cheap to clone.

@@ -157,7 +157,9 @@ impl Report {
     }
 
     fn line(&self, message: &str) {
-        self.progress.suspend(|| eprintln!("ironmap: {}", one_line(message)));
+        // Where nobody reads it, the exit code tells.
+        let print = || writeln!(io::stderr(), "ironmap: {}", one_line(message));
+        let _ = self.progress.suspend(print);
     }
 
     /// The worst code of all.

@@ -42,6 +42,7 @@ pub(crate) struct Live {
     open: Arc<OpenInode>,
     strict: bool,
     keep_set_id: KeepSetId,
+    write_back: bool,
     volume: Owner,
     geometry: Geometry,
 }
@@ -101,6 +102,7 @@ impl LiveFile {
             open,
             strict: options.strict,
             keep_set_id: options.keep_set_id,
+            write_back: options.write_back,
             volume,
             geometry: Geometry::new(limits, block).with(options.stable_pages),
         })))

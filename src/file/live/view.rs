@@ -100,7 +100,7 @@ impl View {
         let changes = live.open.changes();
         let inode = live.held.inode()?;
         inode.keep_small_map()?;
-        let plain = fs.admit_write(&inode, FilePos(0), 0, 0).is_ok()
+        let plain = fs.admit_write(&inode, FilePos(0), 0, None).is_ok()
             && !inode.flags().contains(InodeFlags::APPEND)
             && !inode.has_inline_data()
             && !Ext4::has_privileges(&inode, live.keep_set_id)?;

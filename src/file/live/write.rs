@@ -189,7 +189,7 @@ impl LiveFile {
         let end = pos.0.saturating_add(len as u64);
         let view = queue.views.current(&mut queue.state.lives, live)?;
         let size = view.size();
-        fs.admit_write(&view.inode, pos, len as u64, size)?;
+        fs.admit_write(&view.inode, pos, len as u64, (!live.write_back).then_some(size))?;
         live.check_atomic(pos, len, flags)?;
         if view.inode.has_inline_data() {
             return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
@@ -302,7 +302,9 @@ impl LiveFile {
         let mut done = 0;
         for buf in bufs {
             let at = FilePos(pos.0 + done as u64);
-            let count = self.alone(queue, |live| live.fs().write(live.number(), at, buf))?;
+            let count = self.alone(queue, |live| {
+                live.fs().write_from(live.number(), at, buf, live.write_back)
+            })?;
             done += count;
             if count < buf.len() {
                 break;

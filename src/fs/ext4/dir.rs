@@ -2,13 +2,13 @@
 
 use std::collections::btree_map;
 
-use super::ROOT;
 use super::casefold::Wanted;
 use super::dir_block::{Area, Found, PLACE};
 use super::features::Incompat;
 use super::inode::{Inode, InodeFlags};
 use super::jbd2::fast_commit::DirEdit;
 use super::listing::{DirCursor, Listing};
+use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirEntry, FileType};
 use crate::iomap::MapFile;
@@ -253,11 +253,11 @@ impl Inode {
             let place = PLACE.inode(self.number).field("inode");
             place.corrupt(format!("{} points to {what}", shown(name)))
         };
-        if number != ROOT && number.0 < u64::from(self.fs.superblock.first_inode) {
+        if self.fs.is_reserved(number) {
             return Err(corrupt(&format!("the reserved inode {number}")));
         }
         match self.fs.inode(number) {
-            Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {
+            Ok(inode) if inode.is_internal() => {
                 Err(corrupt(&format!("inode {number}, an attribute's value")))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -265,6 +265,12 @@ impl Inode {
             }
             inode => inode,
         }
+    }
+
+    /// Whether this is the file system's own, as the journal and the value of an attribute: no name may stand for it.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.fs.is_reserved(self.number) || self.flags.contains(InodeFlags::EA_INODE)
     }
 
     pub(super) fn check_directory(&self) -> Result<()> {
@@ -288,6 +294,12 @@ impl Inode {
             return Err(place.corrupt("casefold on a volume without the feature"));
         }
         Ok(())
+    }
+}
+
+impl Ext4 {
+    fn is_reserved(&self, number: InodeNo) -> bool {
+        number != ROOT && number.0 < u64::from(self.superblock.first_inode)
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
@@ -20,13 +20,10 @@ use super::attributes::Changes;
 use super::fail::Result;
 use super::files::Opened;
 use super::lane::MOST;
-use super::names::Entry;
+use super::names::{Entry, FOREVER};
 use super::nodes::inode_of;
 use super::pool::Pool;
 use super::{Asker, Mount};
-
-/// How long the kernel may believe what it was told: nobody else changes the volume.
-pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 impl From<&Request> for Asker {
     fn from(request: &Request) -> Self {
@@ -46,7 +43,7 @@ impl Opened {
 
 fn reply_entry(entry: Result<Entry>, reply: ReplyEntry) {
     match entry {
-        Ok((attr, generation)) => reply.entry(&FOREVER, &attr, generation),
+        Ok(entry) => reply.entry(&entry.valid, &entry.attr, entry.generation),
         Err(fail) => reply.error(fail.into()),
     }
 }
@@ -159,7 +156,7 @@ impl Filesystem for Server {
         size: Option<u64>,
         accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
-        _changed: Option<SystemTime>,
+        changed: Option<SystemTime>,
         _handle: Option<FileHandle>,
         _created: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -167,7 +164,7 @@ impl Filesystem for Server {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let changes = Changes { mode, uid, gid, size, accessed, modified };
+        let changes = Changes { mode, uid, gid, size, accessed, modified, changed };
         reply_attr(self.mount.setattr(inode_of(node), &changes, request.into()), reply);
     }
 
@@ -272,16 +269,17 @@ impl Filesystem for Server {
     ) {
         let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Regular);
         let made = self.mount.make(dir, name, file, mode, umask, request.into());
-        let opened = made.and_then(|entry| match self.mount.open(inode_of(entry.0.ino), flags) {
-            Ok(opened) => Ok((entry, opened)),
-            Err(fail) => {
-                self.mount.nodes.forget(inode_of(entry.0.ino), 1);
-                Err(fail)
-            }
-        });
+        let opened =
+            made.and_then(|entry| match self.mount.open(inode_of(entry.attr.ino), flags) {
+                Ok(opened) => Ok((entry, opened)),
+                Err(fail) => {
+                    self.mount.nodes.forget(inode_of(entry.attr.ino), 1);
+                    Err(fail)
+                }
+            });
         match opened {
-            Ok(((attr, generation), opened)) => {
-                reply.created(&FOREVER, &attr, generation, opened.handle, opened.flags());
+            Ok((Entry { attr, generation, valid }, opened)) => {
+                reply.created(&valid, &attr, generation, opened.handle, opened.flags());
             }
             Err(fail) => reply.error(fail.into()),
         }
@@ -378,8 +376,8 @@ impl Filesystem for Server {
         self.give(move |mount| reply_empty(mount.sync_file(handle, data_only), reply));
     }
 
-    fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.mount.open_directory(inode_of(node));
+    fn opendir(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opened = self.mount.open_directory(inode_of(node), flags.0);
         reply_open(opened.map(|handle| Opened { handle, direct: false }), reply);
     }
 

@@ -19,6 +19,16 @@ pub(super) struct Changes {
     pub(super) size: Option<u64>,
     pub(super) accessed: Option<TimeOrNow>,
     pub(super) modified: Option<TimeOrNow>,
+    /// Given by a writeback cache, whose times are the kernel's own.
+    pub(super) changed: Option<SystemTime>,
+}
+
+impl Changes {
+    /// More than the size.
+    fn asks_for_more(&self) -> bool {
+        let Self { mode, uid, gid, size: _, accessed, modified, changed } = self;
+        mode.or(*uid).or(*gid).is_some() || accessed.or(*modified).is_some() || changed.is_some()
+    }
 }
 
 impl Mount {
@@ -33,23 +43,26 @@ impl Mount {
         asker: Asker,
     ) -> Result<FileAttr> {
         let fs = self.fs();
-        self.nodes.get(inode).changed();
         if let Some(size) = changes.size {
             fs.truncate(inode, size)?;
             fs.strip_privileges(inode, asker.keeps_set_id())?;
         }
+        let now = Some(TimeOrNow::Now);
         let set = SetAttributes {
             permissions: changes.mode.map(|mode| mode & 0o7777),
             uid: changes.uid,
             gid: changes.gid,
             accessed: changes.accessed.map(time),
             modified: changes.modified.map(time),
+            changed: changes.changed.map(timestamp),
+            times_of_use: changes.changed.is_some()
+                || changes.accessed == now && changes.modified == now,
             project: None,
         };
-        if changes.size.is_none() || set != SetAttributes::default() {
+        if changes.size.is_none() || changes.asks_for_more() {
             fs.set_attributes(inode, &set)?;
         }
-        self.changed()?;
+        self.changed(&[inode])?;
         self.getattr(inode)
     }
 
@@ -130,10 +143,13 @@ fn system_time(time: Timestamp) -> SystemTime {
 }
 
 fn time(time: TimeOrNow) -> Timestamp {
-    let time = match time {
+    timestamp(match time {
         TimeOrNow::SpecificTime(time) => time,
         TimeOrNow::Now => SystemTime::now(),
-    };
+    })
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => {
             Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }

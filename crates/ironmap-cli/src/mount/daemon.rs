@@ -17,9 +17,12 @@ pub(super) fn start() -> Result<(), Failure> {
     // Called by another name it is not told its command: `as_mount_helper` says what that is.
     let args: Vec<_> = env::args_os().collect();
     let args = super::as_mount_helper(&args).unwrap_or(args);
+    // Behind the command, and in front of a `--` that the user may have given.
+    let (command, rest) = args.split_at(args.len().min(2));
     let mut child = Command::new(program)
-        .args(&args[1..])
+        .args(&command[1..])
         .args(["--foreground", "--tell"])
+        .args(rest)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -3,20 +3,24 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use ironmap::fs::DirEntry;
+use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use ironmap::fs::ext4::{DirCursor, Held, Listing};
+use ironmap::fs::{DirEntry, FileType};
 use ironmap::units::InodeNo;
 
 use super::Mount;
-use super::adapter::FOREVER;
 use super::attributes::kind;
 use super::fail::Result;
+use super::names::Entry;
+use super::nodes::Manner;
 
 /// An open directory. The position of an entry is that of the [cursor](DirCursor) behind it.
 pub(super) struct OpenDirectory {
     held: Held,
+    /// Reads leave no time.
+    no_atime: bool,
     reading: Mutex<Option<Reading>>,
 }
 
@@ -50,9 +54,10 @@ impl Reading {
 }
 
 impl Mount {
-    pub(super) fn open_directory(&self, inode: InodeNo) -> Result<FileHandle> {
+    pub(super) fn open_directory(&self, inode: InodeNo, flags: i32) -> Result<FileHandle> {
         let held = self.fs().hold(inode)?;
-        Ok(self.directories.insert(OpenDirectory { held, reading: Mutex::default() }))
+        let no_atime = self.is_read_without_time(inode, flags);
+        Ok(self.directories.insert(OpenDirectory { held, no_atime, reading: Mutex::default() }))
     }
 
     pub(super) fn read_directory(
@@ -62,12 +67,10 @@ impl Mount {
         reply: &mut ReplyDirectory,
     ) -> Result<()> {
         self.entries(handle, position, |entry, behind| {
-            let file_type = match entry.file_type {
-                Some(file_type) => file_type,
-                None => self.fs().inspect(entry.inode, |inode| Ok(inode.file_type()))?,
-            };
+            let asked = || self.fs().inspect(entry.inode, |inode| Ok(inode.file_type())).ok();
+            let file_type = entry.file_type.or_else(asked).unwrap_or(FileType::Regular);
             let name = OsStr::from_bytes(&entry.name);
-            Ok(reply.add(INodeNo(entry.inode.0), behind, kind(file_type), name))
+            reply.add(INodeNo(entry.inode.0), behind, kind(file_type), name)
         })
     }
 
@@ -78,63 +81,91 @@ impl Mount {
         position: u64,
         reply: &mut ReplyDirectoryPlus,
     ) -> Result<()> {
+        let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // Before the kernel hears of it: it may forget it at once.
-            let remembered = !matches!(&entry.name[..], b"." | b"..");
-            if remembered {
-                self.nodes.remember(entry.inode);
-            }
-            let told = self.fs().inspect(entry.inode, |inode| Ok(self.entry_of(inode)));
-            let full = told.map(|(attr, generation)| {
-                let name = OsStr::from_bytes(&entry.name);
-                reply.add(attr.ino, behind, name, &FOREVER, &attr, generation)
+            // Remembered before the kernel hears of it: it may forget it at once.
+            let told = self.entry(dir, entry.inode).unwrap_or_else(|_| {
+                self.nodes.remember(entry.inode, Manner::default());
+                Entry { attr: unknown(entry), generation: Generation(0), valid: Duration::ZERO }
             });
-            if remembered && !matches!(full, Ok(false)) {
+            let Entry { attr, generation, valid } = told;
+            let name = OsStr::from_bytes(&entry.name);
+            let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
+            // Of these two it knows already.
+            if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
             }
-            Ok(full?)
+            full
         })
     }
 
-    /// Gives entries to `add`, with the position behind each, until it says that there is no room for this one.
+    /// Gives entries to `add`, with the position behind each, until it says that there is no room for this one. An error behind entries
+    /// waits for the next call, which begins a listing at the same place, and meets it first.
     fn entries(
         &self,
         handle: FileHandle,
         position: u64,
-        mut add: impl FnMut(&DirEntry, u64) -> Result<bool>,
+        mut add: impl FnMut(&DirEntry, u64) -> bool,
     ) -> Result<()> {
         let open = self.directories.get(handle)?;
-        let mut reading = open.reading();
-        let reading = match &mut *reading {
+        let mut place = open.reading();
+        let mut reading = match place.take() {
             Some(reading) if reading.position() == position => reading,
-            place => place.insert(Reading {
+            _ => Reading {
                 listing: open.held.inode()?.list(DirCursor::from_raw(position))?,
                 left: None,
-            }),
+            },
         };
-        self.read_stamp(&open.held);
+        if !open.no_atime {
+            self.read_stamp(&open.held);
+        }
         let mut any = false;
-        while let Some((before, entry, behind)) = reading.next()? {
-            match add(&entry, behind) {
-                Ok(false) => any = true,
-                Ok(true) => {
-                    reading.left = Some((before, entry));
-                    break;
+        loop {
+            match reading.next() {
+                Ok(None) => break,
+                Ok(Some((before, entry, behind))) => {
+                    if add(&entry, behind) {
+                        reading.left = Some((before, entry));
+                        break;
+                    }
+                    any = true;
                 }
-                // What was read is told first; the entry comes again, and its error with it.
-                Err(_) if any => {
-                    reading.left = Some((before, entry));
-                    break;
-                }
+                Err(_) if any => return Ok(()),
                 Err(fail) => return Err(fail),
             }
         }
+        *place = Some(reading);
         Ok(())
     }
 
-    /// A directory's changes are durable with all others.
+    /// A directory's changes are durable with all others. Where there are none, that is nothing to refuse.
     pub(super) fn sync_directory(&self) -> Result<()> {
-        Ok(self.fs().sync()?)
+        if !self.options.read_only {
+            self.fs().sync()?;
+        }
+        Ok(())
+    }
+}
+
+/// What is told of an entry whose inode cannot be read, or must not be: its number and type, and a size that no file has. So the
+/// kernel lists it, takes it for no lookup, and whoever wants to know more asks by its name and hears what is wrong.
+fn unknown(entry: &DirEntry) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(entry.inode.0),
+        size: u64::MAX,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: kind(entry.file_type.unwrap_or(FileType::Regular)),
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
     }
 }
 

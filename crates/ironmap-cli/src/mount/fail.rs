@@ -1,6 +1,14 @@
 //! Why a request fails, as the kernel is told it.
 
+use std::fmt::Display;
+use std::io::{self, Write};
+
 use ironmap::{Errno, Error, ErrorKind};
+
+/// A line on standard error. Where nobody reads it, as behind a terminal that is gone, that is no reason to end.
+pub(super) fn tell(what: impl Display) {
+    let _ = writeln!(io::stderr(), "ironmap: {what}");
+}
 
 /// The errno of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +20,7 @@ impl From<Error> for Fail {
     /// What no program has asked for is told on standard error too: the errno says nothing of the place.
     fn from(error: Error) -> Self {
         if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_)) {
-            eprintln!("ironmap: {error}");
+            tell(&error);
         }
         Self(error.errno())
     }

@@ -11,6 +11,7 @@ use ironmap::{Errno, File, FileOptions};
 
 use super::fail::{Fail, Result};
 use super::lane::{Lane, MOST};
+use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
 /// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
@@ -20,6 +21,7 @@ mod open_flags {
     pub(super) const TRUNCATE: i32 = 0o1000;
     pub(super) const DSYNC: i32 = 0o10000;
     pub(super) const SYNC: i32 = 0o4_010_000;
+    pub(super) const NO_ATIME: i32 = 0o1_000_000;
     #[cfg(any(target_arch = "aarch64", target_arch = "arm"))]
     pub(super) const DIRECT: i32 = 0o200_000;
     #[cfg(not(any(target_arch = "aarch64", target_arch = "arm")))]
@@ -45,6 +47,10 @@ const COPIED: u64 = 64 << 20;
 /// An open file.
 pub(super) struct OpenFile {
     held: Held,
+    /// Reads leave no time.
+    no_atime: bool,
+    /// Writes are durable when they return, with what is needed to read them.
+    sync: bool,
     /// Takes any position and length: what the page cache sends.
     file: File,
     /// Takes what `O_DIRECT` takes: the caller's own requests, once he has asked for that.
@@ -58,19 +64,38 @@ pub(super) struct Opened {
     pub(super) direct: bool,
 }
 
-fn options(strict: bool) -> FileOptions {
-    // Whether a write takes set-id bits away is the kernel's to say, with each.
-    FileOptions { strict, keep_set_id: KeepSetId::Yes, ..FileOptions::default() }
-}
-
 impl Mount {
     pub(super) fn open(&self, inode: InodeNo, flags: i32) -> Result<Opened> {
         let held = self.fs().hold(inode)?;
         let inode = held.inode()?;
+        check_named(&inode)?;
         admit(&inode, flags)?;
-        let file = self.volume.open_inode(inode, options(false))?;
-        let handle = self.files.insert(OpenFile { held, file, strict: OnceLock::new() });
+        let file = self.volume.open_inode(inode, self.file_options(false))?;
+        let open = OpenFile {
+            no_atime: self.is_read_without_time(held.number(), flags),
+            sync: self.nodes.get(held.number()).manner.sync,
+            held,
+            file,
+            strict: OnceLock::new(),
+        };
+        let handle = self.files.insert(open);
         Ok(Opened { handle, direct: flags & open_flags::DIRECT != 0 })
+    }
+
+    fn file_options(&self, strict: bool) -> FileOptions {
+        FileOptions {
+            strict,
+            // Whether a write takes set-id bits away is the kernel's to say, with each.
+            keep_set_id: KeepSetId::Yes,
+            // The kernel sends the pages that it has collected in an order of its own.
+            write_back: self.options.writeback && !strict,
+            ..FileOptions::default()
+        }
+    }
+
+    /// Whether what is opened so leaves no time when it is read.
+    pub(super) fn is_read_without_time(&self, inode: InodeNo, flags: i32) -> bool {
+        flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner.no_atime
     }
 
     /// The handle for a request that was made with these flags.
@@ -81,7 +106,7 @@ impl Mount {
         if let Some(strict) = open.strict.get() {
             return Ok(strict);
         }
-        let strict = self.volume.open_inode(open.held.inode()?, options(true))?;
+        let strict = self.volume.open_inode(open.held.inode()?, self.file_options(true))?;
         Ok(open.strict.get_or_init(|| strict))
     }
 
@@ -99,7 +124,9 @@ impl Mount {
         let done = Lane::with(&self.volume, |lane| {
             let (queue, buffer) = lane.parts(len)?;
             let count = file.read_at(queue, buffer, FilePos(pos))?;
-            self.read_stamp(&open.held);
+            if !open.no_atime {
+                self.read_stamp(&open.held);
+            }
             Ok(reply(&buffer[..count]))
         });
         Ok(done?)
@@ -119,27 +146,28 @@ impl Mount {
             self.strip(open.held.number(), KeepSetId::No)?;
         }
         let file = self.way(&open, flags)?;
-        self.nodes.get(open.held.number()).changed();
         let done = Lane::with(&self.volume, |lane| {
             let (queue, buffer) = lane.parts(data.len())?;
             buffer.copy_from_slice(data);
-            file.write_at_with(queue, buffer, FilePos(pos), self.durability(flags))
+            file.write_at_with(queue, buffer, FilePos(pos), self.durability(&open, flags))
         });
+        self.nodes.get(open.held.number()).changed();
         Ok(done?)
     }
 
     /// Takes set-id bits and capabilities away, of which the kernel knows the mode.
     fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
         if self.fs().strip_privileges(inode, keep)? {
+            self.nodes.get(inode).changed();
             self.forget_attributes(inode);
         }
         Ok(())
     }
 
-    fn durability(&self, flags: i32) -> DioFlags {
+    fn durability(&self, open: &OpenFile, flags: i32) -> DioFlags {
         if self.options.sync || flags & open_flags::SYNC == open_flags::SYNC {
             DioFlags::SYNC
-        } else if flags & open_flags::DSYNC != 0 {
+        } else if open.sync || flags & open_flags::DSYNC != 0 {
             DioFlags::DSYNC
         } else {
             DioFlags::empty()
@@ -173,10 +201,12 @@ impl Mount {
             _ => return Err(Fail(Errno::EOPNOTSUPP)),
         };
         let inode = self.files.get(handle)?.held.number();
-        self.fs().fallocate(inode, how, FilePos(pos), len)?;
+        if let Err(error) = self.fs().fallocate(inode, how, FilePos(pos), len) {
+            self.forget_pages(inode, pos, len);
+            return Err(error.into());
+        }
         self.strip(inode, asker.keeps_set_id())?;
-        self.nodes.get(inode).changed();
-        self.changed()
+        self.changed(&[inode])
     }
 
     /// The first data, or the first hole, from a position on. The library knows which bytes of an allocated block were written; the
@@ -219,31 +249,36 @@ impl Mount {
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }
-        self.nodes.get(inode).changed();
-        let done = Lane::with(&self.volume, |lane| {
-            let mut done = 0;
+        let durability = self.durability(&target, 0);
+        let mut done = 0;
+        let copied = Lane::with(&self.volume, |lane| {
             while done < len {
                 let (queue, buffer) = lane.parts((len - done).min(MOST as u64) as usize)?;
                 let count = source.file.read_at(queue, buffer, FilePos(from.1 + done))?;
                 if count == 0 {
                     break;
                 }
-                let durability = self.durability(0);
                 let at = FilePos(to.1 + done);
-                let written = target.file.write_at_with(queue, &buffer[..count], at, durability);
-                match written {
-                    Ok(written) => done += written as u64,
-                    Err(_) if done > 0 => break,
-                    Err(error) => return Err(error),
-                }
-                if written.is_ok_and(|written| written < count) {
+                let written = target.file.write_at_with(queue, &buffer[..count], at, durability)?;
+                done += written as u64;
+                if written < count {
                     break;
                 }
             }
-            Ok(done)
+            Ok(())
         });
-        self.read_stamp(&source.held);
-        Ok(done?)
+        self.nodes.get(inode).changed();
+        if !source.no_atime {
+            self.read_stamp(&source.held);
+        }
+        if let Err(error) = copied {
+            // Behind what is told as copied a part may have been written too.
+            self.forget_pages(inode, to.1 + done, len - done);
+            if done == 0 {
+                return Err(error.into());
+            }
+        }
+        Ok(done)
     }
 
     /// Leaves the time of a read, as the mount's options have it.

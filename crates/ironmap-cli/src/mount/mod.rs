@@ -8,6 +8,7 @@ mod adapter;
 mod attributes;
 mod daemon;
 mod directories;
+mod end;
 mod fail;
 mod files;
 mod handles;
@@ -21,9 +22,10 @@ mod unmount;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use ironmap::Volume;
-use ironmap::fs::ext4::Ext4;
+use ironmap::fs::ext4::{Ext4, ROOT};
 use ironmap::units::InodeNo;
 
 use self::directories::OpenDirectory;
@@ -55,10 +57,12 @@ pub(super) struct Asker {
 }
 
 impl Mount {
-    fn new(volume: Volume, options: Options) -> Self {
-        let (nodes, files, directories) =
-            (Nodes::default(), Handles::default(), Handles::default());
-        Self { volume, options, nodes, files, directories, notifier: Arc::default() }
+    fn new(volume: Volume, options: Options) -> ironmap::Result<Self> {
+        let nodes = Nodes::default();
+        // The kernel knows it without having been told of it.
+        nodes.remember(ROOT, volume.fs().inspect(ROOT, |root| Ok(options.manner(root)))?);
+        let (files, directories) = (Handles::default(), Handles::default());
+        Ok(Self { volume, options, nodes, files, directories, notifier: Arc::default() })
     }
 
     fn fs(&self) -> &Arc<Ext4> {
@@ -73,9 +77,30 @@ impl Mount {
         }
     }
 
-    /// Behind each change of metadata: durable at once where the mount is so.
-    fn changed(&self) -> Result<()> {
-        if self.options.sync {
+    /// The kernel is to read a range anew: something has failed there that may have changed a part of it.
+    ///
+    /// It waits for pages that others are reading, which a thread that serves must not. Errors are rare: each has a thread of its own.
+    fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
+        let notifier = Arc::clone(&self.notifier);
+        let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));
+        let forget = move || {
+            if let Some(notifier) = notifier.get() {
+                let _ = notifier.inval_inode(fuser::INodeNo(inode.0), pos as i64, len as i64);
+            }
+        };
+        let _ = thread::Builder::new().spawn(forget);
+    }
+
+    /// Behind each change of these inodes: the next read of one leaves a time, and it is durable at once where the mount or one of
+    /// them is so.
+    fn changed(&self, inodes: &[InodeNo]) -> Result<()> {
+        let mut sync = self.options.sync;
+        for inode in inodes {
+            let node = self.nodes.get(*inode);
+            node.changed();
+            sync |= node.manner.sync;
+        }
+        if sync {
             self.fs().sync()?;
         }
         Ok(())

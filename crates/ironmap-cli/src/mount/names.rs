@@ -1,5 +1,7 @@
 //! The name space: what a name stands for, and names that are made, moved and removed.
 
+use std::time::Duration;
+
 use fuser::{FileAttr, Generation};
 use ironmap::Errno;
 use ironmap::fs::FileType;
@@ -13,8 +15,16 @@ use super::{Asker, Mount};
 /// The longest name; the protocol has longer ones.
 const LONGEST: usize = 255;
 
+/// How long the kernel may believe what it was told: nobody else changes the volume.
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
+
 /// What the kernel is told of a name: what it stands for.
-pub(super) type Entry = (FileAttr, Generation);
+pub(super) struct Entry {
+    pub(super) attr: FileAttr,
+    pub(super) generation: Generation,
+    /// How long it may believe that.
+    pub(super) valid: Duration,
+}
 
 impl Asker {
     fn with_umask(self, umask: u32) -> Credentials {
@@ -26,23 +36,36 @@ fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
+/// An entry of a damaged directory may lead to the journal: the kernel is not to hear of such a number, by which it could be
+/// written.
+pub(super) fn check_named(inode: &Inode) -> Result<()> {
+    if inode.is_internal() { Err(Fail(Errno::EUCLEAN)) } else { Ok(()) }
+}
+
 impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         let found = self.fs().lookup(dir, name)?.number();
-        self.entry(found)
+        self.entry(dir, found)
     }
 
-    /// Tells the kernel of an inode, which it remembers from then on.
-    pub(super) fn entry(&self, inode: InodeNo) -> Result<Entry> {
-        let entry = self.fs().inspect(inode, |inode| Ok(self.entry_of(inode)))?;
-        self.nodes.remember(inode);
+    /// What is told of a name in a directory. The kernel hears of its inode, which is remembered from then on.
+    pub(super) fn entry(&self, dir: InodeNo, inode: InodeNo) -> Result<Entry> {
+        let valid = self.valid_in(dir);
+        let (entry, manner) = self.fs().inspect(inode, |inode| {
+            let stat = inode.stat();
+            let (attr, generation) = (self.attr(stat), Generation(stat.generation.into()));
+            let entry = Entry { attr, generation, valid };
+            Ok(check_named(inode).map(|()| (entry, self.options.manner(inode))))
+        })??;
+        self.nodes.remember(inode, manner);
         Ok(entry)
     }
 
-    pub(super) fn entry_of(&self, inode: &Inode) -> Entry {
-        let stat = inode.stat();
-        (self.attr(stat), Generation(stat.generation.into()))
+    /// How long the kernel may believe the names of a directory. Where case does not count, a name goes with another one, of which it
+    /// does not know that they are the same.
+    fn valid_in(&self, dir: InodeNo) -> Duration {
+        if self.nodes.get(dir).manner.casefold { Duration::ZERO } else { FOREVER }
     }
 
     pub(super) fn read_link(&self, link: InodeNo) -> Result<Vec<u8>> {
@@ -84,25 +107,25 @@ impl Mount {
         check(name)?;
         let who = asker.with_umask(umask);
         let made = self.fs().create(dir, name, file, mode & 0o7777, &who)?;
-        self.changed()?;
-        self.entry(made)
+        self.changed(&[dir])?;
+        self.entry(dir, made)
     }
 
     pub(super) fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         self.fs().link(inode, dir, name)?;
-        self.changed()?;
-        self.entry(inode)
+        self.changed(&[dir, inode])?;
+        self.entry(dir, inode)
     }
 
     pub(super) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
-        self.removing(dir, name, || self.fs().unlink(dir, name))
+        self.removing(dir, name, &[], || self.fs().unlink(dir, name))
     }
 
     pub(super) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
-        self.removing(dir, name, || self.fs().rmdir(dir, name))
+        self.removing(dir, name, &[], || self.fs().rmdir(dir, name))
     }
 
     pub(super) fn rename(
@@ -117,31 +140,32 @@ impl Mount {
         check(old_name)?;
         check(new_name)?;
         let Some(flags) = RenameFlags::from_bits(flags) else { return Err(Fail(Errno::EINVAL)) };
+        let fs = self.fs();
+        let moved = fs.lookup(from, old_name)?.number();
         let who = asker.with_umask(0);
-        let rename = || self.fs().rename_as(from, old_name, to, new_name, flags, &who);
-        if flags.contains(RenameFlags::EXCHANGE) {
-            rename()?;
-            return self.changed();
-        }
-        self.removing(to, new_name, rename)
+        let rename = || fs.rename_as(from, old_name, to, new_name, flags, &who);
+        self.removing(to, new_name, &[from, moved], rename)
     }
 
-    /// Does what may remove a name, and holds what had it if that was the last one. The kernel changes no name of a directory while
-    /// another change of it is under way, so what the name stands for stays the same until it goes.
+    /// Does what may remove a name, and changes `also` other inodes. Holds what had the name if that was the last one. The kernel
+    /// changes no name of a directory while another change of it is under way, so what it stands for stays the same until it goes.
     fn removing(
         &self,
         dir: InodeNo,
         name: &[u8],
+        also: &[InodeNo],
         remove: impl FnOnce() -> ironmap::Result<()>,
     ) -> Result<()> {
         let fs = self.fs();
         let there = fs.lookup(dir, name).and_then(|inode| fs.hold(inode.number()));
         remove()?;
-        if let Ok(held) = there
-            && held.inode()?.stat().links == 0
-        {
-            self.nodes.keep(held);
+        let mut changed = [&[dir], also].concat();
+        if let Ok(held) = there {
+            changed.push(held.number());
+            if held.inode()?.stat().links == 0 {
+                self.nodes.keep(held);
+            }
         }
-        self.changed()
+        self.changed(&changed)
     }
 }

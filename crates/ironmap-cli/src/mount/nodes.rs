@@ -28,17 +28,29 @@ struct Known {
     node: Arc<Node>,
 }
 
+/// How an inode is to be treated, as `chattr` has it. That stays as it is for as long as the volume is mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// Each change of it is durable when it returns.
+    pub(super) sync: bool,
+    /// Reads leave no time.
+    pub(super) no_atime: bool,
+    /// Its names are the same in other case.
+    pub(super) casefold: bool,
+}
+
 /// What is remembered of an inode.
 pub(super) struct Node {
+    pub(super) manner: Manner,
     /// Seconds since 1970 until which a read leaves no time stamp; reset by a change.
     quiet_until: AtomicI64,
     /// Set when it has lost its last name.
     held: Mutex<Option<Held>>,
 }
 
-impl Default for Node {
-    fn default() -> Self {
-        Self { quiet_until: AtomicI64::new(i64::MIN), held: Mutex::default() }
+impl Node {
+    fn new(manner: Manner) -> Self {
+        Self { manner, quiet_until: AtomicI64::new(i64::MIN), held: Mutex::default() }
     }
 }
 
@@ -69,10 +81,11 @@ impl Nodes {
     }
 
     /// The kernel is told of an inode.
-    pub(super) fn remember(&self, inode: InodeNo) {
+    pub(super) fn remember(&self, inode: InodeNo, manner: Manner) {
         let mut shard = self.shard(inode);
         let known = shard.entry(inode);
-        known.or_insert_with(|| Known { lookups: 0, node: Arc::default() }).lookups += 1;
+        let node = || Arc::new(Node::new(manner));
+        known.or_insert_with(|| Known { lookups: 0, node: node() }).lookups += 1;
     }
 
     /// The kernel forgets it so many times. What was held only for the kernel ends here.
@@ -87,10 +100,10 @@ impl Nodes {
         drop(forgotten);
     }
 
-    /// What is remembered of an inode; of one that the kernel was not told of, as the root, that is nothing that stays.
+    /// What is remembered of an inode; of one that the kernel was not told of that is nothing that stays.
     pub(super) fn get(&self, inode: InodeNo) -> Arc<Node> {
-        let shard = self.shard(inode);
-        shard.get(&inode).map(|known| Arc::clone(&known.node)).unwrap_or_default()
+        let known = self.shard(inode).get(&inode).map(|known| Arc::clone(&known.node));
+        known.unwrap_or_else(|| Arc::new(Node::new(Manner::default())))
     }
 
     /// Holds an inode without a name until the kernel has forgotten it.

@@ -3,6 +3,10 @@
 use std::ffi::OsString;
 
 use fuser::{MountOption, SessionACL};
+use ironmap::fs::FileType;
+use ironmap::fs::ext4::{Inode, InodeFlags};
+
+use super::nodes::Manner;
 
 /// When a read leaves a time stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub(super) struct Options {
     pub(super) read_only: bool,
     /// Every change is durable when it returns.
     pub(super) sync: bool,
+    /// Every change of a directory's names is.
+    pub(super) sync_names: bool,
     pub(super) allow_other: bool,
     /// Shown as the owner of everything.
     pub(super) uid: Option<u32>,
@@ -73,7 +79,7 @@ impl Options {
             ("nosuid", None) => self.flag(MountOption::NoSuid, &MountOption::Suid),
             ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
             ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
-            ("dirsync", None) => self.flag(MountOption::DirSync, &MountOption::DirSync),
+            ("dirsync", None) => self.sync_names = true,
             // The kernel checks permissions in any case; the rest is for who starts this.
             (
                 "default_permissions"
@@ -118,6 +124,9 @@ impl Options {
         if self.sync {
             all.push(MountOption::Sync);
         }
+        if self.sync_names {
+            all.push(MountOption::DirSync);
+        }
         if self.atime == Atime::Never {
             all.push(MountOption::NoAtime);
         }
@@ -126,6 +135,18 @@ impl Options {
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(1);
         config
+    }
+
+    /// How an inode is to be treated on this mount.
+    pub(super) fn manner(&self, inode: &Inode) -> Manner {
+        let flags = inode.flags();
+        let is_directory = inode.file_type() == FileType::Directory;
+        let names = is_directory && (self.sync_names || flags.contains(InodeFlags::DIR_SYNC));
+        Manner {
+            sync: names || flags.contains(InodeFlags::SYNC),
+            no_atime: flags.contains(InodeFlags::NO_ATIME),
+            casefold: is_directory && flags.contains(InodeFlags::CASEFOLD),
+        }
     }
 
     /// A thread waits while the device works: more than there are processors.

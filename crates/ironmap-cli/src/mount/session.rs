@@ -1,19 +1,20 @@
 //! A mount from its beginning to its end: `ironmap mount`.
 
 use std::ffi::OsString;
+use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use fuser::{Session, SessionUnmounter};
+use fuser::Session;
 use ironmap::{Location, OpenOptions, Volume};
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::UnmountFlags;
 
 use super::adapter::Server;
 use super::daemon::{self, Ready};
+use super::end::End;
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
 use crate::target;
@@ -37,6 +38,7 @@ Options of -o:
   fsname=NAME               what /proc/mounts names instead of the volume
   noatime, relatime (default), strictatime
   sync                      each change is durable when it returns
+  dirsync                   each change of a directory's names is
   writeback_cache           the kernel collects what is written, and sends it later
   threads=N                 that wait for the device
   dev, suid, exec and their opposites")]
@@ -81,59 +83,37 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
     let threads = options.threads();
-    let mount = Mount::new(volume.clone(), options);
+    let mount = Mount::new(volume.clone(), options).map_err(|error| Failure::at(&name, &error))?;
     let notifier = Arc::clone(&mount.notifier);
     let server = Server::new(mount, threads);
     let connection = server.connection();
     let session = Session::new(server, &dir, &config);
-    let mut session = session.map_err(|error| Failure::host(dir.display(), error))?;
+    let session = session.map_err(|error| Failure::host(dir.display(), error))?;
     let _ = notifier.set(session.notifier());
     let to_kernel = session.as_fd().try_clone_to_owned();
     let _ = connection.set(to_kernel.map_err(|error| Failure::host("/dev/fuse", error))?);
-    let end =
-        End { unmounter: session.unmount_callable(), dir: dir.clone(), volume: volume.clone() };
-    end.on_signal().map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
+    let end = End::of(&dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
+    let end = Arc::new(end);
+    let by_signal = Arc::clone(&end);
+    ctrlc::set_handler(move || by_signal.by_signal())
+        .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
     if args.tell {
         Ready.tell().map_err(|error| Failure::host("standard output", error))?;
     }
-    let served = session.run().map_err(|error| Failure::host(dir.display(), error));
+    let served = serve(session).map_err(|error| Failure::host(dir.display(), error));
+    if served.is_err() {
+        end.cut();
+    }
     volume.close().map_err(|error| Failure::at(name, &error))?;
     served
 }
 
-/// The end of a mount by a signal.
-struct End {
-    unmounter: SessionUnmounter,
-    dir: PathBuf,
-    volume: Volume,
-}
-
-impl End {
-    fn on_signal(mut self) -> Result<(), ctrlc::Error> {
-        ctrlc::set_handler(move || self.now())
-    }
-
-    /// Unmounts. Where something is open still, the directory is free at once and the volume is closed beneath it: what was written is on
-    /// the device, and who goes on gets ENOTCONN.
-    fn now(&mut self) {
-        flush(&self.dir);
-        if self.unmounter.unmount().is_ok() {
-            return;
-        }
-        if let Err(error) = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH) {
-            eprintln!("ironmap: {}: {error}", self.dir.display());
-        }
-        let closed = self.volume.close();
-        if let Err(error) = &closed {
-            eprintln!("ironmap: {error}");
-        }
-        process::exit(i32::from(closed.is_err()));
-    }
-}
-
-/// Has the kernel send what it collected.
-fn flush(dir: &Path) {
-    if let Ok(dir) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        let _ = rustix::fs::syncfs(dir);
-    }
+/// Serves until the connection has ended.
+///
+/// A session of fuser 0.18 that is dropped unmounts its directory, also where that has been unmounted: it would take away what was
+/// mounted beneath, or has been mounted since. So its thread is taken out of it, and the rest is never dropped.
+fn serve(session: Session<Server>) -> io::Result<()> {
+    let mut session = ManuallyDrop::new(session.spawn()?);
+    let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));
+    serving.join().map_err(|_| io::Error::other("the thread that serves it has panicked"))?
 }

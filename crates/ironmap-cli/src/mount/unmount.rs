@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // Before it is unmounted: behind that the number may be another process's.
     let process = server.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
     let process = process.transpose().map_err(failed)?;
-    unmount(dir)?;
+    unmount(dir, UnmountFlags::empty())?;
     if let Some(process) = process {
         poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     }
@@ -59,12 +59,14 @@ fn server_of(dir: &Path) -> rustix::io::Result<Pid> {
     text.and_then(|text| Pid::from_raw(text.parse().ok()?)).ok_or(Errno::NODATA)
 }
 
-fn unmount(dir: &Path) -> Result<(), Failure> {
+/// Unmounts as the superuser, or by fusermount3, which knows only how to detach.
+pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
-        let done = rustix::mount::unmount(dir, UnmountFlags::empty());
+        let done = rustix::mount::unmount(dir, how);
         return done.map_err(|errno| Failure::host(dir.display(), errno));
     }
-    let done = Command::new("fusermount3").arg("-u").arg("--").arg(dir).output();
+    let lazily = how.contains(UnmountFlags::DETACH).then_some("-z");
+    let done = Command::new("fusermount3").arg("-u").args(lazily).arg("--").arg(dir).output();
     let done = done.map_err(|error| Failure::host("fusermount3", error))?;
     if done.status.success() {
         return Ok(());

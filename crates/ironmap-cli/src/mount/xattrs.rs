@@ -43,7 +43,7 @@ impl Mount {
             _ => return Err(Fail(Errno::EINVAL)),
         };
         self.fs().setxattr(inode, name, value, how)?;
-        self.changed()
+        self.changed(&[inode])
     }
 
     /// Removes one. An ACL that is not there is one that has been removed.
@@ -51,7 +51,7 @@ impl Mount {
         let gone = |error: &Error| error.kind() == ErrorKind::NoData && ACLS.contains(&name);
         match self.fs().removexattr(inode, name) {
             Err(error) if !gone(&error) => Err(error.into()),
-            _ => self.changed(),
+            _ => self.changed(&[inode]),
         }
     }
 }

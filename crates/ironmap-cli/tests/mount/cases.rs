@@ -172,7 +172,7 @@ const CASES: &[(&str, &str)] = &[
         "immutable and append-only",
         r"
         cd /; cd $TOP; cat imm; echo x > imm; echo x >> imm; chmod 600 imm; rm -f imm; mv imm imm2; ln imm i; touch imm; touch -d 2001-01-01 imm; setfattr -n user.a -v 1 imm; truncate -s 0 imm; fallocate -l 1 imm
-        echo x > app; echo x >> app; cat app; chmod 600 app; rm -f app; mv app app2; ln app i; truncate -s 0 app; touch -d 2001-01-01 app; touch immd/x; rm immd/y; mkdir immd/z; chmod 700 immd; mv immd q; touch appd/x; rm appd/x; mv appd/x appd/z; mkdir appd/d; rmdir appd/d; ls immd appd",
+        echo x > app; echo x >> app; cat app; chmod 600 app; rm -f app; mv app app2; ln app i; truncate -s 0 app; touch -d 2001-01-01 app; touch app; touch -a app; touch immd/x; rm immd/y; mkdir immd/z; chmod 700 immd; mv immd q; touch appd/x; rm appd/x; mv appd/x appd/z; mkdir appd/d; rmdir appd/d; ls immd appd",
     ),
     (
         "many links",

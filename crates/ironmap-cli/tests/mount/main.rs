@@ -9,10 +9,14 @@ mod rng;
 
 mod aligned;
 mod cases;
+mod damaged;
+mod ending;
 mod faults;
+mod flags;
 mod fsx;
 mod killed;
 mod programs;
 mod random;
 mod sides;
+mod times;
 mod unprivileged;

@@ -108,9 +108,14 @@ impl Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        if let Ok(None) = self.daemon.try_wait() {
-            let _ = self.daemon.kill();
-            let _ = self.daemon.wait();
+        match self.daemon.try_wait() {
+            // It has ended in its order, and what is mounted there now is another's.
+            Ok(Some(status)) if status.success() => return,
+            Ok(None) => {
+                let _ = self.daemon.kill();
+                let _ = self.daemon.wait();
+            }
+            _ => {}
         }
         // Behind a killed daemon the mount is there still.
         let _ = tool("umount").arg("-l").arg(&self.dir).output();

@@ -6,15 +6,19 @@ use crate::sides::{check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
 /// A user, with a device of FUSE's that everybody may open, as it is where a device manager runs: in a mount namespace, so that the machine's
-/// own stays as it is. What he mounts is his alone, and nobody gets privileges by it.
-const SCRIPT: &str = r"
+/// own stays as it is.
+const USER: &str = r"
 set -e
 mknod fuse c 10 229
 chmod 666 fuse
 mount --bind fuse /dev/fuse
 user='setpriv --reuid=1000 --regid=1000 --clear-groups'
+trap '$user fusermount3 -uqz mounted || true' EXIT
+";
+
+/// What he mounts is his alone, and nobody gets privileges by it.
+const HIS_OWN: &str = r"
 $user ./ironmap mount image mounted
-trap '$user fusermount3 -uq mounted || true' EXIT
 grep -q ' fuse.ironmap rw,nosuid,nodev,.*user_id=1000,group_id=1000' /proc/mounts
 $user sh -c 'echo content > mounted/file; stat -c %u:%s mounted/file'
 ! ls mounted 2>/dev/null
@@ -23,25 +27,64 @@ $user ./ironmap umount mounted
 $user ./ironmap cat image:/file
 ";
 
+/// Ends a daemon whose file someone has open, and goes on with that until he hears of it.
+const SIGNALS: &str = r#"
+end_it() {
+    $user ./ironmap mount -f --tell image mounted >told & daemon=$!
+    until [ -s told ]; do kill -0 $daemon; done
+    $user sh -c 'exec 3>mounted/open; echo kept >&3; kill -TERM $1; while echo more >&3; do :; done' - $daemon 2>/dev/null || true
+    ended=0; wait $daemon || ended=$?
+    ! grep -q "$PWD/mounted" /proc/mounts
+    rm told
+    echo "ended: $ended"
+}
+umount /sys/fs/fuse/connections 2>/dev/null || true
+end_it 2>/dev/null
+mount -t fusectl none /sys/fs/fuse/connections
+end_it
+$user ./ironmap cat image:/open | head -n1
+"#;
+
+/// Runs a script as root where he is; what it prints. The volume is sound afterwards.
+fn played(script: &str) -> String {
+    let bench = Bench::empty();
+    let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
+    succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
+    // Where the program is built may be nobody else's to enter. Another process copies it: what this one has open for writing may be open in a child of
+    // another test's too, and then it cannot be executed.
+    succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
+    fs::create_dir(bench.path("mounted")).unwrap();
+    succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));
+    succeed(tool("chmod").arg("755").arg(bench.dir.path()));
+    let mut shell = tool("unshare");
+    let script = format!("{USER}{script}");
+    let out = succeed(shell.args(["--mount", "sh", "-c", &script]).current_dir(bench.dir.path()));
+    check(&bench.path("image"));
+    text(&out.stdout)
+}
+
+fn has_fusermount() -> bool {
+    let has = tool("sh").args(["-c", "command -v fusermount3"]).output();
+    has.is_ok_and(|out| out.status.success())
+}
+
 /// He mounts what is his by fusermount3, in the background, and ends it so.
 #[test]
 fn a_user_mounts_and_unmounts() {
     require_mounts!("a_user_mounts_and_unmounts");
-    let has = tool("sh").args(["-c", "command -v fusermount3"]).output();
-    if !has.is_ok_and(|out| out.status.success()) {
+    if !has_fusermount() {
         return skip("a_user_mounts_and_unmounts", "needs the program fusermount3");
     }
-    let bench = Bench::empty();
-    let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
-    succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Where the program is built may be nobody else's to enter.
-    fs::copy(ironmap(), bench.path("ironmap")).unwrap();
-    fs::create_dir(bench.path("mounted")).unwrap();
-    succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));
-    succeed(tool("chmod").arg("755").arg(bench.dir.path()));
-    let mut script = tool("unshare");
-    let script = script.args(["--mount", "sh", "-c", SCRIPT]).current_dir(bench.dir.path());
-    let out = succeed(script);
-    assert_eq!(text(&out.stdout), "1000:8\nbusy\ncontent\n");
-    check(&bench.path("image"));
+    assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\n");
+}
+
+/// A signal ends his daemon though a file is open, with a closed volume where he can end the kernel's connection. Where he cannot, the volume is
+/// left to be recovered, and the status tells.
+#[test]
+fn a_signal_ends_a_users_daemon() {
+    require_mounts!("a_signal_ends_a_users_daemon");
+    if !has_fusermount() {
+        return skip("a_signal_ends_a_users_daemon", "needs the program fusermount3");
+    }
+    assert_eq!(played(SIGNALS), "ended: 1\nended: 0\nkept\n");
 }

@@ -31,8 +31,19 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
+    /// Last change of the inode; if not given, now.
+    pub changed: Option<Timestamp>,
+    /// The times come from the file's use, or are those of the moment: nobody has chosen them. An append-only file takes such times.
+    pub times_of_use: bool,
     /// Project, for quota.
     pub project: Option<u32>,
+}
+
+impl SetAttributes {
+    fn sets_only_times(&self) -> bool {
+        let Self { permissions, uid, gid, project, .. } = self;
+        permissions.or(*uid).or(*gid).or(*project).is_none()
+    }
 }
 
 /// A mode without the bits that give a program's users its owner's rights. Without the right to execute, the group's means something else.
@@ -65,13 +76,14 @@ impl Ext4 {
     /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `ReadOnly`, `Unsupported` (a project on a volume without them), `NoSpace` (an ACL
-    /// that has to change), `Quota` of a new
-    /// owner.
+    /// `NotPermitted` for an immutable file, or an append-only one but for [times of use](SetAttributes::times_of_use), `ReadOnly`,
+    /// `Unsupported` (a project on a volume without them), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
         let _inode = self.writing()?.locks.exclusive(number);
         let inode = self.inode_to_change(number)?;
-        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        let used = set.times_of_use && set.sets_only_times();
+        let refused = if used { InodeFlags::empty() } else { InodeFlags::APPEND };
+        if inode.flags().intersects(refused | InodeFlags::IMMUTABLE) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
         }
         let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
@@ -111,7 +123,8 @@ impl Ext4 {
                     raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
                 }
                 let (accessed, modified) = (set.accessed, set.modified);
-                raw.set_times(&Times { accessed, modified, ..Times::changed(now) })
+                let changed = set.changed.unwrap_or(now);
+                raw.set_times(&Times { accessed, modified, ..Times::changed(changed) })
             })
         })
     }

@@ -5,11 +5,10 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::{ExtentState, IomapType};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
@@ -33,16 +32,24 @@ impl Ext4 {
     /// # Errors
     /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
+        self.write_from(number, pos, bytes, false)
+    }
+
+    /// The same, perhaps out of a cache, which writes an append-only file too in an order of its own.
+    pub(crate) fn write_from(
+        self: &Arc<Self>,
+        number: InodeNo,
+        pos: FilePos,
+        bytes: &[u8],
+        is_cache: bool,
+    ) -> Result<usize> {
         let _file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if bytes.is_empty() {
             return Ok(0);
         }
-        if inode.flags().contains(InodeFlags::APPEND) && pos.0 != inode.size() {
-            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
-        }
-        let end = pos.0.checked_add(bytes.len() as u64);
-        self.check_size(&inode, end.unwrap_or(u64::MAX))?;
+        let end = (!is_cache).then_some(inode.size());
+        self.admit_write(&inode, pos, bytes.len() as u64, end)?;
         if inode.has_inline_data() && self.write_inline(&inode, pos, bytes)? {
             return Ok(bytes.len());
         }

@@ -68,16 +68,18 @@ impl Ext4 {
     /// What a write to a regular file may not be.
     ///
     /// # Errors
-    /// `NotPermitted` for immutable files, and append-only ones but at their end; `FileTooLarge`, `Encrypted`, `Unsupported`.
+    /// `NotPermitted` for immutable files, and append-only ones but at their end (`None`: a cache has seen to that); `FileTooLarge`,
+    /// `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
         pos: FilePos,
         len: u64,
-        size: u64,
+        end: Option<u64>,
     ) -> Result<()> {
         self.check_content_changes(inode)?;
-        if inode.flags().contains(InodeFlags::APPEND) && pos.0 != size {
+        let appends = end.is_none_or(|end| pos.0 == end);
+        if inode.flags().contains(InodeFlags::APPEND) && !appends {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
         }
         self.check_size(inode, pos.0.saturating_add(len))

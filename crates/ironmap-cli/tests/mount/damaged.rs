@@ -1,0 +1,93 @@
+//! Mounts of damaged volumes.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::sides::{Ours, check, require_mounts};
+use crate::support::{Bench, succeed, tool};
+
+const EUCLEAN: i32 = 117;
+
+fn volume(requests: &[&str]) -> Bench {
+    let bench = Bench::empty();
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
+    for request in requests {
+        bench.debugfs(request);
+    }
+    bench
+}
+
+/// A name that leads to the journal is no door to it: what a listing tells of it is no more than what a lookup does.
+#[test]
+fn the_journal_cannot_be_opened_by_a_name() {
+    require_mounts!("the_journal_cannot_be_opened_by_a_name");
+    let bench = volume(&["link <8> journal"]);
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "rw");
+    // The kernel takes what a listing tells of an entry for a lookup of it.
+    let _ = fs::read_dir(&dir).unwrap().count();
+    let opened = File::options().write(true).truncate(true).open(dir.join("journal"));
+    assert_eq!(opened.unwrap_err().raw_os_error(), Some(EUCLEAN));
+    ours.unmount();
+    bench.debugfs("unlink journal");
+    check(&bench.image());
+}
+
+/// An inode that cannot be read hides no other name: it is listed with its type, and whoever asks for it hears what is wrong.
+#[test]
+fn a_damaged_inode_hides_no_names() {
+    require_mounts!("a_damaged_inode_hides_no_names");
+    let bench = volume(&[
+        "write /dev/null a",
+        "mkdir bad",
+        "write /dev/null c",
+        "link <8> journal",
+        "clri bad",
+    ]);
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "ro");
+    for _ in 0..2 {
+        let mut listed = Vec::new();
+        for entry in fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            let known = entry.metadata().map(|_| ()).map_err(|error| error.raw_os_error());
+            let name = entry.file_name().into_string().unwrap();
+            listed.push((name, entry.file_type().unwrap().is_dir(), known));
+        }
+        listed.sort();
+        let expected = [
+            ("a", false, Ok(())),
+            ("bad", true, Err(Some(EUCLEAN))),
+            ("c", false, Ok(())),
+            ("journal", false, Err(Some(EUCLEAN))),
+            ("lost+found", true, Ok(())),
+        ];
+        assert_eq!(listed, expected.map(|(name, dir, known)| (name.to_owned(), dir, known)));
+    }
+    ours.unmount();
+}
+
+/// A block of a directory that cannot be read ends its listing with an error, behind the names that come before it.
+#[test]
+fn a_damaged_block_ends_a_listing_with_its_error() {
+    require_mounts!("a_damaged_block_ends_a_listing_with_its_error");
+    let bench = Bench::empty();
+    let many = bench.path("source/many");
+    fs::create_dir_all(&many).unwrap();
+    for number in 0..200 {
+        File::create(many.join(format!("a rather long name {number}"))).unwrap();
+    }
+    let mke2fs = ["-qF", "-t", "ext4", "-b", "1024", "-O", "^dir_index", "-d"];
+    succeed(tool("mke2fs").args(mke2fs).arg(bench.source()).arg(bench.image()).arg("64M"));
+    let block: u64 = bench.ask("bmap many 3").trim().parse().unwrap();
+    let image = File::options().write(true).open(bench.image()).unwrap();
+    image.write_all_at(&[0xff; 1024], block * 1024).unwrap();
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "ro");
+    let mut names = fs::read_dir(dir.join("many")).unwrap();
+    assert!(names.by_ref().take_while(Result::is_ok).count() > 20);
+    drop(names);
+    let listed: Result<Vec<_>, _> = fs::read_dir(dir.join("many")).unwrap().collect();
+    assert_eq!(listed.unwrap_err().raw_os_error(), Some(EUCLEAN));
+    ours.unmount();
+}

@@ -1,0 +1,152 @@
+//! What flags of inodes, of `open` and of the mount ask for.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::sides::{Ours, check, require_mounts, unmount};
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+const EXTENTS: u32 = 0x8_0000;
+const INLINE_DATA: u32 = 0x1000_0000;
+
+/// A volume with these empty files and directories, made so, with these flags.
+fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
+    let bench = Bench::empty();
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).args(options).arg(bench.image()).arg("64M"));
+    for (how, name, flags) in files {
+        bench.debugfs(&format!("{how} {name}"));
+        bench.debugfs(&format!("sif {name} flags {flags:#x}"));
+    }
+    bench
+}
+
+/// A name whose file has been removed under another case is gone too.
+#[test]
+fn names_without_case_go_together() {
+    require_mounts!("names_without_case_go_together");
+    let bench = volume(&["-O", "casefold"], &[("mkdir", "d", 0x4000_0000 | EXTENTS)]);
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "rw");
+    let (lower, upper) = (dir.join("d/name"), dir.join("d/NAME"));
+    fs::write(&lower, "first").unwrap();
+    assert_eq!(fs::read_to_string(&upper).unwrap(), "first");
+    fs::remove_file(&lower).unwrap();
+    assert!(!upper.exists());
+    fs::write(&lower, "second").unwrap();
+    assert_eq!(fs::read_to_string(&upper).unwrap(), "second");
+    assert_eq!(fs::read_dir(dir.join("d")).unwrap().count(), 1);
+    fs::remove_file(&upper).unwrap();
+    assert!(!lower.exists());
+    ours.unmount();
+    check(&bench.image());
+}
+
+/// What is synchronous survives a daemon that is killed at once: changes of a directory with +D or a mount with dirsync, writes of a file with +S.
+#[test]
+fn what_is_synchronous_survives_a_killed_daemon() {
+    require_mounts!("what_is_synchronous_survives_a_killed_daemon");
+    let files = [
+        ("mkdir", "d", 0x1_0000 | EXTENTS),
+        ("mkdir", "plain", EXTENTS),
+        ("write /dev/null", "s", 0x8 | EXTENTS),
+    ];
+    let bench = volume(&[], &files);
+    let dir = bench.path("mounted");
+    let killed = |options: &str, change: &dyn Fn(&Path)| {
+        let mut ours = Ours::mount(&bench.image(), &dir, options);
+        change(&dir);
+        kill_process(ours.id(), Signal::KILL).unwrap();
+        ours.wait();
+    };
+    killed("rw", &|dir| drop(File::create(dir.join("d/made")).unwrap()));
+    killed("rw", &|dir| fs::write(dir.join("s"), pattern(5000, 1)).unwrap());
+    killed("dirsync", &|dir| fs::create_dir(dir.join("plain/made")).unwrap());
+    let ours = Ours::mount(&bench.image(), &dir, "rw");
+    assert!(dir.join("d/made").exists());
+    assert!(fs::read(dir.join("s")).unwrap() == pattern(5000, 1));
+    assert!(dir.join("plain/made").exists());
+    ours.unmount();
+    check(&bench.image());
+}
+
+/// Reads leave no time on a file with +A, nor through a descriptor with O_NOATIME.
+#[test]
+fn reads_leave_no_time_where_none_is_wanted() {
+    const O_NOATIME: i32 = 0o1_000_000;
+    require_mounts!("reads_leave_no_time_where_none_is_wanted");
+    let files = [
+        ("write /dev/null", "a", 0x80 | EXTENTS),
+        ("write /dev/null", "b", EXTENTS),
+        ("mkdir", "d", 0x80 | EXTENTS),
+    ];
+    let bench = volume(&[], &files);
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "strictatime");
+    let time = |name: &str| {
+        let found = fs::metadata(dir.join(name)).unwrap();
+        (found.atime(), found.atime_nsec())
+    };
+    for name in ["a", "b"] {
+        fs::write(dir.join(name), "content").unwrap();
+    }
+    succeed(tool("touch").args(["-a", "-d", "2001-02-03"]).args(["a", "b", "d"]).current_dir(&dir));
+    let set = time("a");
+    fs::read(dir.join("a")).unwrap();
+    assert_eq!(fs::read_dir(dir.join("d")).unwrap().count(), 0);
+    let mut open = File::options().read(true).custom_flags(O_NOATIME).open(dir.join("b")).unwrap();
+    std::io::read_to_string(&mut open).unwrap();
+    assert_eq!([time("a"), time("b"), time("d")], [set; 3]);
+    fs::read(dir.join("b")).unwrap();
+    assert_ne!(time("b"), set);
+    drop(open);
+    ours.unmount();
+}
+
+/// What is appended to an append-only file comes to the volume through a writeback cache too, which sends pages from their beginning; and so do
+/// its times.
+#[test]
+fn appends_pass_a_writeback_cache() {
+    require_mounts!("appends_pass_a_writeback_cache");
+    for (features, flags) in
+        [("extents", EXTENTS), ("^extents,^64bit", 0), ("inline_data", INLINE_DATA)]
+    {
+        let bench = volume(&["-O", features], &[("write /dev/null", "app", flags | 0x20)]);
+        let (image, dir) = (bench.image(), bench.path("mounted"));
+        let ours = Ours::mount(&image, &dir, "writeback_cache");
+        let mut expected = Vec::new();
+        for round in 0..5 {
+            let mut app = File::options().append(true).open(dir.join("app")).unwrap();
+            for piece in pattern(3000 * round + 10, round as u64).chunks(1000) {
+                app.write_all(piece).unwrap();
+                expected.extend_from_slice(piece);
+            }
+            app.sync_all().unwrap();
+        }
+        let modified = fs::metadata(dir.join("app")).unwrap().modified().unwrap();
+        ours.unmount();
+        check(&image);
+        let ours = Ours::mount(&image, &dir, "rw");
+        assert!(fs::read(dir.join("app")).unwrap() == expected);
+        assert_eq!(fs::metadata(dir.join("app")).unwrap().modified().unwrap(), modified);
+        // The rule is as it was for those who come without a cache.
+        assert!(File::options().write(true).open(dir.join("app")).is_err());
+        ours.unmount();
+    }
+}
+
+/// A `--` of the user's changes nothing of how it goes into the background.
+#[test]
+fn a_double_dash_is_understood() {
+    require_mounts!("a_double_dash_is_understood");
+    let bench = volume(&[], &[]);
+    let dir = bench.path("mounted");
+    fs::create_dir(&dir).unwrap();
+    let mount = bench.command().arg("mount").arg("--").args([bench.image(), dir.clone()]).output();
+    let mount = mount.unwrap();
+    let unmounted = unmount(&dir);
+    assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
+}
