@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::bounce::{self, short};
 use super::request::{self, Rejected, Write};
-use super::{DioFlags, State, Target, simple, transfer};
+use super::{DioFlags, NotSimple, State, Target, simple, transfer};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
@@ -56,6 +56,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         }
         state.stats.overwrites += 1;
     } else {
+        state.stats.miss(NotSimple::Stable);
         let piece = short::copy_of(queue, state, buf)?;
         let written = queue.write_now(target.dev, &[IoSlice::new(&piece)], at, how.for_bio());
         short::give_copy(queue, state, piece);
