@@ -140,7 +140,8 @@ impl Queue {
         if self.lanes.is_some() {
             return self.pop_settled();
         }
-        dio::pop(&mut self.device, &mut self.state)
+        // And each device by itself: what one of several gives lies in memory too.
+        with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
     #[inline(never)]

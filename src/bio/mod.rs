@@ -104,6 +104,18 @@ pub enum BioEnd {
     },
 }
 
+impl BioEnd {
+    /// Of a whole request that leaves nothing to be done when all of it was transferred: its token, and the place of the file that can change.
+    #[inline(always)]
+    pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
+        match *self {
+            Self::Whole { token, .. } => Some((token, None)),
+            Self::Live { token, slot, left, .. } if left.is_empty() => Some((token, Some(slot))),
+            _ => None,
+        }
+    }
+}
+
 /// One request to one device.
 #[derive(Debug)]
 pub struct Bio {
@@ -128,4 +140,32 @@ pub struct Done {
     pub bio: Bio,
     /// Bytes transferred, or the device's errno.
     pub result: Result<usize, Errno>,
+}
+
+/// All that is needed of a bio that was a whole request, transferred all of it, and leaves nothing to be done.
+#[derive(Debug)]
+pub struct Whole {
+    /// The caller's name for the request.
+    pub token: u64,
+    /// The place in its queue of a file that can change.
+    pub slot: Option<u32>,
+    /// The memory that was read into or written from.
+    pub memory: Memory,
+}
+
+impl Done {
+    /// The bio as a [`Whole`] request, if it is one.
+    ///
+    /// # Errors
+    /// Gives any other one back.
+    #[inline(always)]
+    #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+    pub fn whole(self) -> Result<Whole, Self> {
+        match self.bio.end.whole() {
+            Some((token, slot)) if self.result == Ok(self.bio.memory.len()) => {
+                Ok(Whole { token, slot, memory: self.bio.memory })
+            }
+            _ => Err(self),
+        }
+    }
 }

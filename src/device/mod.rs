@@ -24,7 +24,7 @@ use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use crate::bio::{Bio, BioFlags, Buffer, Dev, Done};
+use crate::bio::{Bio, BioFlags, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
@@ -247,7 +247,7 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.in_flight())
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
         with_queue!(self, queue => queue.submit(bio))
     }
@@ -262,9 +262,14 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.wait(min))
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
         with_queue!(self, queue => queue.pop())
+    }
+
+    #[inline(always)]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        with_queue!(self, queue => queue.pop_whole())
     }
 
     #[inline]

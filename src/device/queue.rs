@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::BlockFile;
-use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
+use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
@@ -117,6 +117,12 @@ pub trait DeviceQueue {
 
     /// Takes a completed bio.
     fn pop(&mut self) -> Option<Done>;
+
+    /// The same; of most bios no more is taken than their completion needs, since each word that is moved costs an instruction or two.
+    #[inline(always)]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        self.pop().map(Done::whole)
+    }
 
     /// Whether a bio that was popped since this was last asked may have been carried out since then. Who must know until when the
     /// popped bios were under way asks after a pop, and looks at a clock only if so: queues see completions in batches.
@@ -372,8 +378,17 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         std::mem::take(&mut self.fresh)
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    #[inline(always)]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        let Done { bio: Bio { memory, end, .. }, result } = self.done.front()?;
+        let whole = end.whole().filter(|_| *result == Ok(memory.len()));
+        let Some((token, slot)) = whole else { return self.done.pop_front().map(Err) };
+        let memory = self.done.pop_front()?.bio.memory;
+        Some(Ok(Whole { token, slot, memory }))
     }
 }

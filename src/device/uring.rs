@@ -15,7 +15,7 @@ use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, QueueOptions,
     Transfer as _,
 };
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
@@ -263,7 +263,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.in_flight()
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
         let Ok((file, way)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
         if way.at_once || W::COMMANDS && Self::is_no_command(file, &bio) {
@@ -291,10 +291,25 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.wait(min.min(self.ring.in_flight()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
         let (attached, memory, raw) = self.ring.pop()?;
         Some(Done { bio: attached.join(memory), result: result(raw) })
+    }
+
+    #[inline(always)]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        self.ring.pop_by(|request, raw| {
+            let (memory, Attached { end, .. }) = request.as_ref()?;
+            let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
+            // Taken in two places, so that here the rest stays where it is.
+            let Some((token, slot)) = whole else {
+                let (memory, attached) = request.take()?;
+                return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));
+            };
+            let (memory, _) = request.take()?;
+            Some(Ok(Whole { token, slot, memory }))
+        })?
     }
 
     #[inline]

@@ -37,7 +37,7 @@ use self::bounce::Pool;
 use self::bounce::short::{self, Short};
 use self::request::{COPY, Request, Requests, Slab};
 use self::transfer::Way;
-use crate::bio::{Bio, BioEnd, BioFlags, Dev, Done, Memory};
+use crate::bio::{BioEnd, BioFlags, Dev, Done, Memory, Whole};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
@@ -364,31 +364,23 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
-        let popped = queue.pop();
-        // Looked at where it lies: a clean one gives its memory and nothing else.
-        let (token, count) = match &popped {
-            Some(Done { bio: Bio { end, memory, .. }, result: Ok(count) })
-                if *count == memory.len() =>
-            {
-                match *end {
-                    BioEnd::Whole { token, .. } => (token, *count),
-                    BioEnd::Live { token, slot, left, .. } if left.is_empty() => {
-                        state.lives.leave(slot, Hold::Lane);
-                        (token, *count)
-                    }
-                    BioEnd::Part { request, part: COPY } if short::is_light(state, request) => {
-                        return short::pop(queue, state, popped, request);
-                    }
-                    _ => {
-                        popped.into_iter().for_each(|done| unclean(queue, state, done));
-                        continue;
-                    }
+        match queue.pop_whole() {
+            Some(Ok(Whole { token, slot, memory })) => {
+                if let Some(slot) = slot {
+                    state.lives.leave(slot, Hold::Lane);
                 }
+                state.outstanding -= 1;
+                let result = Ok(memory.len());
+                return Some(Completion { token, memory, result });
             }
-            Some(_) => {
-                popped.into_iter().for_each(|done| unclean(queue, state, done));
-                continue;
-            }
+            Some(Err(done)) => match (done.bio.end, &done.result) {
+                (BioEnd::Part { request, part: COPY }, Ok(count))
+                    if *count == done.bio.memory.len() && short::is_light(state, request) =>
+                {
+                    return short::pop(queue, state, done, request);
+                }
+                _ => unclean(queue, state, done),
+            },
             None => {
                 if let Some(completion) = state.finished.pop_front() {
                     state.outstanding -= 1;
@@ -398,17 +390,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 if state.owed == 0 || !wait_for_owed(queue, state) {
                     return None;
                 }
-                continue;
             }
-        };
-        state.outstanding -= 1;
-        #[allow(clippy::manual_map, reason = "a closure would be given all of it")]
-        return match popped {
-            Some(Done { bio: Bio { memory, .. }, .. }) => {
-                Some(Completion { token, memory, result: Ok(count) })
-            }
-            None => None,
-        };
+        }
     }
 }
 

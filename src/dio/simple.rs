@@ -59,13 +59,21 @@ fn gate_read<M: MapFile>(
     most: u64,
 ) -> Result<DevOffset, NotSimple> {
     gate_request(state, target, pos, len, address, copied, flags, most)?;
-    let Some(iomap) = target.map.map_resident(pos) else {
-        return Err(seldom(NotSimple::NotResident));
-    };
-    if iomap.kind != IomapType::Mapped {
-        return Err(seldom(NotSimple::NotMapped));
+    match target.map.map_recorded(pos) {
+        Some(iomap) if iomap.kind == IomapType::Mapped => at(&iomap, pos, len),
+        _ => written_since(target.map, pos, len),
     }
-    at(&iomap, pos, len)
+}
+
+/// Where a range is that the metadata do not have as written.
+#[cold]
+#[inline(never)]
+fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
+    match map.map_resident(pos) {
+        Some(iomap) if iomap.kind == IomapType::Mapped => at(&iomap, pos, len),
+        Some(_) => Err(NotSimple::NotMapped),
+        None => Err(NotSimple::NotResident),
+    }
 }
 
 /// The same of a write of memory that is copied where its address has one of the bits `copied`. It may be as long
@@ -82,7 +90,7 @@ pub(super) fn gate_write<M: MapFile>(
 ) -> Result<Passed, NotSimple> {
     let most = u64::from(target.geometry.limits.max_transfer);
     gate_request(state, target, pos, len, address, copied, flags, most)?;
-    let Some(iomap) = target.map.map_resident_for_write(pos) else {
+    let Some(iomap) = target.map.map_recorded(pos) else {
         return Err(seldom(NotSimple::NotResident));
     };
     let left = match iomap.kind {

@@ -88,8 +88,9 @@ pub trait MapFile {
     /// The same from memory alone: `None` where metadata would have to be read. Allocates nothing, takes no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
-    /// The same for a write, to which it does not matter what an unwritten extent holds.
-    fn map_resident_for_write(&self, pos: FilePos) -> Option<Iomap> {
+    /// The same as the metadata have it: of an unwritten extent, a part may have been written since.
+    #[inline(always)]
+    fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         self.map_resident(pos)
     }
 

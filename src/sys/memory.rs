@@ -51,6 +51,7 @@ impl Memory {
 }
 
 impl From<Buffer> for Memory {
+    #[inline(always)]
     fn from(buffer: Buffer) -> Self {
         Self::Flat(buffer)
     }

@@ -63,13 +63,17 @@ impl<'s, 'a> Transfer<'s, 'a> {
     }
 }
 
-/// One request in flight: its memory and what the caller attached.
+/// A place for one request in flight.
 #[repr(align(64))]
 struct Slot<T> {
-    memory: Memory,
-    attached: T,
-    /// Points into `memory`; the kernel may read it until the request completes on old kernels.
+    /// Its memory, and what the caller attached.
+    request: Option<(Memory, T)>,
+    /// Points into the memory of the request, or of an earlier one; the kernel may read it until the request completes on old kernels.
     iovecs: Vec<libc::iovec>,
+}
+
+impl<T> Slot<T> {
+    const FREE: Self = Self { request: None, iovecs: Vec::new() };
 }
 
 /// A ring, and the requests in flight on it.
@@ -79,7 +83,7 @@ struct Slot<T> {
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     // Dropped by hand, since the slots may go only after the kernel is done with them.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
-    slots: ManuallyDrop<Box<[Option<Slot<T>>]>>,
+    slots: ManuallyDrop<Box<[Slot<T>]>>,
     free: Vec<u32>,
     /// Completions that were seen while waiting for another request.
     early: VecDeque<(u32, i32)>,
@@ -107,7 +111,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
         let ring = build::<W>(entries, options).map_err(|error| errno(&error))?;
-        let slots: Box<[Option<Slot<T>>]> = (0..entries).map(|_| None).collect();
+        let slots: Box<[Slot<T>]> = (0..entries).map(|_| Slot::FREE).collect();
         Ok(Self {
             ring: ManuallyDrop::new(ring),
             slots: ManuallyDrop::new(slots),
@@ -163,7 +167,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Queues a request. The memory comes back with the completion, or now where no slot is free or the ring is lost.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         request: Request,
@@ -171,9 +175,10 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         attached: T,
     ) -> Result<(), (Memory, T)> {
         let Some(index) = self.free.pop() else { return Err((memory, attached)) };
-        let slot = self.slots[index as usize].insert(Slot { memory, attached, iovecs: Vec::new() });
-        let Slot { memory, attached, iovecs } = slot;
-        let mut entry = request.owned::<W>(memory, iovecs, self.number, attached.tuples());
+        let slot = &mut self.slots[index as usize];
+        let (memory, attached) = slot.request.insert((memory, attached));
+        let mut entry =
+            request.owned::<W>(memory, &mut slot.iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
         // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only by `pop` after the completion, and is
         // neither moved (the slots are boxed) nor dropped before (see `drop`).
@@ -182,7 +187,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
         // Nothing was queued: the slot is emptied again.
         self.free.push(index);
-        self.slots[index as usize].take().map_or(Ok(()), |slot| Err((slot.memory, slot.attached)))
+        self.slots[index as usize].request.take().map_or(Ok(()), Err)
     }
 
     /// Takes a request that has completed elsewhere, to be popped like the others.
@@ -193,7 +198,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         result: i32,
     ) -> Result<(), (Memory, T)> {
         let Some(index) = self.free.pop() else { return Err((memory, attached)) };
-        self.slots[index as usize] = Some(Slot { memory, attached, iovecs: Vec::new() });
+        self.slots[index as usize].request = Some((memory, attached));
         self.early.push_back((index, result));
         self.fresh = true;
         Ok(())
@@ -252,8 +257,17 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// The next completion: what was attached, the memory, and the system call's result (negative errno).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(T, Memory, i32)> {
+        self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
+    }
+
+    /// The same, taken from where it lies by whoever knows how much of it is needed: what is left there is dropped in time.
+    #[inline(always)]
+    pub(crate) fn pop_by<R>(
+        &mut self,
+        take: impl FnOnce(&mut Option<(Memory, T)>, i32) -> R,
+    ) -> Option<R> {
         let (index, result) = match self.early.pop_front() {
             Some(early) => early,
             None => {
@@ -267,9 +281,12 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 seen::<T, W>(&self.slots, &entry.into())
             }
         };
-        let slot = self.slots[index as usize].take()?;
+        let slot = &mut self.slots[index as usize];
+        if slot.request.is_none() {
+            return None;
+        }
         self.free.push(index);
-        Some((slot.attached, slot.memory, result))
+        Some(take(&mut slot.request, result))
     }
 
     /// Whether completions that were popped since this was last asked may have come to pass since then.
@@ -379,9 +396,9 @@ fn command<W: Width>(file: RingFile) -> u64 {
 
 /// Whose completion an entry is, of those whose memory lies in a slot, and its result as a system call gives it.
 #[inline]
-fn seen<T, W: Width>(slots: &[Option<Slot<T>>], entry: &cqueue::Entry) -> (u32, i32) {
+fn seen<T, W: Width>(slots: &[Slot<T>], entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
-    let len = || slots[index as usize].as_ref().map_or(0, |slot| slot.memory.len());
+    let len = || slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len());
     (index, result::<W>(entry, len))
 }
 

@@ -233,10 +233,10 @@ pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
 pub(in crate::dio) fn pop<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    done: Option<Done>,
+    done: Done,
     request: u32,
 ) -> Option<Completion> {
-    let short = finish(queue, state, done?, request)?;
+    let short = finish(queue, state, done, request)?;
     if let Of::Live { slot, .. } = short.of {
         state.lives.leave(slot, Hold::Lane);
     }

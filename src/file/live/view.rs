@@ -308,16 +308,15 @@ impl MapFile for View {
         }
     }
 
-    #[inline(always)]
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
-        let Some(map) = self.resident() else { return self.map_unwritten(pos) };
-        let iomap = map.lookup(pos);
-        // Looked up anew there: a mapping that is lent must lie in memory.
-        if iomap.kind == IomapType::Unwritten { self.map_unwritten(pos) } else { Some(iomap) }
+        let recorded = self.map_recorded(pos);
+        recorded
+            .filter(|iomap| iomap.kind != IomapType::Unwritten)
+            .or_else(|| self.map_unwritten(pos))
     }
 
     #[inline(always)]
-    fn map_resident_for_write(&self, pos: FilePos) -> Option<Iomap> {
+    fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         Some(self.resident()?.lookup(pos))
     }
 
