@@ -146,10 +146,11 @@ impl Queue {
 
     #[inline(never)]
     fn pop_settled(&mut self) -> Option<Completion> {
-        let mut completion = dio::pop(&mut self.device, &mut self.state)?;
-        let lanes = self.lanes.as_mut()?;
-        lanes.settle(&mut self.device, &mut self.state, &mut completion);
-        Some(completion)
+        let mut popped = with_queue!(&mut self.device, device => dio::pop(device, &mut self.state));
+        if let (Some(lanes), Some(completion)) = (&mut self.lanes, &mut popped) {
+            lanes.settle(&mut self.device, &mut self.state, completion);
+        }
+        popped
     }
 }
 

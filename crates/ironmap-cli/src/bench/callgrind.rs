@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use ironmap::{Error, Result};
+use serde::Deserialize;
 
 use super::launch::{command, prepare};
 use super::load::Plan;
@@ -23,13 +24,16 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
                 super::go_on()?;
                 collected(&Plan { only: Some((index, requests)), jobs: 1, ..plan.clone() })
             };
-            let instructions = (of(2 * REQUESTS)? - of(REQUESTS)?) as f64 / REQUESTS as f64;
+            let (twice, mut ways) = of(2 * REQUESTS)?;
+            let instructions = (twice - of(REQUESTS)?.0) as f64 / REQUESTS as f64;
+            let Way { engine, notices } = ways.swap_remove(index);
             let base = rows.get(first).and_then(|row| row.instructions).unwrap_or(instructions);
             let above = instructions - base;
             rows.push(Row {
                 instructions: Some(instructions),
                 instructions_above_first: Some(above),
-                engine: plan.engine.clone(),
+                engine,
+                notices,
                 ..Row::new(plan, target)
             });
         }
@@ -37,8 +41,15 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Instructions that callgrind collects over a whole launch.
-fn collected(plan: &Plan) -> Result<i64> {
+/// What served a target: not always what was asked for.
+#[derive(Deserialize)]
+struct Way {
+    engine: String,
+    notices: Vec<String>,
+}
+
+/// Instructions that callgrind collects over a whole launch, and the way of each target.
+fn collected(plan: &Plan) -> Result<(i64, Vec<Way>)> {
     let inner = command(plan)?;
     let output = std::process::Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -50,7 +61,9 @@ fn collected(plan: &Plan) -> Result<i64> {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected : "));
     let count = line.and_then(|(_, count)| count.trim().parse().ok());
+    let ways: Option<Vec<Way>> = serde_json::from_slice(&output.stdout).ok();
     count
+        .zip(ways.filter(|ways| ways.len() == plan.targets.len()))
         .filter(|_| output.status.success())
         .ok_or_else(|| Error::invalid(format!("callgrind failed: {}", text.trim())))
 }
