@@ -492,6 +492,9 @@ impl DeviceQueue for LayeredQueue {
 
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
         let min = min.min(self.in_flight());
+        if self.ready() >= min {
+            return self.commit();
+        }
         while self.ready() < min {
             let flying = self.below.in_flight();
             self.below.wait(flying.min(1))?;

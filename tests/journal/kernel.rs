@@ -1,6 +1,7 @@
 //! Journals that Linux left: the device is copied beneath a live mount, and Linux's own recovery of the copy is the oracle.
 
 use std::fs::{self, File};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ironmap::fs::ext4::{JournalFeatures, JournalState, Recovery};
 use rustix::fs::FileType;
@@ -134,9 +135,17 @@ pub(crate) enum Replay {
 
 /// What the kernel shows after its recovery of a copy; or its refusal.
 pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
+    // Later than all that the workload did; the copy takes longer than a tick of the clock that time stamps are taken from.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let begun = (now.as_secs() as i64, now.subsec_nanos());
     let copy = dirty.copy();
     drop(copy.try_mount("rw,noatime")?);
     let mut view = kernel::view_with_maps(copy.mount("ro,noload").dir(), DEPTH, 1);
+    // A truncation that the journal has as under way is done again, at the time of the recovery.
+    for record in view.values_mut() {
+        let times = [&mut record.modified, &mut record.changed];
+        times.into_iter().for_each(|time| *time = time.filter(|time| *time < begun));
+    }
     if replay == Replay::Fast {
         view.values_mut().for_each(as_replayed);
     }
