@@ -281,43 +281,18 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
     }
 }
 
-/// The queue of a device whose transfers are calls: a bio is carried out when it is handed over, and waits to be popped.
-///
-/// Not when it is submitted: the first return behind a system call can cost a third of a read (docs/BENCHMARKS.md, "Returns across a system
-/// call"), and so it is paid once for all that are handed over together, whatever way they were submitted by.
+/// The queue of a device that completes at once: a bio is done when `submit` returns, and waits to be popped.
 #[derive(Debug)]
-pub struct Immediate<T: Transfers> {
+pub struct Immediate<T> {
     transfers: T,
-    /// Those that are carried out, then those that are not yet.
-    bios: VecDeque<Done>,
-    /// How many are carried out.
-    done: usize,
+    done: VecDeque<Done>,
     depth: usize,
     fresh: bool,
 }
 
 impl<T: Transfers> Immediate<T> {
     pub(crate) fn new(transfers: T, depth: usize) -> Self {
-        Self { transfers, bios: VecDeque::with_capacity(depth), done: 0, depth, fresh: false }
-    }
-
-    /// Carries out what was submitted.
-    #[inline(always)]
-    fn hand_over(&mut self) {
-        for Done { bio, result } in self.bios.range_mut(self.done..) {
-            *result = match self.transfers.device(bio.dev) {
-                Ok(mut device) => run(&mut device, bio),
-                Err(errno) => Err(errno),
-            };
-        }
-        self.fresh |= self.done < self.bios.len();
-        self.done = self.bios.len();
-    }
-}
-
-impl<T: Transfers> Drop for Immediate<T> {
-    fn drop(&mut self) {
-        self.hand_over();
+        Self { transfers, done: VecDeque::with_capacity(depth), depth, fresh: false }
     }
 }
 
@@ -366,32 +341,35 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
 
     #[inline]
     fn room(&self) -> usize {
-        self.depth - self.bios.len()
+        self.depth - self.done.len()
     }
 
     #[inline]
     fn in_flight(&self) -> usize {
-        self.bios.len()
+        self.done.len()
     }
 
     #[inline(always)]
-    fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
-        if self.bios.len() == self.depth {
+    fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        if self.done.len() == self.depth {
             return Err(bio);
         }
-        self.bios.push_back(Done { bio, result: Ok(0) });
+        let result = match self.transfers.device(bio.dev) {
+            Ok(mut device) => run(&mut device, &mut bio),
+            Err(errno) => Err(errno),
+        };
+        self.fresh = true;
+        self.done.push_back(Done { bio, result });
         Ok(())
     }
 
-    #[inline(always)]
+    #[inline]
     fn commit(&mut self) -> Result<(), Errno> {
-        self.hand_over();
         Ok(())
     }
 
-    #[inline(always)]
+    #[inline]
     fn wait(&mut self, _min: usize) -> Result<(), Errno> {
-        self.hand_over();
         Ok(())
     }
 
@@ -402,7 +380,15 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
 
     #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
-        self.done = self.done.checked_sub(1)?;
-        self.bios.pop_front()
+        self.done.pop_front()
+    }
+
+    #[inline(always)]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        let Done { bio: Bio { memory, end, .. }, result } = self.done.front()?;
+        let whole = end.whole().filter(|_| *result == Ok(memory.len()));
+        let Some((token, slot)) = whole else { return self.done.pop_front().map(Err) };
+        let memory = self.done.pop_front()?.bio.memory;
+        Some(Ok(Whole { token, slot, memory }))
     }
 }

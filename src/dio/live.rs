@@ -208,6 +208,12 @@ impl Lives {
     /// A request is complete.
     pub(super) fn end(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
         if owed.left.is_empty() || completion.result.is_err() {
+            if owed.left.contains(Left::GROW)
+                && let Some(file) = self.file(owed.slot)
+            {
+                let place = owed.pos.0..owed.pos.0 + owed.len as u64;
+                file.inode.pending.came_short(place);
+            }
             self.leave(owed.slot, owed.hold);
             return Some(completion);
         }

@@ -50,7 +50,7 @@ bitflags! {
     /// A device may give EAGAIN to a request without NOWAIT, as where it is short of memory. Such a request is asked for again,
     /// a hundred times at most; after that it fails with EIO.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct DioFlags: u8 {
+    pub struct DioFlags: u16 {
         /// EAGAIN rather than wait: for metadata, for a slot, for the device. Nothing has happened then.
         const NOWAIT = 0x1;
         /// Poll for the completion where the device can and one bio suffices; otherwise cleared, quietly.
@@ -67,6 +67,9 @@ bitflags! {
         const SYNC = 0x40;
         /// A write is done wholly or not at all, whatever happens: EOPNOTSUPP where the device does not promise it.
         const ATOMIC = 0x80;
+        /// A write is an append that has its place behind the end.
+        #[doc(hidden)]
+        const PLACED = 0x100;
     }
 }
 
@@ -79,13 +82,13 @@ impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
         // The bits are the same, as asserted below: a request need not test them one by one.
-        BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
+        BioFlags::from_bits_truncate(self.bits() as u8) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
 
 const _: () = assert!(
-    DioFlags::NOWAIT.bits() == BioFlags::NOWAIT.bits()
-        && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
+    DioFlags::NOWAIT.bits() == BioFlags::NOWAIT.bits() as u16
+        && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits() as u16
 );
 
 /// The file of a request, as far as this layer needs to know it.

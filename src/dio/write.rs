@@ -134,6 +134,15 @@ impl How {
         flags.set(BioFlags::ATOMIC, self.flags.contains(DioFlags::ATOMIC));
         flags
     }
+
+    /// The same of a write that may be several bios. Of those the device could refuse one that is not to wait when another is done, and the
+    /// write would be a part: they wait for the device, if it comes to that.
+    fn for_bios(self, plan: &[Iomap], direct: bool) -> BioFlags {
+        let several =
+            plan.len() > 1 || !direct && plan.iter().any(|iomap| iomap.len > bounce::PIECE as u64);
+        let flags = self.for_bio();
+        if several { flags - (BioFlags::HIPRI | BioFlags::NOWAIT) } else { flags }
+    }
 }
 
 /// Writes lent memory over blocks that the file has, and waits. Position and length are what the device takes.
@@ -147,14 +156,11 @@ pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
 ) -> Result<Left> {
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
     let plan = plan_write(state, target, pos, len, how)?;
-    let mut bio_flags = how.for_bio();
-    if plan.len() > 1 {
-        bio_flags -= BioFlags::HIPRI;
-    }
     let copied = &target.geometry.copied;
     let copied = if how.ours { copied.ours } else { copied.lent_writes };
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = target.geometry.is_direct(copied, pos, addresses, how.flags);
+    let bio_flags = how.for_bios(&plan, direct);
     state.stats.bounced += u64::from(!direct);
     let (way, mut rest) = (target.way(bio_flags), Rest { bufs, skip: 0 });
     let failed = |state: &State, errno| {
@@ -206,10 +212,7 @@ pub(crate) fn submit_write<Q: DeviceQueue, M: MapFile>(
     state.stats.bounced += u64::from(!direct);
     state.stats.writes += 1;
     let owed = target.live.map(|holding| holding.owes(left | left_by(&plan), pos, len));
-    let mut flags = how.for_bio();
-    if plan.len() > 1 {
-        flags -= BioFlags::HIPRI;
-    }
+    let flags = how.for_bios(&plan, direct);
     let write = Write { token, owed, pos, memory, direct };
     request::start_write(queue, state, target, write, &plan, flags);
     state.spare_plan = plan;

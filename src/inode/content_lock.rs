@@ -83,8 +83,10 @@ impl ContentLock {
         lane
     }
 
+    /// Whoever is in by the lane is in no longer: a queue goes when the device is done with its requests.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         self.within.lock().lanes.retain(|other| !Arc::ptr_eq(other, lane));
+        self.changed.notify_all();
     }
 
     /// Enters by a lane. False where someone wants a range: then it is asked for one.

@@ -31,7 +31,9 @@ struct Within {
     written: BTreeMap<u64, u64>,
     /// Blocks behind the metadata's size were allocated, which a recovery must find.
     orphan: bool,
-    /// Where the newest append ends.
+    /// Up to where writes have allocated since then.
+    reach: u64,
+    /// Where the newest append ends, or what else makes the file grow.
     appended: u64,
     /// Appends that have a place and are not at the content yet.
     placed: u32,
@@ -46,6 +48,8 @@ pub(crate) struct Unsettled {
     pub(crate) size: u64,
     /// The inode is an orphan because of it.
     pub(crate) orphan: bool,
+    /// Up to where writes have allocated since it is.
+    pub(crate) reach: u64,
 }
 
 impl Pending {
@@ -91,6 +95,20 @@ impl Pending {
         Some(at)
     }
 
+    /// A write that is no append will end here, and appends come behind it.
+    pub(crate) fn extends(&self, end: u64) {
+        let mut within = self.within.lock();
+        within.appended = within.appended.max(end);
+    }
+
+    /// A write that would have made the file grow did not come so far: its place is free again if nothing came behind it.
+    pub(crate) fn came_short(&self, place: Range<u64>) {
+        let mut within = self.within.lock();
+        if within.appended == place.end {
+            within.appended = place.start;
+        }
+    }
+
     /// An append is at the content, or has ended. What of its place it did `not` use is free again if nothing came behind it.
     pub(crate) fn place_used(&self, place: Range<u64>, not: u64) {
         let mut within = self.within.lock();
@@ -114,6 +132,18 @@ impl Pending {
 
     pub(crate) fn is_orphan(&self) -> bool {
         self.within.lock().orphan
+    }
+
+    /// A write has allocated up to here.
+    pub(crate) fn allocated(&self, end: u64) {
+        let mut within = self.within.lock();
+        within.reach = within.reach.max(end);
+    }
+
+    /// What was allocated behind the end is gone.
+    pub(crate) fn forget_orphan(&self) {
+        let mut within = self.within.lock();
+        (within.orphan, within.reach) = (false, 0);
     }
 
     /// Cuts the mapping of a position in an unwritten extent to the part that is data, or that is none. `None` where `is_new` says that the
@@ -142,14 +172,16 @@ impl Pending {
     pub(crate) fn unsettled(&self) -> Unsettled {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
-        Unsettled { written, size: self.size(), orphan: within.orphan }
+        Unsettled { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
     /// The metadata tell this now; `changed` makes it known to who has read them before.
     pub(crate) fn settled(&self, what: &Unsettled, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
-        within.orphan &= !what.orphan;
+        if what.orphan {
+            (within.orphan, within.reach) = (false, 0);
+        }
         // Who sees that there are no ranges sees that the metadata have changed.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);

@@ -282,9 +282,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
         };
         let slot = &mut self.slots[index as usize];
-        if slot.request.is_none() {
-            return None;
-        }
+        slot.request.as_ref()?;
         self.free.push(index);
         Some(take(&mut slot.request, result))
     }

@@ -151,7 +151,7 @@ impl LiveFile {
     /// Enters a range of the content, by the lane if that is open; the view is current then.
     fn enter(&self, queue: &mut Queue, pos: FilePos, len: usize, nowait: bool) -> Result<Hold> {
         let live = &*self.0;
-        let view = queue.views.current(&mut queue.state.lives, live)?;
+        let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
         let hold = if view.known.enter() {
             Hold::Lane
         } else {
@@ -161,7 +161,7 @@ impl LiveFile {
             Hold::Range(ticket)
         };
         // What held it before may have changed it.
-        match queue.views.current(&mut queue.state.lives, live) {
+        match queue.views.current(&mut queue.state.lives, live, nowait) {
             Ok(_) => Ok(hold),
             Err(error) => {
                 self.leave(queue, hold);

@@ -74,7 +74,7 @@ impl LiveFile {
     ) -> Result<Odd> {
         let live = &*self.0;
         let (start, widened, _) = live.geometry.widen(pos, len);
-        let ticket = live.open.content.ask(start.0..start.0 + widened as u64, true);
+        let ticket = live.open.content.ask(start.0..start.0.saturating_add(widened as u64), true);
         self.wait_for(queue, ticket, false)?;
         let hold = Hold::Range(ticket);
         let ready = self.prepare_held(queue, pos, len, flags - SYNCED, hold, zeroed);
@@ -88,8 +88,13 @@ impl LiveFile {
         });
         self.leave(queue, hold);
         live.fs().writing()?.counters.locked();
+        if written.is_err() {
+            live.open.pending.came_short(pos.0..pos.0.saturating_add(len as u64));
+        }
         let (odd, full) = written?;
-        self.write_done(queue, full, Left::empty())?;
+        if full {
+            self.write_done(queue, flags);
+        }
         Ok(odd)
     }
 
@@ -138,7 +143,7 @@ impl LiveFile {
             edges[1] = Some(last);
         }
         for edge in edges.into_iter().flatten() {
-            let view = queue.views.current(&mut queue.state.lives, live)?;
+            let view = queue.views.current(&mut queue.state.lives, live, false)?;
             let target = view.target(live, None);
             let into = &mut buffer[edge..edge + sector];
             let at = FilePos(start.0 + edge as u64);

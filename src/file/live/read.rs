@@ -44,7 +44,8 @@ impl LiveFile {
         queue.check(live.volume)?;
         let len = bufs.iter().map(|buf| buf.len()).sum();
         let hold = self.enter(queue, pos, len, flags.contains(DioFlags::NOWAIT))?;
-        let view = queue.views.current(&mut queue.state.lives, live);
+        let view =
+            queue.views.current(&mut queue.state.lives, live, flags.contains(DioFlags::NOWAIT));
         let result = view.and_then(|view| {
             let target = view.target(live, None);
             with_queue!(&mut queue.device, device => {
@@ -103,7 +104,11 @@ impl LiveFile {
         };
         let holding = Holding { slot: live.slot.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
-        let submitted = match queue.views.current(&mut queue.state.lives, live) {
+        let submitted = match queue.views.current(
+            &mut queue.state.lives,
+            live,
+            flags.contains(DioFlags::NOWAIT),
+        ) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
                 let target = view.target(live, Some(holding));

@@ -71,7 +71,15 @@ impl Views {
     }
 
     /// The view of a file, made current.
-    pub(super) fn current(&mut self, lives: &mut Lives, live: &Live) -> Result<&View> {
+    ///
+    /// # Errors
+    /// What reading the inode gives; `WouldBlock` where its lock would have to be waited for, with `nowait`.
+    pub(super) fn current(
+        &mut self,
+        lives: &mut Lives,
+        live: &Live,
+        nowait: bool,
+    ) -> Result<&View> {
         let slot = live.slot.number as usize;
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
@@ -80,10 +88,12 @@ impl Views {
         let known = place.as_ref().filter(|view| view.id == live.id);
         let read = match known {
             Some(view) if view.is_current() => None,
-            Some(view) => Some(View::new(live, Rc::clone(&view.known), view.extents.get())?),
+            Some(view) => {
+                Some(View::new(live, Rc::clone(&view.known), view.extents.get(), nowait)?)
+            }
             None => {
                 let known = lives.learn(live.slot.number, live.number(), &live.open);
-                Some(View::new(live, known, 0)?)
+                Some(View::new(live, known, 0, nowait)?)
             }
         };
         if let Some(read) = read {
@@ -94,9 +104,15 @@ impl Views {
 }
 
 impl View {
-    fn new(live: &Live, known: Rc<Known>, extents: usize) -> Result<Self> {
+    fn new(live: &Live, known: Rc<Known>, extents: usize, nowait: bool) -> Result<Self> {
         let fs = live.fs();
-        let _shared = fs.writing()?.locks.shared(live.number());
+        let locks = &fs.writing()?.locks;
+        let _shared = if nowait {
+            let busy = || Error::would_block("someone changes the file's inode");
+            locks.try_shared(live.number()).ok_or_else(busy)?
+        } else {
+            locks.shared(live.number())
+        };
         let changes = live.open.changes();
         let inode = live.held.inode()?;
         inode.keep_small_map()?;

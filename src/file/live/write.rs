@@ -60,7 +60,7 @@ impl LiveFile {
             }
         }
         if full {
-            self.settle(queue)?;
+            self.write_done(queue, flags);
             return Ok(buf.len());
         }
         self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
@@ -98,8 +98,18 @@ impl LiveFile {
             Err(_) => false,
         };
         self.leave(queue, hold);
-        result?;
-        self.write_done(queue, full, left)?;
+        if let Err(error) = result {
+            if left.contains(Left::GROW) {
+                live.open.pending.came_short(pos.0..pos.0 + len as u64);
+            }
+            return Err(error);
+        }
+        if full {
+            self.write_done(queue, flags);
+        }
+        if left.intersects(Left::SYNC | Left::DATASYNC) {
+            self.sync(queue, !left.contains(Left::SYNC))?;
+        }
         Ok(len)
     }
 
@@ -112,7 +122,7 @@ impl LiveFile {
     ) -> Result<FilePos> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let at = self.place_at_end(len)?;
-        let result = self.write_vectored_at(queue, bufs, at, flags);
+        let result = self.write_vectored_at(queue, bufs, at, flags | DioFlags::PLACED);
         let written = result.as_ref().map_or(0, |count| *count);
         self.place_used(at, len, written);
         match result? {
@@ -187,18 +197,22 @@ impl LiveFile {
         let (live, nowait) = (&*self.0, flags.contains(DioFlags::NOWAIT));
         let (fs, number) = (live.fs(), live.number());
         let end = pos.0.saturating_add(len as u64);
-        let view = queue.views.current(&mut queue.state.lives, live)?;
-        let size = view.size();
-        fs.admit_write(&view.inode, pos, len as u64, (!live.write_back).then_some(size))?;
-        live.check_atomic(pos, len, flags)?;
-        if view.inode.has_inline_data() {
-            return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
+        let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
+        if nowait && !view.is_current() {
+            return Err(would_change());
         }
+        let size = view.size();
+        let anywhere = live.write_back || flags.contains(DioFlags::PLACED);
+        fs.admit_write(&view.inode, pos, len as u64, (!anywhere).then_some(size))?;
+        live.check_atomic(pos, len, flags)?;
         if !view.is_plain() && Ext4::has_privileges(&view.inode, live.keep_set_id)? {
             if nowait {
                 return Err(would_change());
             }
             fs.strip_privileges(number, live.keep_set_id)?;
+        }
+        if view.inode.has_inline_data() {
+            return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
         }
         let grows = end > size;
         if grows && nowait {
@@ -208,7 +222,7 @@ impl LiveFile {
         if pos.0 > size && !size.is_multiple_of(block) && zeroed != Some(size) {
             return Ok(Ready::Gap(size));
         }
-        let view = queue.views.current(&mut queue.state.lives, live)?;
+        let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(written) => written,
@@ -220,13 +234,16 @@ impl LiveFile {
                 let reached = fs.allocate_for_write(number, &live.open, pos.0..end)?;
                 // To the end, or to a block's.
                 len = (reached.min(end) - pos.0) as usize;
-                queue.views.current(&mut queue.state.lives, live)?;
+                queue.views.current(&mut queue.state.lives, live, false)?;
                 false
             }
         };
         live.held.stamp(Access::Write);
         let mut left = Left::empty();
         left.set(Left::GROW, grows);
+        if grows {
+            live.open.pending.extends(pos.0 + len as u64);
+        }
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
             && !grows
@@ -248,22 +265,23 @@ impl LiveFile {
         how: How,
     ) -> Result<Left> {
         let live = &*self.0;
-        let view = queue.views.current(&mut queue.state.lives, live)?;
+        let view = queue.views.current(
+            &mut queue.state.lives,
+            live,
+            how.flags.contains(DioFlags::NOWAIT),
+        )?;
         let target = view.target(live, None);
         with_queue!(&mut queue.device, device => {
             dio::write_now(device, &mut queue.state, &target, bufs, pos, how)
         })
     }
 
-    /// What a write leaves to be done once its content is no longer held.
-    pub(super) fn write_done(&self, queue: &mut Queue, full: bool, left: Left) -> Result<()> {
-        if full {
-            self.settle(queue)?;
+    /// Settles the file behind a write of which much was left, unless that is not to wait. The write is done: what cannot be settled now
+    /// is when the file is synced or closed, and the error is met again.
+    pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
+        if !flags.contains(DioFlags::NOWAIT) {
+            let _ = self.settle(queue);
         }
-        if left.intersects(Left::SYNC | Left::DATASYNC) {
-            self.sync(queue, !left.contains(Left::SYNC))?;
-        }
-        Ok(())
     }
 
     pub(super) fn settle(&self, queue: &mut Queue) -> Result<()> {
@@ -299,12 +317,12 @@ impl LiveFile {
         pos: FilePos,
         flags: DioFlags,
     ) -> Result<usize> {
+        let anywhere = self.0.write_back || flags.contains(DioFlags::PLACED);
         let mut done = 0;
         for buf in bufs {
             let at = FilePos(pos.0 + done as u64);
-            let count = self.alone(queue, |live| {
-                live.fs().write_from(live.number(), at, buf, live.write_back)
-            })?;
+            let count =
+                self.alone(queue, |live| live.fs().write_from(live.number(), at, buf, anywhere))?;
             done += count;
             if count < buf.len() {
                 break;
@@ -398,7 +416,11 @@ impl LiveFile {
         }
         let holding = Holding { slot: live.slot.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
-        let submitted = match queue.views.current(&mut queue.state.lives, live) {
+        let submitted = match queue.views.current(
+            &mut queue.state.lives,
+            live,
+            how.flags.contains(DioFlags::NOWAIT),
+        ) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
                 let target = view.target(live, Some(holding));
@@ -409,7 +431,12 @@ impl LiveFile {
         };
         match &submitted {
             Ok(()) => queue.state.lives.expect(left),
-            Err(_) => queue.state.lives.cancel(holding),
+            Err(_) => {
+                if left.contains(Left::GROW) {
+                    live.open.pending.came_short(pos.0..pos.0 + len as u64);
+                }
+                queue.state.lives.cancel(holding);
+            }
         }
         submitted
     }
@@ -425,8 +452,9 @@ impl LiveFile {
         match self.place_at_end(len) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(at) => {
+                let flags = flags | DioFlags::PLACED;
                 let submitted = self.submit_write(queue, memory, at, flags, token);
-                // What was submitted is at the content until it has completed.
+                // What was submitted is at the content until it has completed, and gives its place back if it fails.
                 self.place_used(at, len, if submitted.is_ok() { len } else { 0 });
                 submitted.map(|()| at)
             }
@@ -445,6 +473,11 @@ impl LiveFile {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
         let result = self.write_vectored_at(queue, &bufs, pos, flags);
         drop(bufs);
+        let (written, len) = (result.as_ref().map_or(0, |count| *count), memory.len());
+        if written < len && flags.contains(DioFlags::PLACED) {
+            let end = pos.0.saturating_add(len as u64);
+            self.0.open.pending.came_short(pos.0 + written as u64..end);
+        }
         match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 Err(Rejected::boxed(error, memory))

@@ -149,6 +149,19 @@ impl Locks {
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
 
+    /// Whether an inode is known as this one.
+    pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
+        let shard = self.shard(number).lock();
+        shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
+    }
+
+    /// All who have read an inode read it anew.
+    pub(crate) fn all_changed(&self) {
+        for shard in &self.inodes {
+            shard.lock().values().for_each(|known| known.inode.changed());
+        }
+    }
+
     /// Those that have been written to and whose metadata do not tell it yet.
     pub(crate) fn unsettled(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();

@@ -220,9 +220,13 @@ impl Ext4 {
             }
             None => {}
         }
+        let settled = self.settle_all(Patience::Some);
         // A thread that has requests in flight may try again behind them.
-        self.settle_all(Patience::Some)?;
-        let ended = self.end(writing);
+        if settled.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+            return settled;
+        }
+        // What else cannot be settled is no reason to lose the rest.
+        let ended = self.end(writing).and(settled);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
@@ -231,6 +235,7 @@ impl Ext4 {
     fn end(&self, writing: &Writing) -> Result<()> {
         self.commit_and_flush()?;
         writing.transactions.abort(&Error::read_only("the volume was closed"));
+        writing.locks.all_changed();
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             log.close(&self.blocks)?;

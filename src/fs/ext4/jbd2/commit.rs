@@ -27,8 +27,9 @@ impl Ext4 {
     /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was
     /// made so by an earlier error; `Io`, also once for what was written to a file and could not be settled when it was closed.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
-        self.settle_all(Patience::Some)?;
+        let settled = self.settle_all(Patience::Some);
         self.commit_and_flush()?;
+        settled?;
         self.tell_unheard()
     }
 
@@ -127,6 +128,8 @@ impl Ext4 {
     pub(crate) fn abort(&self, why: &Error) {
         if let Ok(writing) = self.writing() {
             writing.transactions.abort(why);
+            // Writes that need no transaction are to be refused as well.
+            writing.locks.all_changed();
             self.record_abort(writing, why);
         }
     }

@@ -55,8 +55,9 @@ impl Stop {
                 if stamps_stored.elapsed() >= STAMPS_WAIT && fs.store_stamps().is_ok() {
                     stamps_stored = Instant::now();
                 }
-                let settled = fs.settle_all(Patience::None);
-                let _ = settled.and_then(|()| fs.commit_running()).and_then(|()| fs.make_room());
+                // What cannot be settled, its file's next sync tells.
+                let _ = fs.settle_all(Patience::None);
+                let _ = fs.commit_running().and_then(|()| fs.make_room());
             }
         }
     }

@@ -29,14 +29,20 @@ pub(crate) enum Patience {
 /// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
 pub(super) struct Settled<'a> {
     fs: &'a Ext4,
-    content: Content<'a>,
+    // Before the content: who enters that sees that the inode has changed, and maps anew.
     _inode: Exclusive<'a>,
+    content: Content<'a>,
 }
 
 impl Settled<'_> {
     /// The next append goes to the end that the file will have.
     pub(super) fn may_become_shorter(&self) {
         self.content.inode().pending.forget_appends();
+    }
+
+    /// Nothing lies behind the end any more, and the inode is no orphan because of that.
+    pub(super) fn is_cut(&self) {
+        self.content.inode().pending.forget_orphan();
     }
 }
 
@@ -62,14 +68,14 @@ impl Ext4 {
             self.settle_under(number, &open, content.alone())?;
         }
         self.writing()?.counters.locked();
-        Ok(Settled { fs: self, content, _inode: inode })
+        Ok(Settled { fs: self, _inode: inode, content })
     }
 
     /// What a write to a regular file may not be.
     ///
     /// # Errors
-    /// `NotPermitted` for immutable files, and append-only ones but at their end (`None`: a cache has seen to that); `FileTooLarge`,
-    /// `Encrypted`, `Unsupported`.
+    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and append-only ones but
+    /// at their end (`None`: a cache has seen to that, or the write has a place behind it); `FileTooLarge`, `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -77,6 +83,7 @@ impl Ext4 {
         len: u64,
         end: Option<u64>,
     ) -> Result<()> {
+        self.writing()?.transactions.check()?;
         self.check_content_changes(inode)?;
         let appends = end.is_none_or(|end| pos.0 == end);
         if inode.flags().contains(InodeFlags::APPEND) && !appends {
@@ -106,16 +113,21 @@ impl Ext4 {
         }
         let result = self.allocate_range(&inode, range.clone());
         open.mapped_in(writing.transactions.newest().0);
-        match result {
-            Ok(()) => Ok(range.end),
+        let reached = match result {
+            Ok(()) => range.end,
             Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) => {
                 match self.first_hole(number, range.clone())? {
-                    Some(hole) if hole <= range.start => Err(error),
-                    hole => Ok(hole.unwrap_or(range.end)),
+                    Some(hole) if hole <= range.start => return Err(error),
+                    hole => hole.unwrap_or(range.end),
                 }
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => {
+                open.pending.allocated(range.end);
+                return Err(error);
+            }
+        };
+        open.pending.allocated(reached);
+        Ok(reached)
     }
 
     fn first_hole(self: &Arc<Self>, number: InodeNo, range: Range<u64>) -> Result<Option<u64>> {
@@ -163,7 +175,12 @@ impl Ext4 {
                 Patience::All => Some(Alone::wait_surely(open, range)),
             },
         };
-        let _inode = self.writing()?.locks.exclusive(number);
+        let locks = &self.writing()?.locks;
+        let _inode = locks.exclusive(number);
+        // The file may be gone meanwhile, and its number another's.
+        if !locks.is_known_as(number, open) || open.pending.is_empty() {
+            return Ok(());
+        }
         self.settle_under(number, open, alone.as_ref())
     }
 
@@ -189,6 +206,14 @@ impl Ext4 {
         let blocks = self.fill_blocks(&inode, &mut what, alone)?;
         let credits = CREDITS + self.credits_for_map(&inode);
         let orphan = self.transact(credits, |handle| {
+            let inode = self.inode_or_orphan(number)?;
+            let size = inode.size().max(what.size);
+            // First the size: others may commit between the ranges, and what lies behind it then, written, would have to be found by a recovery.
+            if what.size > inode.size() {
+                // Not the times: the writes left theirs, and someone may have set others since.
+                self.update_inode(handle, number, |raw| raw.set_size(size))?;
+                self.note_large_size(handle, size)?;
+            }
             for range in &blocks {
                 let inode = self.inode_or_orphan(number)?;
                 if handle.credits_left() < credits {
@@ -196,14 +221,10 @@ impl Ext4 {
                 }
                 self.set_range_state(handle, &inode, range.clone(), ExtentState::Written)?;
             }
-            let inode = self.inode_or_orphan(number)?;
-            let size = inode.size().max(what.size);
-            if what.size > inode.size() {
-                // Not the times: the writes left theirs, and someone may have set others since.
-                self.update_inode(handle, number, |raw| raw.set_size(size))?;
-                self.note_large_size(handle, size)?;
-            }
-            let orphan = what.orphan && self.reaches_behind(&inode, size)?;
+            // What a write that failed, or is under way, has allocated behind the end.
+            let block_size = self.superblock.block_size;
+            let orphan =
+                what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
             if what.orphan && !orphan && inode.stat().links > 0 {
                 self.remove_orphan(handle, number)?;
             }
@@ -214,16 +235,6 @@ impl Ext4 {
         self.writing()?.counters.converted(blocks.len());
         open.pending.settled(&what, || open.changed());
         Ok(())
-    }
-
-    /// Whether a file has blocks from this size on.
-    fn reaches_behind(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<bool> {
-        let block = FileBlock(self.superblock.block_size.blocks_for(size));
-        if block.0 >= u64::from(u32::MAX) {
-            return Ok(false);
-        }
-        let (_, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
-        Ok(kind != IomapType::Hole)
     }
 
     /// The blocks that hold what was written. Where they hold more, that is zeroed, or they are left out if others may be at them; what
@@ -320,12 +331,16 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid(open.newest_map())))
     }
 
-    /// Brings the metadata of all files up to what was written.
+    /// Brings the metadata of all files up to what was written. One that cannot be is no hindrance to the others.
+    ///
+    /// # Errors
+    /// The first of [`settle`](Self::settle)'s.
     pub(crate) fn settle_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
+        let mut settled = Ok(());
         for (number, open) in self.writing()?.locks.unsettled() {
-            self.settle(number, &open, patience)?;
+            settled = settled.and(self.settle(number, &open, patience));
         }
-        Ok(())
+        settled
     }
 
     /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Gives whether there

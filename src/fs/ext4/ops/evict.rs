@@ -103,9 +103,14 @@ impl Drop for Held {
         if !inode.close(&open) {
             return;
         }
+        let is_gone = self.inode().is_ok_and(|inode| inode.stat().links == 0);
+        if is_gone {
+            // Others may have its number soon.
+            open.inode().pending.forget();
+        }
         drop(open);
         // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
-        if self.inode().is_ok_and(|inode| inode.stat().links == 0) {
+        if is_gone {
             let _ = self.fs.evict(self.number);
         } else if writing.locks.stamps(self.number) != Waiting::default() {
             let _ = self.fs.store_stamps_of(self.number);

@@ -27,7 +27,12 @@ impl Ext4 {
         }
         self.check_size(&inode, size)?;
         file.may_become_shorter();
-        self.resize(&inode, size)
+        let by_orphan = size <= inode.size() && !inode.has_small_map();
+        self.resize(&inode, size)?;
+        if by_orphan {
+            file.is_cut();
+        }
+        Ok(())
     }
 
     /// A regular file whose content is to change, read under its lock.
