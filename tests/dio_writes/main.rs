@@ -9,6 +9,7 @@ mod bench;
 mod durable;
 mod errors;
 mod kernel;
+mod leftovers;
 mod model;
 mod rules;
 mod torture;

@@ -87,7 +87,7 @@ fn nowait_counts_the_slots_for_unwritten_blocks_too() {
 }
 
 /// Waits until a write with NOWAIT is refused, as it is while someone waits for the file.
-fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bool) {
+pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bool) {
     let mut queue = bench.queue();
     loop {
         match file.write_at_with(&mut queue, &memory(512, 0x44), FilePos(BLOCK), NOWAIT) {

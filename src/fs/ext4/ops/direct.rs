@@ -371,3 +371,89 @@ impl Ext4 {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::device::Ram;
+    use crate::dio::DioFlags;
+    use crate::fs::ext4::{Clock, Credentials, Fallocate, MkfsOptions, NewFile, ROOT};
+    use crate::{File, FileOptions, Queue, QueueOptions, Volume};
+
+    const LEN: u64 = 64 << 10;
+
+    fn volume() -> (Volume, Queue) {
+        let ram = Arc::new(Ram::new(8 << 20));
+        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+        let volume = Volume::writable_on(ram, Clock::default()).unwrap();
+        let queue = volume.queue(&QueueOptions::default()).unwrap();
+        (volume, queue)
+    }
+
+    /// A new file of blocks that were never written.
+    fn file(volume: &Volume, name: &[u8]) -> File {
+        let (fs, who) = (volume.fs(), Credentials::default());
+        let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+        let how = Fallocate::Allocate { keep_size: false };
+        fs.fallocate(number, how, FilePos(0), LEN).unwrap();
+        volume.open_inode(fs.inode(number).unwrap(), FileOptions::default()).unwrap()
+    }
+
+    /// Who has looked up what is to be settled may come when the file is gone, and another has its number: what that one never wrote
+    /// stays zeros.
+    #[test]
+    fn a_settlement_is_that_of_the_file_that_was_written() {
+        let (volume, mut queue) = volume();
+        let one = file(&volume, b"one");
+        one.write_at(&mut queue, &[0x22; 4096], FilePos(0)).unwrap();
+        let unsettled = volume.fs().writing().unwrap().locks.unsettled();
+        assert_eq!(unsettled.len(), 1);
+        volume.fs().unlink(ROOT, b"one").unwrap();
+        drop(one);
+        let two = file(&volume, b"two");
+        for (number, open) in unsettled {
+            assert_eq!(number, two.inode(), "the number is given again");
+            volume.fs().settle(number, &open, Patience::All).unwrap();
+        }
+        let kinds: Vec<_> = two.mappings().map(|iomap| iomap.unwrap().kind).collect();
+        assert_eq!(kinds, [IomapType::Unwritten]);
+    }
+
+    /// Who waits for the content while the map changes sees, once he has it, that what he knew is old.
+    #[test]
+    fn who_enters_behind_a_change_knows_of_it() {
+        let (volume, _queue) = volume();
+        let (file, fs) = (file(&volume, b"file"), volume.fs());
+        let open = fs.writing().unwrap().locks.open(file.inode()).unwrap();
+        for round in 0..500 {
+            let settled = fs.settled(file.inode()).unwrap();
+            let ((tell, told), open) = (mpsc::channel(), Arc::clone(&open));
+            let waiter = std::thread::spawn(move || {
+                let before = open.changes();
+                tell.send(()).unwrap();
+                let _alone = Alone::wait_surely(&open, 0..LEN);
+                open.changes() != before
+            });
+            told.recv().unwrap();
+            drop(settled);
+            assert!(waiter.join().unwrap(), "round {round}");
+        }
+    }
+
+    /// The inode's lock is one of what a write with NOWAIT does not wait for.
+    #[test]
+    fn nowait_does_not_wait_for_the_inode() {
+        let (volume, mut queue) = volume();
+        let file = file(&volume, b"file");
+        let locks = &volume.fs().writing().unwrap().locks;
+        let mut write = |flags| file.write_at_with(&mut queue, &[0x22; 4096], FilePos(0), flags);
+        write(DioFlags::empty()).unwrap();
+        locks.open(file.inode()).unwrap().changed();
+        let locked = locks.exclusive(file.inode());
+        assert_eq!(write(DioFlags::NOWAIT).unwrap_err().kind(), ErrorKind::WouldBlock);
+        drop(locked);
+        write(DioFlags::NOWAIT).unwrap();
+    }
+}
