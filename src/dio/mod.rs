@@ -417,7 +417,7 @@ fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
 #[cold]
 #[inline(never)]
 fn wait_for_owed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
-    while state.outstanding > 0 && queue.wait(1).is_ok() {
+    while queue.in_flight() > 0 && queue.wait(1).is_ok() {
         while let Some(done) = queue.pop() {
             request::complete(queue, state, done);
         }

@@ -73,6 +73,8 @@ pub(crate) struct Alone {
     inode: Arc<OpenInode>,
     range: Range<u64>,
     ticket: Option<Ticket>,
+    /// It was not had at once.
+    waited: bool,
 }
 
 impl ContentLock {
@@ -169,12 +171,13 @@ impl Alone {
     /// # Errors
     /// `Busy` where it would have to be waited for by a thread that has requests in flight.
     pub(crate) fn wait(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
-        let alone = Self::ask(inode, range);
+        let mut alone = Self::ask(inode, range);
         if let Some(ticket) = &alone.ticket
             && !inode.content.has(ticket)
         {
             InFlight::none_here()?;
             inode.content.wait(ticket);
+            alone.waited = true;
         }
         Ok(alone)
     }
@@ -196,7 +199,12 @@ impl Alone {
     /// Asks for a range, which is had or is to be [waited for](ContentLock::wait).
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
-        Self { inode: Arc::clone(inode), range, ticket }
+        Self { inode: Arc::clone(inode), range, ticket, waited: false }
+    }
+
+    /// Whether it had to be waited for.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waited
     }
 
     /// Whether it holds all of a range.

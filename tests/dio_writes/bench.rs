@@ -125,6 +125,9 @@ impl Bench {
             conversions: after.conversions - before.conversions,
             zeroed: after.zeroed - before.zeroed,
             exclusive: after.exclusive - before.exclusive,
+            upgrades: after.upgrades - before.upgrades,
+            waits: after.waits - before.waits,
+            drains: after.drains - before.drains,
         }
     }
 

@@ -41,6 +41,7 @@ fn a_queue_that_goes_with_writes_in_flight_keeps_nobody_waiting() {
     drop(queue);
     told.recv_timeout(Duration::from_secs(30)).expect("it is told that the queue is gone");
     changer.join().unwrap().unwrap();
+    assert_eq!(bench.fs().write_counts().drains, 1);
     assert!(content(&file, &mut bench.queue()) == [0x22; BLOCK as usize]);
 }
 
@@ -123,6 +124,24 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
             }
         }
     }
+}
+
+/// A write into a hole locks its inode to allocate, once; what waits for whom is counted by its name.
+#[test]
+fn locks_of_writes_are_counted() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.hole("file", 8), bench.queue());
+    let mut cost = |pos, len| {
+        bench.cost(|| {
+            file.write_at(&mut queue, &memory(len, 0x22), FilePos(pos)).unwrap();
+        })
+    };
+    let first = cost(0, BLOCK);
+    assert_eq!((first.upgrades, first.waits, first.drains), (1, 0, 0));
+    let again = cost(0, BLOCK);
+    assert_eq!((again.upgrades, again.waits, again.drains), (0, 0, 0));
+    let gap = cost(8 * BLOCK, 512).upgrades + cost(9 * BLOCK, 512).upgrades;
+    assert_eq!(gap, 3, "two allocations, and the rest of the block is zeroed");
 }
 
 /// What gives a program's users its owner's rights goes with a write into the inode, too.

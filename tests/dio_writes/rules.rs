@@ -14,7 +14,15 @@ use ironmap::{ErrorKind, FileOptions};
 use crate::bench::{BLOCK, Bench, NONE, WAYS, content, kind, map, memory};
 
 const EXT4: &str = "-t ext4 -b 4096";
-const NOTHING: WriteCounts = WriteCounts { handles: 0, conversions: 0, zeroed: 0, exclusive: 0 };
+const NOTHING: WriteCounts = WriteCounts {
+    handles: 0,
+    conversions: 0,
+    zeroed: 0,
+    exclusive: 0,
+    upgrades: 0,
+    waits: 0,
+    drains: 0,
+};
 
 /// Position, length and address in units of the device, also where a part of the request would be aligned; and nothing happens.
 #[test]

@@ -180,6 +180,12 @@ impl LiveFile {
     /// Waits for a range. What this queue has in flight is waited for first, since others may wait for that.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.0.open.content;
+        if !nowait
+            && !content.has(&ticket)
+            && let Ok(writing) = self.0.fs().writing()
+        {
+            writing.counters.waited();
+        }
         while !content.has(&ticket) {
             let waited = if nowait {
                 Err(Error::would_block("someone else has this range of the file"))

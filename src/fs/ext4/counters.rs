@@ -8,6 +8,9 @@ pub(crate) struct Counters {
     conversions: AtomicU64,
     zeroed: AtomicU64,
     exclusive: AtomicU64,
+    upgrades: AtomicU64,
+    waits: AtomicU64,
+    drains: AtomicU64,
 }
 
 /// What a volume that is open for writing has done since it was opened.
@@ -21,6 +24,12 @@ pub struct WriteCounts {
     pub zeroed: u64,
     /// How often someone wanted a range of a file for himself alone: no direct I/O is let in by the short way meanwhile.
     pub exclusive: u64,
+    /// Steps of writes that locked an inode for themselves: to allocate, to take privileges away, to zero up to where the file grows.
+    pub upgrades: u64,
+    /// Requests that waited for someone who had their range for himself.
+    pub waits: u64,
+    /// How often someone who wanted a range for himself had to wait for requests in flight.
+    pub drains: u64,
 }
 
 impl Counters {
@@ -39,6 +48,18 @@ impl Counters {
     pub(crate) fn locked(&self) {
         self.exclusive.fetch_add(1, Relaxed);
     }
+
+    pub(crate) fn upgraded(&self) {
+        self.upgrades.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn waited(&self) {
+        self.waits.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn drained(&self) {
+        self.drains.fetch_add(1, Relaxed);
+    }
 }
 
 impl super::Ext4 {
@@ -52,6 +73,9 @@ impl super::Ext4 {
             conversions: counters.conversions.load(Relaxed),
             zeroed: counters.zeroed.load(Relaxed),
             exclusive: counters.exclusive.load(Relaxed),
+            upgrades: counters.upgrades.load(Relaxed),
+            waits: counters.waits.load(Relaxed),
+            drains: counters.drains.load(Relaxed),
         }
     }
 }

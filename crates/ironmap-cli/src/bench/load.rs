@@ -129,6 +129,9 @@ pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
                 ("conversions".into(), after.conversions - before.conversions),
                 ("zeroed".into(), after.zeroed - before.zeroed),
                 ("exclusive".into(), after.exclusive - before.exclusive),
+                ("upgrades".into(), after.upgrades - before.upgrades),
+                ("waits".into(), after.waits - before.waits),
+                ("drains".into(), after.drains - before.drains),
             ]);
         }
     }

@@ -7,6 +7,7 @@ use super::{KeepSetId, refuse};
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::locks::{Content, Exclusive};
+use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::inode::{Alone, OpenInode, Unsettled};
 use crate::iomap::{ExtentState, IomapType};
@@ -67,7 +68,11 @@ impl Ext4 {
         if !open.pending.is_empty() {
             self.settle_under(number, &open, content.alone())?;
         }
-        self.writing()?.counters.locked();
+        let counters = &self.writing()?.counters;
+        counters.locked();
+        if content.alone().is_some_and(Alone::has_waited) {
+            counters.drained();
+        }
         Ok(Settled { fs: self, _inode: inode, content })
     }
 
@@ -105,6 +110,7 @@ impl Ext4 {
     ) -> Result<u64> {
         let writing = self.writing()?;
         let _inode = writing.locks.exclusive(number);
+        writing.counters.upgraded();
         let inode = self.inode_or_orphan(number)?;
         let size = self.superblock.block_size;
         if range.end > size.blocks_for(inode.size()) << size.shift() && !open.pending.is_orphan() {
@@ -150,6 +156,7 @@ impl Ext4 {
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
     pub(crate) fn zero_behind_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         let _file = self.settled(number)?;
+        self.writing()?.counters.upgraded();
         let inode = self.inode_or_orphan(number)?;
         self.zero_tail(&inode, inode.size())
     }
@@ -175,7 +182,10 @@ impl Ext4 {
                 Patience::All => Some(Alone::wait_surely(open, range)),
             },
         };
-        let locks = &self.writing()?.locks;
+        let Writing { locks, counters, .. } = self.writing()?;
+        if alone.as_ref().is_some_and(Alone::has_waited) {
+            counters.drained();
+        }
         let _inode = locks.exclusive(number);
         // The file may be gone meanwhile, and its number another's.
         if !locks.is_known_as(number, open) || open.pending.is_empty() {
@@ -353,7 +363,9 @@ impl Ext4 {
         if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
             return Ok(false);
         }
-        let _inode = self.writing()?.locks.exclusive(number);
+        let Writing { locks, counters, .. } = self.writing()?;
+        let _inode = locks.exclusive(number);
+        counters.upgraded();
         let inode = self.inode_to_change(number)?;
         self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
             self.strip(handle, &inode, keep)
