@@ -41,7 +41,11 @@ impl Bench {
     }
 
     pub(crate) fn with_limits(mkfs: &str, limits: Limits) -> Self {
-        let image = Image::in_memory("24M", &words(mkfs));
+        Self::with_image(Image::in_memory("24M", &words(mkfs)), limits)
+    }
+
+    /// The volume of an image.
+    pub(crate) fn with_image(image: Image, limits: Limits) -> Self {
         let ram = Ram::from_image(&std::fs::read(image.path()).unwrap()).with_limits(limits);
         Self::on(image, ram)
     }

@@ -6,14 +6,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ironmap::ErrorKind;
-use ironmap::device::Faults;
+use ironmap::device::{Faults, Ram};
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
-use ironmap::fs::ext4::{Fallocate, InodeFlags, ROOT, SetAttributes};
+use ironmap::fs::ext4::{Fallocate, Follow, InodeFlags, ROOT, SetAttributes};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 
 use crate::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 use crate::waits::until_contended;
@@ -81,8 +82,9 @@ fn nothing_written_lies_behind_the_end_after_a_crash() {
             states += 1;
             for round in 0..6 {
                 let name = format!("/file{round}");
-                let follow = ironmap::fs::ext4::Follow::All;
-                let Ok(inode) = crashed.fs().resolve(name.as_bytes(), follow) else { continue };
+                let Ok(inode) = crashed.fs().resolve(name.as_bytes(), Follow::All) else {
+                    continue;
+                };
                 let file = crashed.open(inode.number(), true);
                 let behind = file
                     .mappings()
@@ -148,11 +150,14 @@ fn locks_of_writes_are_counted() {
 #[test]
 fn set_id_bits_go_with_a_write_to_inline_data() {
     for way in WAYS {
-        let bench = Bench::new("-t ext4 -b 4096 -I 256 -O inline_data");
-        let number = bench.create("file");
-        bench.fs().write(number, FilePos(0), b"small").unwrap();
-        let flags = bench.fs().inode(number).unwrap().flags();
-        assert!(flags.contains(InodeFlags::INLINE_DATA));
+        let options = words("-t ext4 -b 4096 -I 256 -O inline_data");
+        let image = Image::in_memory("24M", &options);
+        std::fs::write(image.beside("small"), "small").unwrap();
+        image.debugfs(&format!("write {} file", image.beside("small").display()));
+        let bench = Bench::with_image(image, Ram::LIMITS);
+        let inode = bench.fs().resolve(b"/file", Follow::All).unwrap();
+        assert!(inode.flags().contains(InodeFlags::INLINE_DATA));
+        let number = inode.number();
         let set = SetAttributes { permissions: Some(0o6755), ..SetAttributes::default() };
         bench.fs().set_attributes(number, &set).unwrap();
         let (file, mut queue) = (bench.open(number, false), bench.queue());
@@ -175,7 +180,7 @@ fn what_cannot_be_settled_keeps_nobody_else_from_the_journal() {
     bench.create("beside");
     bench.fs().sync().unwrap_err();
     let crashed = bench.after_crash();
-    crashed.fs().resolve(b"/beside", ironmap::fs::ext4::Follow::All).unwrap();
+    crashed.fs().resolve(b"/beside", Follow::All).unwrap();
     bench.faults.set_faults(Faults::default());
     file.sync(&mut queue).unwrap();
     drop((file, queue));
