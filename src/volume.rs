@@ -142,6 +142,8 @@ impl Volume {
     pub fn check_empty(device: &dyn Device) -> Result<()> {
         let found = if Superblock::is_on(device)? {
             Some("holds an ext2, ext3 or ext4 file system".to_owned())
+        } else if integrity::holds_tags(device) {
+            Some("holds the tags of an integrity device".to_owned())
         } else {
             occupant(device)
         };

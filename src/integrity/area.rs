@@ -265,6 +265,14 @@ fn find_first(
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }
 
+/// Whether a device holds tags, of its own or of another one: there is a superblock in its first or in its last block.
+pub(crate) fn holds_tags(device: &dyn Device) -> bool {
+    let last = (device.size() / BLOCK_LEN).checked_sub(1).map(|block| block * BLOCK_LEN);
+    let mut magic = [0; MAGIC.len()];
+    let mut is_at = |at| device.read_exact_at(&mut magic, DevOffset(at)).is_ok() && magic == MAGIC;
+    is_at(0) || last.is_some_and(is_at)
+}
+
 /// The device that holds a tag area.
 #[derive(Clone, Debug)]
 pub(super) struct Area {

@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub(crate) use self::area::holds_tags;
 pub use self::check::{CheckedArea, Problem, check};
 pub use self::format::{FormatOptions, format, plan};
 pub use self::geometry::{Info, Mode};

@@ -18,6 +18,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     base.pow(power).checked_mul(value).ok_or_else(|| format!("{text} is too large"))
 }
 
+/// The same, and not 0.
+pub(crate) fn some(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err(format!("{text} is no size of anything")),
+        size => Ok(size),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

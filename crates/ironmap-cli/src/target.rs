@@ -22,11 +22,7 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
-        if bytes.starts_with(HOST) {
-            return Err(
-                "host:FILE is for map, stat and cat (a volume named host is ./host)".to_owned()
-            );
-        }
+        refuse_host(text)?;
         let Some(colon) = end_of_volume(bytes) else {
             return Err("no path in the volume: write VOLUME:/PATH".to_owned());
         };
@@ -39,6 +35,13 @@ impl Target {
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let skip = if text.starts_with(INTEGRITY.as_bytes()) { INTEGRITY.len() } else { 0 };
     text[skip..].windows(2).position(|pair| pair == b":/").map(|colon| skip + colon)
+}
+
+fn refuse_host(text: &OsStr) -> Result<(), String> {
+    if text.as_bytes().starts_with(HOST) {
+        return Err("host:FILE is for map, stat and cat (a volume named host is ./host)".to_owned());
+    }
+    Ok(())
 }
 
 /// What comes before the path of a file of a mounted file system.
@@ -98,6 +101,7 @@ impl fmt::Display for Target {
 
 /// `VOLUME`.
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
+    refuse_host(text)?;
     Location::parse(text).map_err(|error| error.to_string())
 }
 

@@ -128,6 +128,26 @@ fn a_damaged_file_does_not_end_the_copy() {
 }
 
 /// Device nodes need root; fifos do not. Who is not root gets all the rest, and a warning.
+/// What was rescued before outlives a copy that fails: a part of the new one stands neither in its place nor beside it.
+#[test]
+fn a_copy_that_fails_leaves_what_was_there() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/file"), vec![0x22; 300_000]).unwrap();
+    bench.succeed(["mkfs", "-q", "-b", "4K", "-d", "tree", "image", "16M"]);
+    fs::create_dir(bench.path("out")).unwrap();
+    fs::write(bench.path("out/file"), "old").unwrap();
+    bench.succeed(["cp", "image:/file", "out/file"]);
+    assert!(fs::read(bench.path("out/file")).unwrap() == vec![0x22; 300_000]);
+    support::succeed(
+        tool("debugfs").args(["-w", "-R", "sif /file block[0] 0x1234"]).arg(bench.path("image")),
+    );
+    let output = bench.run(["cp", "image:/file", "out/file"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    assert!(fs::read(bench.path("out/file")).unwrap() == vec![0x22; 300_000]);
+    assert_eq!(names(&bench.path("out")), BTreeSet::from([PathBuf::from("file")]));
+}
+
 #[test]
 fn nodes_are_copied_as_far_as_the_user_may() {
     let bench = Bench::new();

@@ -195,6 +195,34 @@ fn a_volume_in_use_is_refused() {
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
 }
 
+/// A file is no place to mount on, `host:` leads to no volume, tags are overwritten only if that is said, and nothing is measured 0 times.
+#[test]
+fn arguments_of_another_kind_are_refused() {
+    let bench = Bench::empty();
+    for name in ["data", "tags", "other", "tail"] {
+        File::create(bench.path(name)).unwrap().set_len(16 << 20).unwrap();
+    }
+    bench.succeed(["mkfs", "-q", "other"]);
+    bench.succeed(["integrity", "format", "data,tags"]);
+    bench.succeed(["integrity", "format", "tail"]);
+    refuse(
+        &bench,
+        &[
+            case(&["mount", "other", "data"], 1, "Not a directory"),
+            case(&["mkfs", "tags"], 3, "the tags of an integrity device"),
+            case(&["mkfs", "tail"], 3, "the tags of an integrity device"),
+            case(&["mkfs", "host:other"], 2, "a volume named host is ./host"),
+            case(&["check", "host:other"], 2, "a volume named host is ./host"),
+            case(&["bench", "null:1m", "--bs", "0"], 2, "0 is no size"),
+            case(&["bench", "null:1m", "--iodepth", "0"], 2, "iodepth"),
+            case(&["bench", "null:1m", "--numjobs", "0"], 2, "0 is no number"),
+            case(&["bench", "null:1m", "--rounds", "0"], 2, "0 is no number"),
+            case(&["bench", "null:1m", "--runtime", "nan"], 2, "nan is no number"),
+            case(&["bench", "null:1m", "--runtime", "inf"], 2, "inf is no number"),
+        ],
+    );
+}
+
 #[test]
 fn help_and_version_succeed() {
     let bench = Bench::empty();

@@ -52,6 +52,18 @@ pub(crate) enum Protection {
     All,
 }
 
+/// How many, and one at least.
+fn count(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| format!("{text} is no number from 1 on"))
+}
+
+/// A time that ends.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86400.0);
+    seconds.ok_or_else(|| format!("{text} is no number of seconds up to a day"))
+}
+
 fn protection(text: &str) -> std::result::Result<Protection, String> {
     if text == "all" {
         return Ok(Protection::All);
@@ -120,25 +132,25 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     files: u16,
     /// Bytes a request.
-    #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::size)]
+    #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::some)]
     bs: Vec<u64>,
     /// Limit of the range; size of the files that are made, together.
     #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
     /// Requests in flight a job. Immediate engines at depth 1 use the synchronous calls.
-    #[arg(long, value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     iodepth: Vec<u32>,
     /// Threads, each with its own queue.
-    #[arg(long, value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = count)]
     numjobs: Vec<usize>,
-    /// psync, io_uring, io_uring_poll, dax or null.
+    /// psync, io_uring, io_uring_poll, dax, null or auto.
     #[arg(long, value_delimiter = ',', default_value = "psync")]
     engine: Vec<Engine>,
     /// Requests handed over together (as many as fit where the depth is less).
-    #[arg(long, value_delimiter = ',', default_value = "32")]
+    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = count)]
     batch_submit: Vec<usize>,
     /// Completions waited for together; as many as are handed over together if not given.
-    #[arg(long)]
+    #[arg(long, value_parser = count)]
     batch_complete: Option<usize>,
     /// Register the buffers with the kernel.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
@@ -154,10 +166,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
     /// Seconds a target, launch and combination.
-    #[arg(long, default_value = "0.5")]
+    #[arg(long, default_value = "0.5", value_parser = seconds)]
     runtime: f64,
     /// Launches; each figure is the median over them.
-    #[arg(long, default_value = "5")]
+    #[arg(long, default_value = "5", value_parser = count)]
     rounds: usize,
     /// CPUs to pin the jobs to; the last one if not given.
     #[arg(long, value_delimiter = ',')]

@@ -89,7 +89,11 @@ impl Options {
                 | "nofail"
                 | "user"
                 | "users"
-                | "_netdev",
+                | "_netdev"
+                | "group"
+                | "owner"
+                | "nouser"
+                | "comment",
                 _,
             ) => {}
             _ if name.starts_with("x-") => {}

@@ -75,6 +75,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     // Before anything goes into the background.
     let dir = args.dir.canonicalize();
     let dir = dir.map_err(|error| Failure::host(args.dir.display(), error))?;
+    if !dir.is_dir() {
+        return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
+    }
     let open = OpenOptions { write: !options.read_only, ..OpenOptions::default() };
     let volume = Volume::open(&args.volume, &open).map_err(|error| Failure::open(&error))?;
     for notice in volume.notices() {

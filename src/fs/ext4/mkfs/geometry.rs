@@ -50,9 +50,9 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// Works out a volume of `size` bytes.
-    pub(super) fn new(options: &MkfsOptions, size: u64) -> Result<Self> {
-        let block_size = block_size(options, size)?;
+    /// Works out a volume of `size` bytes, on a device with sectors of `sector` bytes.
+    pub(super) fn new(options: &MkfsOptions, size: u64, sector: u32) -> Result<Self> {
+        let block_size = block_size(options, size, sector)?;
         let mut features = options.features;
         let inode_size = inode_size(options, block_size, &features)?;
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
@@ -199,8 +199,9 @@ impl Geometry {
     }
 }
 
-fn block_size(options: &MkfsOptions, size: u64) -> Result<BlockSize> {
-    let bytes = options.block_size.unwrap_or(if size < 512 * MIB { 1024 } else { 4096 });
+fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize> {
+    let usual = if size < 512 * MIB { 1024 } else { 4096 };
+    let bytes = options.block_size.unwrap_or(sector.max(usual));
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
         Error::invalid(format!("blocks of {bytes} bytes: a power of two from 1024 to 65536"))
@@ -320,7 +321,7 @@ mod tests {
     use super::*;
 
     fn of(size: u64) -> Geometry {
-        Geometry::new(&MkfsOptions::default(), size).unwrap()
+        Geometry::new(&MkfsOptions::default(), size, 512).unwrap()
     }
 
     /// Figures of volumes that mke2fs 1.47 makes.
@@ -349,7 +350,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut MkfsOptions), size: u64| {
             let mut options = MkfsOptions::default();
             change(&mut options);
-            Geometry::new(&options, size).unwrap_err().to_string()
+            Geometry::new(&options, size, 512).unwrap_err().to_string()
         };
         assert!(refused(&|o| o.block_size = Some(3000), MIB).contains("power of two"));
         assert!(refused(&|o| o.inode_size = Some(64), MIB).contains("from 128"));

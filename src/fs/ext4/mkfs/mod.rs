@@ -60,7 +60,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
         let has = device.size();
         return Err(Error::invalid(format!("{size} bytes on a device that has {has}")));
     }
-    let geometry = Geometry::new(options, size)?;
+    let geometry = Geometry::new(options, size, device.limits().logical_block)?;
     if device.limits().logical_block as usize > geometry.block_size.bytes() {
         let (block, unit) = (geometry.block_size.bytes(), device.limits().logical_block);
         return Err(Error::unsupported(format!(

@@ -144,15 +144,20 @@ impl<'a> Copier<'a> {
         let xattrs = self.xattrs(&inode, path);
         let stat = inode.stat().clone();
         let file = self.source.file(inode, path)?;
-        place.clear()?;
-        let copy = place.create()?;
-        if let Err(failure) = self.copy_data(place, &copy, &file, path) {
-            // Half a file looks like a whole one.
-            place.remove()?;
-            return Err(failure);
+        place.check()?;
+        // Half a file looks like a whole one, and what it would replace may be a whole one.
+        let part = place.beside();
+        part.clear()?;
+        let copy = part.create()?;
+        let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
+            let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
+            result.map_err(|errno| place.failed(errno))?;
+            place.take(&part)
+        });
+        if copied.is_err() {
+            part.remove()?;
         }
-        let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
-        result.map(|()| true).map_err(|errno| place.failed(errno))
+        copied.map(|()| true)
     }
 
     /// Copies what is written; holes, and what was allocated but never written, become holes.

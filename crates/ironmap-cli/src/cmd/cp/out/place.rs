@@ -75,6 +75,18 @@ impl Place {
         Ok(Directory { fd: Rc::new(fd), path: self.path() })
     }
 
+    /// A place beside it, under a name that nobody looks for.
+    pub(super) fn beside(&self) -> Self {
+        let name = format!(".ironmap-{}.part", std::process::id());
+        Self { dir: self.dir.clone(), name: name.into() }
+    }
+
+    /// Takes what is complete at a place beside it, instead of the file or link that had the name.
+    pub(super) fn take(&self, from: &Self) -> Result<(), Failure> {
+        let moved = rustix::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
+        moved.map_err(|errno| self.failed(errno))
+    }
+
     /// A new file for the owner alone.
     pub(super) fn create(&self) -> Result<File, Failure> {
         let flags =
@@ -88,16 +100,23 @@ impl Place {
         rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes the file or link of this name, if there is one. What is neither is left alone, and an error: a copy to
-    /// `/dev/null` must not replace it.
+    /// Removes the file or link of this name, if there is one.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
     pub(super) fn clear(&self) -> Result<(), Failure> {
+        if self.check()? { self.remove() } else { Ok(()) }
+    }
+
+    /// Whether a file or link has this name. What is neither is left alone, and an error: a copy to `/dev/null` must not replace it.
+    pub(super) fn check(&self) -> Result<bool, Failure> {
         let stat = match rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(self.failed(errno)),
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile | FileType::Symlink => self.remove(),
+            FileType::RegularFile | FileType::Symlink => Ok(true),
             FileType::Directory => Err(self.failed(Errno::ISDIR)),
             _ => Err(Failure::new(format!(
                 "{}: exists, and is neither a file nor a symbolic link",
