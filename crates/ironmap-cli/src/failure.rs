@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind as ClapKind;
 use indicatif::ProgressBar;
-use ironmap::{Error, ErrorKind};
+use ironmap::{Errno, Error, ErrorKind};
 
 use crate::show::one_line;
 
@@ -32,6 +32,11 @@ pub(crate) struct Failure {
     missing: bool,
 }
 
+/// Whether what was read is not what was written: metadata, or a sector that does not fit its tag.
+fn is_corrupt(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(Errno::EILSEQ))
+}
+
 impl Failure {
     /// An operation that failed for the reason given.
     pub(crate) fn new(message: impl Into<String>) -> Self {
@@ -49,14 +54,13 @@ impl Failure {
 
     /// A volume that cannot be opened. The error names it.
     pub(crate) fn open(error: &Error) -> Self {
-        let corrupt = error.kind() == ErrorKind::Corrupt;
-        let code = if corrupt { Code::Corrupt } else { Code::Refused };
+        let code = if is_corrupt(error) { Code::Corrupt } else { Code::Refused };
         Self::with(code, error.to_string())
     }
 
     /// An operation on something in a volume. The errno that Linux would have given stands at the end.
     pub(crate) fn at(place: impl Display, error: &Error) -> Self {
-        let code = if error.kind() == ErrorKind::Corrupt { Code::Corrupt } else { Code::Failed };
+        let code = if is_corrupt(error) { Code::Corrupt } else { Code::Failed };
         let message = match error.kind() {
             ErrorKind::Io(_) => format!("{place}: {error}"),
             _ => format!("{place}: {error} ({:?})", error.errno()),

@@ -108,8 +108,11 @@ type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut options = args.options()?;
-    if let Some(dir) = args.directory.as_ref().filter(|dir| !dir.is_dir()) {
-        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dir.display())));
+    if let Some(dir) = &args.directory {
+        let found = dir.metadata().map_err(|error| Failure::host(dir.display(), error))?;
+        if !found.is_dir() {
+            return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
+        }
     }
     let room = make_room(args)?;
     options.zeroed = room == Room::New;

@@ -12,7 +12,7 @@ use crate::volumes::Volumes;
 
 /// Sets or removes an extended attribute of files
 ///
-/// A value is text; "text" in quotes may have \\ooo for bytes in octal, \\\\ and \\"; 0x... is hexadecimal, 0s... is base64.
+/// A value is text; "text" in quotes may have \ooo for bytes in octal, \\ and \"; 0x... is hexadecimal, 0s... is base64.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,

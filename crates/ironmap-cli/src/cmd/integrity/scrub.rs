@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let device = &args.device;
         writeln!(
             out,
-            "{device}: {sectors} sectors read, {mismatches} do not fit their tags, {unreadable} cannot be read, \
+            "{device}: {sectors} sectors read, {discarded} discarded, {mismatches} do not fit their tags, {unreadable} cannot be read, \
              {lost} regions lost writes"
         )?;
         out.flush()?;
