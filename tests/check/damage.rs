@@ -90,6 +90,8 @@ fn damages(rng: &mut Rng, image: &Image) -> Vec<String> {
         format!("set_super_value log_groups_per_flex {}", rng.below(8)),
         format!("set_super_value min_extra_isize {}", rng.below(200)),
     ];
+    let reserved = [1, 3, 4, 5, 6, 9, 10];
+    all.extend(reserved.map(|inode| format!("set_inode_field <{inode}> checksum {number}")));
     let group = rng.below(2);
     for field in [
         "block_bitmap",
