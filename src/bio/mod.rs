@@ -69,6 +69,8 @@ bitflags! {
         const DATASYNC = 0x4;
         /// All of the file is to be synced.
         const SYNC = 0x8;
+        /// It has a place behind the end of the file, which others keep off until it has ended.
+        const PLACE = 0x10;
     }
 }
 

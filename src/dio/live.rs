@@ -197,6 +197,7 @@ impl Lives {
 
     /// A request ends with its queue.
     pub(super) fn abandon(&self, owed: Owed) {
+        self.end_place(&owed);
         self.leave(owed.slot, owed.hold);
     }
 
@@ -205,15 +206,19 @@ impl Lives {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
 
+    /// What was to make the file longer has: or it has failed.
+    fn end_place(&self, owed: &Owed) {
+        if owed.left.contains(Left::PLACE)
+            && let Some(file) = self.file(owed.slot)
+        {
+            file.inode.pending.place_ended();
+        }
+    }
+
     /// A request is complete.
     pub(super) fn end(&mut self, owed: Owed, completion: Completion) -> Option<Completion> {
         if owed.left.is_empty() || completion.result.is_err() {
-            if owed.left.contains(Left::GROW)
-                && let Some(file) = self.file(owed.slot)
-            {
-                let place = owed.pos.0..owed.pos.0 + owed.len as u64;
-                file.inode.pending.came_short(place);
-            }
+            self.end_place(&owed);
             self.leave(owed.slot, owed.hold);
             return Some(completion);
         }
@@ -225,6 +230,7 @@ impl Lives {
         let Owed { slot, hold, left, pos, len } = owed;
         let Some(file) = self.file(slot) else { return Some(completion) };
         let full = file.inode.wrote(pos, len, left) && self.full.is_empty();
+        self.end_place(&owed);
         let sync = left.intersects(Left::DATASYNC | Left::SYNC);
         let kept = if full || sync { file.keep.borrow().clone() } else { None };
         if full {

@@ -67,9 +67,6 @@ bitflags! {
         const SYNC = 0x40;
         /// A write is done wholly or not at all, whatever happens: EOPNOTSUPP where the device does not promise it.
         const ATOMIC = 0x80;
-        /// A write is an append that has its place behind the end.
-        #[doc(hidden)]
-        const PLACED = 0x100;
     }
 }
 
@@ -79,6 +76,9 @@ const RETRIES: u8 = 100;
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
+    /// A write is an append that has its place behind the end. It is no flag of the callers'.
+    pub(crate) const PLACED: Self = Self::from_bits_retain(0x100);
+
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
         // The bits are the same, as asserted below: a request need not test them one by one.

@@ -91,7 +91,8 @@ pub(super) fn write_all<Q: DeviceQueue>(
                     done += whole;
                 }
             },
-            Err(Errno::EAGAIN) if !way.flags.contains(BioFlags::NOWAIT) => {
+            // What is written in part is no longer refused.
+            Err(Errno::EAGAIN) if done > 0 || !way.flags.contains(BioFlags::NOWAIT) => {
                 retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
             }
             Err(errno) => return Err(errno),

@@ -19,7 +19,8 @@ use crate::units::{DevOffset, FilePos};
 pub(crate) type Passed = (DevOffset, Left);
 
 /// What the simple path for writes does not do; [`overwrite_now`] can do the first.
-pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
+pub(super) const REFUSED: DioFlags =
+    DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC).union(DioFlags::PLACED);
 
 /// Writes lent memory over one extent with one bio, and waits: the simple path; gives what is left to be done. `None` where it is another
 /// write, or the device did not do it at once: nothing has happened then that must not happen again.

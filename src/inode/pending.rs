@@ -33,10 +33,10 @@ struct Within {
     orphan: bool,
     /// Up to where writes have allocated since then.
     reach: u64,
-    /// Where the newest append ends, or what else makes the file grow.
+    /// Where the last of those ends that are about to make the file longer.
     appended: u64,
-    /// Appends that have a place and are not at the content yet.
-    placed: u32,
+    /// How many there are.
+    growing: u32,
 }
 
 /// What is to be settled.
@@ -82,8 +82,8 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// A place behind the end of the file, of which the metadata's `size` is known, and behind the appends before. It is kept until it is
-    /// [used](Self::place_used). `None` where `is_old` says that the size may have been overtaken by a settlement.
+    /// A place behind the end of the file, of which the metadata's `size` is known, and behind all that is about to make it longer. It is
+    /// kept until the append has [ended](Self::place_ended). `None` where `is_old` says that the size may have been overtaken by a settlement.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -91,37 +91,23 @@ impl Pending {
         }
         let at = within.appended.max(size).max(self.size());
         within.appended = at.saturating_add(len);
-        within.placed += 1;
+        within.growing += 1;
         Some(at)
     }
 
-    /// A write that is no append will end here, and appends come behind it.
+    /// A write that is no append will end here; until it [has](Self::place_ended), appends come behind it.
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
         within.appended = within.appended.max(end);
+        within.growing += 1;
     }
 
-    /// A write that would have made the file grow did not come so far: its place is free again if nothing came behind it.
-    pub(crate) fn came_short(&self, place: Range<u64>) {
+    /// An append, or what else was to make the file longer, has ended in whatever way, and the size says how far it came. Behind the last
+    /// of them the next append begins where the file ends.
+    pub(crate) fn place_ended(&self) {
         let mut within = self.within.lock();
-        if within.appended == place.end {
-            within.appended = place.start;
-        }
-    }
-
-    /// An append is at the content, or has ended. What of its place it did `not` use is free again if nothing came behind it.
-    pub(crate) fn place_used(&self, place: Range<u64>, not: u64) {
-        let mut within = self.within.lock();
-        within.placed -= 1;
-        if within.appended == place.end {
-            within.appended = place.end - not;
-        }
-    }
-
-    /// The file may become shorter: if no append has a place that it has not come to yet, the next begins at the new end.
-    pub(crate) fn forget_appends(&self) {
-        let mut within = self.within.lock();
-        if within.placed == 0 {
+        within.growing -= 1;
+        if within.growing == 0 {
             within.appended = 0;
         }
     }
@@ -134,13 +120,20 @@ impl Pending {
         self.within.lock().orphan
     }
 
-    /// A write has allocated up to here.
+    /// A write has allocated up to here, where the inode is an orphan because of that.
     pub(crate) fn allocated(&self, end: u64) {
         let mut within = self.within.lock();
-        within.reach = within.reach.max(end);
+        if within.orphan {
+            within.reach = within.reach.max(end);
+        }
     }
 
-    /// What was allocated behind the end is gone.
+    /// What was allocated behind the end is gone; the inode is an orphan until the next settlement.
+    pub(crate) fn forget_reach(&self) {
+        self.within.lock().reach = 0;
+    }
+
+    /// The same, and it is an orphan no longer.
     pub(crate) fn forget_orphan(&self) {
         let mut within = self.within.lock();
         (within.orphan, within.reach) = (false, 0);
@@ -294,20 +287,18 @@ mod tests {
         assert_eq!(pending.has_ranges(), model.contains(&true));
     }
 
-    /// Someone who changes the file, to whom nobody was at its content, does not give a place away twice.
+    /// No place is given away twice, whoever fails; and when all have ended, the file ends where its size says.
     #[test]
     fn a_place_is_kept_until_it_is_used() {
         let pending = Pending::default();
         let append = |len| pending.append(100, len, || false).unwrap();
         assert_eq!((append(10), append(10)), (100, 110));
-        pending.forget_appends();
-        assert_eq!(append(10), 120);
-        pending.place_used(120..130, 4);
-        assert_eq!(append(10), 126, "what was not used");
-        for place in [100..110, 110..120, 126..136] {
-            pending.place_used(place, 0);
+        pending.place_ended();
+        pending.extends(140);
+        assert_eq!(append(10), 140, "the first place may be anybody's, the others are kept");
+        for _ in 0..3 {
+            pending.place_ended();
         }
-        pending.forget_appends();
         assert_eq!(append(10), 100, "the file ends there again");
         assert_eq!(pending.append(100, 10, || true), None);
     }

@@ -514,7 +514,9 @@ fn complete_part<Q: DeviceQueue>(
             let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
             buffers.extend(take(&mut rest, count));
             let at = DevOffset(bio.at.0 + count as u64);
-            let bio = Bio { at, memory: to_memory(rest.into()), ..bio };
+            // Of what is done in part the rest is no longer refused.
+            let flags = bio.flags - BioFlags::NOWAIT;
+            let bio = Bio { at, flags, memory: to_memory(rest.into()), ..bio };
             return resubmit(queue, state, bio);
         }
         // Less than a logical block of the coarsest device is asked for again too.

@@ -82,15 +82,13 @@ impl LiveFile {
             Ready::Gap(size) => Ok((Odd::Gap(size), false)),
             Ready::ByFileSystem => Ok((Odd::ByFileSystem, false)),
             Ready::Blocks { len, how, left, .. } => {
-                let full = self.write_widened(queue, bufs, pos, len, how, left)?;
-                Ok((Odd::Written(len), full))
+                let written = self.write_widened(queue, bufs, pos, len, how, left);
+                self.end_extension(left, flags);
+                Ok((Odd::Written(len), written?))
             }
         });
         self.leave(queue, hold);
         live.fs().writing()?.counters.locked();
-        if written.is_err() {
-            live.open.pending.came_short(pos.0..pos.0.saturating_add(len as u64));
-        }
         let (odd, full) = written?;
         if full {
             self.write_done(queue, flags);

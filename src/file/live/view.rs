@@ -202,6 +202,11 @@ impl View {
         self.current_size(self.open()).unwrap_or_else(|| self.size_anew())
     }
 
+    /// The same, if no lock is to be had for it.
+    pub(super) fn size_at_once(&self) -> Option<u64> {
+        self.current_size(self.open())
+    }
+
     /// The same where the view is current.
     #[inline(always)]
     fn current_size(&self, inode: &OpenInode) -> Option<u64> {

@@ -97,13 +97,9 @@ impl LiveFile {
             Ok(more) => live.open.wrote(pos, len, left | *more),
             Err(_) => false,
         };
+        self.end_extension(left, flags);
         self.leave(queue, hold);
-        if let Err(error) = result {
-            if left.contains(Left::GROW) {
-                live.open.pending.came_short(pos.0..pos.0 + len as u64);
-            }
-            return Err(error);
-        }
+        result?;
         if full {
             self.write_done(queue, flags);
         }
@@ -121,10 +117,9 @@ impl LiveFile {
         flags: DioFlags,
     ) -> Result<FilePos> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let at = self.place_at_end(len)?;
+        let at = self.place_at_end(len, flags)?;
         let result = self.write_vectored_at(queue, bufs, at, flags | DioFlags::PLACED);
-        let written = result.as_ref().map_or(0, |count| *count);
-        self.place_used(at, len, written);
+        self.0.open.pending.place_ended();
         match result? {
             count if count == len => Ok(at),
             count => {
@@ -134,8 +129,11 @@ impl LiveFile {
         }
     }
 
-    /// The place of an append.
-    fn place_at_end(&self, len: usize) -> Result<FilePos> {
+    /// The place of an append, which is to end.
+    fn place_at_end(&self, len: usize, flags: DioFlags) -> Result<FilePos> {
+        if flags.contains(DioFlags::NOWAIT) {
+            return Err(would_change());
+        }
         let open = &self.0.open;
         loop {
             let changes = open.changes();
@@ -147,9 +145,11 @@ impl LiveFile {
         }
     }
 
-    fn place_used(&self, at: FilePos, len: usize, written: usize) {
-        let place = at.0..at.0.saturating_add(len as u64);
-        self.0.open.pending.place_used(place, (len - written) as u64);
+    /// Ends the place of a write that is no append, and that made the file longer or was to. That of an append ends with it.
+    pub(super) fn end_extension(&self, left: Left, flags: DioFlags) {
+        if left.contains(Left::PLACE) && !flags.contains(DioFlags::PLACED) {
+            self.0.open.pending.place_ended();
+        }
     }
 
     /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
@@ -198,10 +198,11 @@ impl LiveFile {
         let (fs, number) = (live.fs(), live.number());
         let end = pos.0.saturating_add(len as u64);
         let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
-        if nowait && !view.is_current() {
-            return Err(would_change());
-        }
-        let size = view.size();
+        let size = match view.size_at_once() {
+            Some(size) => size,
+            None if nowait => return Err(would_change()),
+            None => view.size(),
+        };
         let anywhere = live.write_back || flags.contains(DioFlags::PLACED);
         fs.admit_write(&view.inode, pos, len as u64, (!anywhere).then_some(size))?;
         live.check_atomic(pos, len, flags)?;
@@ -241,8 +242,11 @@ impl LiveFile {
         live.held.stamp(Access::Write);
         let mut left = Left::empty();
         left.set(Left::GROW, grows);
-        if grows {
+        if flags.contains(DioFlags::PLACED) {
+            left |= Left::PLACE;
+        } else if grows {
             live.open.pending.extends(pos.0 + len as u64);
+            left |= Left::PLACE;
         }
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
@@ -411,6 +415,7 @@ impl LiveFile {
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         if reached < len {
+            self.end_extension(left, flags);
             self.leave(queue, hold);
             return self.write_at_once(queue, memory, pos, flags, token);
         }
@@ -432,9 +437,7 @@ impl LiveFile {
         match &submitted {
             Ok(()) => queue.state.lives.expect(left),
             Err(_) => {
-                if left.contains(Left::GROW) {
-                    live.open.pending.came_short(pos.0..pos.0 + len as u64);
-                }
+                self.end_extension(left, flags);
                 queue.state.lives.cancel(holding);
             }
         }
@@ -449,13 +452,15 @@ impl LiveFile {
         token: u64,
     ) -> Result<FilePos, Box<Rejected>> {
         let len = memory.len();
-        match self.place_at_end(len) {
+        match self.place_at_end(len, flags) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(at) => {
                 let flags = flags | DioFlags::PLACED;
                 let submitted = self.submit_write(queue, memory, at, flags, token);
-                // What was submitted is at the content until it has completed, and gives its place back if it fails.
-                self.place_used(at, len, if submitted.is_ok() { len } else { 0 });
+                // The place of one that was submitted ends with its completion.
+                if submitted.is_err() {
+                    self.0.open.pending.place_ended();
+                }
                 submitted.map(|()| at)
             }
         }
@@ -473,16 +478,14 @@ impl LiveFile {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
         let result = self.write_vectored_at(queue, &bufs, pos, flags);
         drop(bufs);
-        let (written, len) = (result.as_ref().map_or(0, |count| *count), memory.len());
-        if written < len && flags.contains(DioFlags::PLACED) {
-            let end = pos.0.saturating_add(len as u64);
-            self.0.open.pending.came_short(pos.0 + written as u64..end);
-        }
         match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
+                if flags.contains(DioFlags::PLACED) {
+                    self.0.open.pending.place_ended();
+                }
                 queue.state.finish(dio::Completion { token, memory, result });
                 Ok(())
             }

@@ -63,14 +63,16 @@ impl Ext4 {
         before(Rank::Handle);
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
-        writing.transactions.commit(tid, freeze, |_, work, frozen| {
+        let committed = writing.transactions.commit(tid, freeze, |_, work, frozen| {
             let written = self.write_transaction(writing, &work, frozen);
             match &written {
                 Ok(()) => writing.alloc.committed(self, &work.freed),
                 Err(error) => self.record_abort(writing, error),
             }
             written
-        })
+        });
+        // It is aborted now: writes that need no transaction are to be refused as well.
+        committed.inspect_err(|_| writing.locks.all_changed())
     }
 
     /// Commits to this log what was done since the opening, which is all one transaction; the volume has no log of its own.

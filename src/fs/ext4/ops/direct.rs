@@ -36,14 +36,10 @@ pub(super) struct Settled<'a> {
 }
 
 impl Settled<'_> {
-    /// The next append goes to the end that the file will have.
-    pub(super) fn may_become_shorter(&self) {
-        self.content.inode().pending.forget_appends();
-    }
-
-    /// Nothing lies behind the end any more, and the inode is no orphan because of that.
-    pub(super) fn is_cut(&self) {
-        self.content.inode().pending.forget_orphan();
+    /// Nothing lies behind the end any more; `orphan`: the inode still is one.
+    pub(super) fn is_cut(&self, orphan: bool) {
+        let pending = &self.content.inode().pending;
+        if orphan { pending.forget_reach() } else { pending.forget_orphan() }
     }
 }
 
@@ -122,7 +118,8 @@ impl Ext4 {
         let reached = match result {
             Ok(()) => range.end,
             Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) => {
-                match self.first_hole(number, range.clone())? {
+                let hole = self.first_hole(number, range.clone());
+                match hole.inspect_err(|_| open.pending.allocated(range.end))? {
                     Some(hole) if hole <= range.start => return Err(error),
                     hole => hole.unwrap_or(range.end),
                 }
@@ -215,7 +212,7 @@ impl Ext4 {
         let mut what = open.pending.unsettled();
         let blocks = self.fill_blocks(&inode, &mut what, alone)?;
         let credits = CREDITS + self.credits_for_map(&inode);
-        let orphan = self.transact(credits, |handle| {
+        let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = self.inode_or_orphan(number)?;
             let size = inode.size().max(what.size);
             // First the size: others may commit between the ranges, and what lies behind it then, written, would have to be found by a recovery.
@@ -344,11 +341,15 @@ impl Ext4 {
     /// Brings the metadata of all files up to what was written. One that cannot be is no hindrance to the others.
     ///
     /// # Errors
-    /// The first of [`settle`](Self::settle)'s.
+    /// One of [`settle`](Self::settle)'s: `Busy`, if there is one, since that is over when the thread has taken its completions.
     pub(crate) fn settle_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut settled = Ok(());
         for (number, open) in self.writing()?.locks.unsettled() {
-            settled = settled.and(self.settle(number, &open, patience));
+            if let Err(error) = self.settle(number, &open, patience)
+                && (settled.is_ok() || error.kind() == ErrorKind::Busy)
+            {
+                settled = Err(error);
+            }
         }
         settled
     }

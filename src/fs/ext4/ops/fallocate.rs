@@ -47,7 +47,7 @@ impl Ext4 {
         pos: FilePos,
         len: u64,
     ) -> Result<()> {
-        let file = self.settled(number)?;
+        let _file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
         if inode.flags().contains(InodeFlags::APPEND)
             && how != (Fallocate::Allocate { keep_size: true })
@@ -79,10 +79,7 @@ impl Ext4 {
                 self.allocate_range(&self.inode_or_orphan(number)?, range)?;
                 self.grow(number, end, keep_size)
             }
-            Fallocate::Collapse => {
-                file.may_become_shorter();
-                self.collapse(&inode, range)
-            }
+            Fallocate::Collapse => self.collapse(&inode, range),
             Fallocate::Insert => self.insert(&inode, range),
         }
     }

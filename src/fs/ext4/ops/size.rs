@@ -26,11 +26,10 @@ impl Ext4 {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
         }
         self.check_size(&inode, size)?;
-        file.may_become_shorter();
-        let by_orphan = size <= inode.size() && !inode.has_small_map();
+        let is_cut = size <= inode.size();
         self.resize(&inode, size)?;
-        if by_orphan {
-            file.is_cut();
+        if is_cut {
+            file.is_cut(inode.has_small_map());
         }
         Ok(())
     }
