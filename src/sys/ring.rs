@@ -180,7 +180,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let mut entry =
             request.owned::<W>(memory, &mut slot.iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
-        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only by `pop` after the completion, and is
+        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only behind the completion, by `pop_by`, and is
         // neither moved (the slots are boxed) nor dropped before (see `drop`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
