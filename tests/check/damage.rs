@@ -142,3 +142,22 @@ fn single_damages_are_found_as_e2fsck_finds_them() {
     }
     tally.end(seed);
 }
+
+/// A slot of a quota file that is not zeros is an entry to e2fsck and to the kernel, whether the tree leads there or not.
+#[test]
+fn entries_of_quota_files_to_which_no_tree_leads_are_found() {
+    let image = Image::mke2fs("16M", &words("-t ext4 -b 1024 -I 256 -O quota"));
+    let mut tally = Tally::default();
+    for file in ["<3>", "<4>"] {
+        // Block 5 has the entries, the first of them that of id 0; a block has 14.
+        for slot in 0..14 {
+            for at in [0, 4, 24, 48, 71] {
+                let copy = image.copy();
+                copy.poke(file, 5, 16 + slot * 72 + at, &[7]);
+                let what = format!("{file} slot {slot} byte {at}");
+                tally.compare(&what, &e2fsck(&copy.path()), &ironmap(&copy.path()));
+            }
+        }
+    }
+    tally.end(0);
+}

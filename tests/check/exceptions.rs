@@ -47,4 +47,8 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         text: "reference count",
         reason: "e2fsck leaves a file that is marked as an attribute's value alone while it has a name; the kernel refuses it",
     },
+    Exception {
+        text: "to which the tree does not lead",
+        reason: "e2fsck compares such an entry of a quota file with what its id uses, and says nothing where that is the same; the kernel finds no room for it",
+    },
 ];

@@ -1,18 +1,16 @@
 //! Quota: what each user, group and project has in use, against what the quota files say.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::Kind;
+use super::finding::{Kind, Severity};
 use super::inodes::Found;
 use super::map::Data;
 use crate::error::Place;
-use crate::fs::ext4::disk::quota::{
-    BLOCK, LEVELS, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, VERSION,
-};
-use crate::fs::ext4::quota::{find_entry, owners};
+use crate::fs::ext4::disk::quota::{BLOCK, LEVELS, MAGICS, ROOT, RawQuotaHeader, VERSION};
+use crate::fs::ext4::quota::{entries, owners};
 use crate::fs::ext4::{InodeFlags, ROOT as ROOT_INODE, RoCompat};
 use crate::units::FsBlock;
 
@@ -33,7 +31,11 @@ struct File {
     place: Place,
     /// Blocks of the tree that were read: none is in it twice, so that reading it ends.
     seen: HashSet<u32>,
+    /// Of the ids to which the tree leads.
     found: HashMap<u32, Account>,
+    /// Blocks of entries that were read, and where in them entries are to which the tree has not led so far.
+    leaves: HashSet<u32>,
+    strays: BTreeMap<(u32, usize), u32>,
 }
 
 impl Checker<'_> {
@@ -84,7 +86,14 @@ impl Checker<'_> {
         };
         let place = place.inode(inode.number);
         let map = self.blocks_of(&inode, true);
-        let mut file = File { map, place, seen: HashSet::new(), found: HashMap::new() };
+        let mut file = File {
+            map,
+            place,
+            seen: HashSet::new(),
+            found: HashMap::new(),
+            leaves: HashSet::new(),
+            strays: BTreeMap::new(),
+        };
         let header = self.quota_block(&file, 0);
         let header =
             header.as_deref().and_then(|block| RawQuotaHeader::ref_from_prefix(block).ok());
@@ -99,6 +108,12 @@ impl Checker<'_> {
             return;
         }
         self.quota_tree(&mut file, ROOT, LEVELS, 0);
+        for ((block, _), id) in &file.strays {
+            let what = format!(
+                "its block {block} has an entry of id {id} to which the tree does not lead"
+            );
+            self.findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
+        }
         let accounts = std::mem::take(&mut self.accounts.0[kind]);
         let mut ids: Vec<u32> = accounts.keys().chain(file.found.keys()).copied().collect();
         ids.sort_unstable();
@@ -126,7 +141,7 @@ impl Checker<'_> {
             return self.findings.add(file.place, Kind::Damaged { what });
         };
         if levels == 0 {
-            return file.entry(&content, prefix);
+            return file.entry(block, &content, prefix);
         }
         if !file.seen.insert(block) {
             let what = format!("its block {block} is in the tree twice");
@@ -158,14 +173,17 @@ impl Checker<'_> {
 }
 
 impl File {
-    /// Takes the entry of an id from its block.
-    fn entry(&mut self, content: &[u8], id: u32) {
-        let entry = find_entry(content, id)
-            .and_then(|at| RawQuotaEntry::ref_from_prefix(&content[at..]).ok());
-        if let Some((entry, _)) = entry {
+    /// Takes the entry of an id from its block, in which those of other ids may be as well.
+    fn entry(&mut self, block: u32, content: &[u8], id: u32) {
+        if self.leaves.insert(block) {
+            let entries = entries(content).map(|(at, entry)| ((block, at), entry.dqb_id.get()));
+            self.strays.extend(entries);
+        }
+        if let Some((at, entry)) = entries(content).find(|(_, entry)| entry.dqb_id.get() == id) {
             let account =
                 Account { bytes: entry.dqb_curspace.get(), inodes: entry.dqb_curinodes.get() };
             self.found.insert(id, account);
+            self.strays.remove(&(block, at));
         }
     }
 }

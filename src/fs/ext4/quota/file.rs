@@ -42,12 +42,11 @@ pub(super) struct QuotaFile {
     growing: Mutex<()>,
 }
 
-/// Where the entry of an id begins in a block of entries. An entry of zeros is free, also where its id would be 0.
-pub(in crate::fs::ext4) fn find_entry(block: &[u8], id: u32) -> Option<usize> {
-    positions().find(|at| {
-        let entry = block.get(*at..at + ENTRY);
-        let entry = entry.and_then(|bytes| RawQuotaEntry::ref_from_bytes(bytes).ok());
-        entry.is_some_and(|entry| entry.dqb_id.get() == id && !is_free(entry))
+/// The entries in a block of them, and where they begin. One of zeros is free, also where its id would be 0.
+pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize, &RawQuotaEntry)> {
+    positions().filter_map(|at| {
+        let entry = RawQuotaEntry::ref_from_bytes(block.get(at..at + ENTRY)?).ok()?;
+        (!is_free(entry)).then_some((at, entry))
     })
 }
 
@@ -174,7 +173,8 @@ impl QuotaFile {
             }
         }
         let (content, start) = self.read(fs, block)?;
-        let Some(within) = find_entry(&content[start..start + BLOCK], id) else {
+        let mut entries = entries(&content[start..start + BLOCK]);
+        let Some((within, _)) = entries.find(|(_, entry)| entry.dqb_id.get() == id) else {
             return Ok(None);
         };
         let at = (self.position(fs, block)?.0, start + within);

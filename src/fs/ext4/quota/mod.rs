@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-pub(super) use self::file::find_entry;
+pub(super) use self::file::entries;
 
 use self::file::QuotaFile;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
