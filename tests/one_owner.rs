@@ -71,3 +71,16 @@ fn what_the_kernel_has_is_refused() {
     drop(one);
     open(other).unwrap();
 }
+
+/// The kernel opens a read-only device for writing and refuses the writes: it is refused before, by its own name.
+#[test]
+fn a_read_only_device_is_not_opened_for_writing() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    let device = Attached::new(image.path().to_str().unwrap());
+    let write = OpenOptions { write: true, ..OpenOptions::default() };
+    let error = Volume::open(&device.0.parse().unwrap(), &write).err().unwrap();
+    let says = format!("{}: the device is read-only", device.0);
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::ReadOnly, says));
+    open(&device.0).unwrap();
+}

@@ -12,7 +12,7 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 use super::nvme::Namespace;
 use super::{DeviceProtection, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
-use crate::sys::Buffer;
+use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
 /// What every image file is taken to accept: pages.
@@ -66,7 +66,8 @@ impl BlockFile {
     /// Opens and measures a block device, an image file, or an NVMe namespace by its character device (`/dev/ngXnY`).
     ///
     /// # Errors
-    /// `Io` with the path; `Busy` where someone else owns it; `InvalidInput` for anything else.
+    /// `Io` with the path; `Busy` where someone else owns it; `ReadOnly` for a device that takes no writes, where it is to; `InvalidInput` for
+    /// anything else.
     pub fn open(path: &Path, mode: &OpenMode) -> Result<Self> {
         let stat =
             rustix::fs::stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -82,6 +83,10 @@ impl BlockFile {
             }
         };
         let (file, direct) = open_file(path, mode, is_device)?;
+        // Linux lets it be opened for writing all the same, and refuses each write (EPERM).
+        if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
+            return Err(read_only(path));
+        }
         if mode.exclusive {
             if !is_device {
                 lock_image(path, &file, mode.write)?;
@@ -341,6 +346,7 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     let open = |flags| open_patiently(path, flags);
     let failed = |errno| match errno {
         OsErrno::BUSY => busy(path, "in use: mounted, or opened by another program"),
+        OsErrno::ROFS if is_device => read_only(path),
         errno => Error::io(errno, path.display().to_string()),
     };
     if mode.direct {
@@ -365,6 +371,10 @@ fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
         }
     }
     rustix::fs::open(path, flags, Mode::empty()).map(File::from)
+}
+
+fn read_only(path: &Path) -> Error {
+    Error::new(ErrorKind::ReadOnly, format!("{}: the device is read-only", path.display()))
 }
 
 fn busy(path: &Path, what: &str) -> Error {

@@ -13,6 +13,7 @@ const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
 const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
 const FS_IOC_GETLBMD_CAP: libc::c_ulong = 0xC010_1502;
+const BLKROGET: libc::c_ulong = 0x125E;
 const BLKDISCARD: libc::c_ulong = 0x1277;
 const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
@@ -161,6 +162,14 @@ pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), E
     // SAFETY: BLKDISCARD reads two integers of 64 bits.
     unsafe { ioctl(device, BLKDISCARD, &mut range) }?;
     Ok(())
+}
+
+/// Whether a block device takes no writes.
+pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: BLKROGET fills an int.
+    unsafe { ioctl(device, BLKROGET, &mut read_only) }?;
+    Ok(read_only != 0)
 }
 
 /// How many bytes a block device keeps beside each interval of data. ENOTTY before Linux 6.17.
