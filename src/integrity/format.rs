@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::area::{Area, Superblock, random_uuid};
 use super::dirty::Regions;
 use super::disk::{BLOCK, BLOCK_LEN};
-use super::geometry::{Info, MOST_REGIONS, Mode, default_region};
+use super::geometry::{Info, MOST_REGIONS, Mode, SMALLEST_JOURNAL, default_region};
 use super::journal::Journal;
 use super::tagging::Tagging;
 use super::tuple::TupleKind;
@@ -145,8 +145,16 @@ fn lay_out(
         )));
     }
     // Before anything is divided by what was asked for.
-    info.check()
-        .map_err(|field| Error::invalid(format!("no integrity device has this {field}")))?;
+    info.check().map_err(|field| {
+        Error::invalid(match field {
+            "interval" => format!("an interval of {} bytes: it is 512 or 4096", info.interval),
+            "region" => format!("a region of {} bytes: it is a power of two from 4096 on", info.region),
+            "journal_len" => format!(
+                "a journal size of {journal} bytes: it is a multiple of 4096, from {SMALLEST_JOURNAL} on and below 1 TiB"
+            ),
+            field => format!("no integrity device has this {field}"),
+        })
+    })?;
     let area_len = match tags {
         Some(tags) => tags.size() / BLOCK_LEN * BLOCK_LEN,
         None => info.fit(data.size())?,

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use ironmap::Location;
 use ironmap::location::INTEGRITY;
+use ironmap::{Error, Location};
 
 use crate::failure::Failure;
 
@@ -149,6 +149,14 @@ pub(crate) fn integrity() -> impl TypedValueParser<Value = Location> {
 /// The parser of a `VOLUME:/PATH` argument.
 pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
+}
+
+/// An error that begins with the volume's name, or with its device's, as those of devices do by themselves.
+pub(crate) fn named(volume: &Location, error: Error) -> Error {
+    let (text, name) = (error.to_string(), volume.to_string());
+    let begins = |name: &str| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(": "));
+    let path = volume.data().path.display().to_string();
+    if begins(&name) || begins(&path) { error } else { error.context(name) }
 }
 
 /// The parser of an argument that is `VOLUME:/PATH`, or else a path of the host, which `host:` may stand before.

@@ -5,7 +5,7 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use support::{Bench, succeed, text, tool};
+use support::{Bench, IRONMAP, succeed, text, tool};
 
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
 
@@ -137,4 +137,33 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
     assert!(before == after);
     bench.succeed(["mkfs", "-q", "--force", "swap"]);
     check(&bench.path("swap"));
+}
+
+/// What mke2fs takes is taken: no inodes asked for by 0, and the other name of a feature, which takes along what needs it.
+#[test]
+fn what_mke2fs_takes_is_taken() {
+    let bench = Bench::empty();
+    bench.succeed(["mkfs", "-q", "image", "64M"]);
+    let usual = field(&bench.image(), "Inode count");
+    bench.succeed(["mkfs", "-qF", "-N", "0", "-O", "^extents", "image"]);
+    assert_eq!(field(&bench.image(), "Inode count"), usual);
+    let features = field(&bench.image(), "Filesystem features");
+    assert!(!features.contains("extent") && !features.contains("64bit"), "{features}");
+    check(&bench.image());
+    bench.succeed(["check", "image"]);
+}
+
+/// An error of the device names it once.
+#[test]
+fn errors_of_the_device_name_it_once() {
+    let bench = Bench::empty();
+    File::create(bench.image()).unwrap().set_len(64 << 20).unwrap();
+    // Behind so many blocks of 512 bytes no file can be written. The signal is ignored by what is run as well.
+    let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" mkfs image";
+    let mut shell = tool("sh");
+    shell.args(["-c", script, IRONMAP]).current_dir(bench.dir.path());
+    let output = shell.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.starts_with("ironmap: image: write at ") && said.ends_with("(EFBIG)\n"), "{said}");
 }

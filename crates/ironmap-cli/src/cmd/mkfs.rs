@@ -17,7 +17,7 @@ use crate::output::stdout;
 use crate::show::uuid;
 use crate::size::size;
 use crate::source::Source;
-use crate::target;
+use crate::target::{self, named};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
 ///
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Make one inode for so many bytes of the volume; by default by its size
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = size, conflicts_with = "inodes")]
     inode_ratio: Option<u64>,
-    /// Make so many inodes
+    /// Make so many inodes; 0 for as many as by default
     #[arg(short = 'N', long, value_name = "COUNT")]
     inodes: Option<u64>,
     /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all
@@ -136,7 +136,7 @@ fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
     let superblock = Volume::make(&*opened.device, options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
-        let error = error.context(&args.volume);
+        let error = named(&args.volume, error);
         if asked { Failure::usage(&error) } else { Failure::open(&error) }
     })?;
     if let Some(integrity) = opened.integrity {
@@ -206,7 +206,7 @@ impl Args {
             block_size: self.block_size.map(small),
             cluster_size: self.cluster_size.map(small),
             inode_size: self.inode_size.map(|size| u16::try_from(size).unwrap_or(u16::MAX)),
-            inodes: self.inodes,
+            inodes: self.inodes.filter(|count| *count > 0),
             inode_ratio: self.inode_ratio,
             features,
             label: self.label.as_bytes().to_vec(),

@@ -89,13 +89,13 @@ impl Features {
         for word in words() {
             match (word.strip_prefix('^'), word) {
                 (None, "none") => *self = Self::NONE,
-                (Some(name), _) => self.set(name, false, RULES.len())?,
-                (None, name) => self.set(name, true, RULES.len())?,
+                (Some(name), _) => self.set(usual(name), false, RULES.len())?,
+                (None, name) => self.set(usual(name), true, RULES.len())?,
             }
         }
         for word in words().filter(|word| *word != "none") {
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
-            if Self::of_name(name)?.is_within(*self) != on {
+            if Self::of_name(usual(name))?.is_within(*self) != on {
                 return Err(Error::invalid(format!("{word} contradicts the features beside it")));
             }
         }
@@ -150,6 +150,11 @@ impl Features {
     }
 }
 
+/// The name by which the rules know a feature that has two, as with mke2fs.
+fn usual(name: &str) -> &str {
+    if name == "extents" { "extent" } else { name }
+}
+
 impl Default for Features {
     fn default() -> Self {
         Self::MODERN
@@ -176,6 +181,7 @@ mod tests {
         assert!(!features.has("metadata_csum") && !features.has("metadata_csum_seed"));
         let features = edited("^extent").unwrap();
         assert!(!features.has("64bit"));
+        assert_eq!(edited("^extents").unwrap(), features);
         assert_eq!(edited("none").unwrap(), Features::NONE);
         assert_eq!(edited("none, filetype").unwrap().incompat, Incompat::FILETYPE);
     }

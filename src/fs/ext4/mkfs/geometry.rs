@@ -277,8 +277,9 @@ fn journal_blocks(
         let wanted = bytes >> block.shift();
         if !(MIN_JOURNAL..=MAX_JOURNAL).contains(&wanted) || wanted > blocks / 2 {
             let most = MAX_JOURNAL.min(blocks / 2);
+            let (least, most) = (MIN_JOURNAL << block.shift(), most << block.shift());
             return Err(Error::invalid(format!(
-                "a journal of {wanted} blocks: from {MIN_JOURNAL} to {most} are possible"
+                "a journal size of {bytes} bytes: from {least} to {most} are possible"
             )));
         }
         return Ok(wanted as u32);
@@ -355,7 +356,9 @@ mod tests {
         assert!(refused(&|o| o.block_size = Some(3000), MIB).contains("power of two"));
         assert!(refused(&|o| o.inode_size = Some(64), MIB).contains("from 128"));
         assert!(refused(&|o| o.cluster_size = Some(8192), MIB).contains("without bigalloc"));
-        assert!(refused(&|o| o.journal_size = Some(1 << 30), 64 * MIB).contains("a journal of"));
+        assert!(
+            refused(&|o| o.journal_size = Some(1 << 30), 64 * MIB).contains("a journal size of")
+        );
         assert!(refused(&|o| o.inodes = Some(1 << 30), 64 * MIB).contains("in each group"));
         let narrow = |o: &mut MkfsOptions| o.features.edit("^64bit").unwrap();
         assert!(refused(&narrow, 32 << 40).contains("64bit"));

@@ -6,7 +6,7 @@ use ironmap::integrity::{self, CheckedArea};
 use ironmap::{Engine, Location};
 use serde::Serialize;
 
-use super::{Geometry, named};
+use super::{Geometry, failed};
 use crate::failure::{Failure, Report};
 use crate::output::{print_json, stdout};
 use crate::show::one_line;
@@ -43,7 +43,7 @@ struct Record {
 }
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let failed = |error| named(&args.device, error);
+    let failed = |error| failed(&args.device, error);
     let halves = args.device.open_halves(Engine::Psync, false).map_err(failed)?;
     let found = integrity::check(&halves.data.device, halves.tags.as_ref()).map_err(failed)?;
     let CheckedArea { info, clean, dirty, records, sectors, problems, .. } = found;

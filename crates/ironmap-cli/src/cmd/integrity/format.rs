@@ -7,7 +7,7 @@ use ironmap::integrity::{self, FormatOptions, Mode, TupleKind};
 use ironmap::location::Halves;
 use ironmap::{Engine, ErrorKind, Location, TailLoss, Volume};
 
-use super::{Bar, Geometry, named};
+use super::{Bar, Geometry, failed};
 use crate::failure::Failure;
 use crate::output::{print_json, stdout};
 use crate::size::size;
@@ -78,9 +78,9 @@ enum HowSafe {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let failed = |error: ironmap::Error| match error.kind() {
+    let refused = |error: ironmap::Error| match error.kind() {
         ErrorKind::InvalidInput => Failure::usage(format!("{}: {error}", args.device)),
-        _ => named(&args.device, error),
+        _ => failed(&args.device, error),
     };
     if args.journal_size.is_some() && args.mode != HowSafe::Journal {
         return Err(Failure::usage("--journal-size is for --mode journal"));
@@ -89,10 +89,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("--lose-tail is for tags in the tail of DATA"));
     }
     let halves = args.device.open_halves(Engine::Psync, true);
-    let halves = halves.map_err(|error| named(&args.device, error))?;
+    let halves = halves.map_err(|error| failed(&args.device, error))?;
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
-    let options = args.options(&halves).map_err(failed)?;
-    let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(failed)?;
+    let options = args.options(&halves).map_err(refused)?;
+    let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;
     let free = match tags {
         None => Volume::check_tail(&**data, plan.area_start, args.tail_loss()),
         Some(_) if args.force => Ok(()),
@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let bar = Bar::new("tags");
     let made = integrity::format(data, tags, &options, &mut |done, all| bar.show(done, all));
     drop(bar);
-    let info = made.map_err(failed)?;
+    let info = made.map_err(refused)?;
     let geometry = Geometry::new(&info);
     if args.json {
         print_json(&geometry)?;
@@ -124,6 +124,11 @@ impl Args {
 
     fn options(&self, halves: &Halves) -> ironmap::Result<FormatOptions> {
         let interval = match (self.interval, Volume::block_size(&*halves.data.device)?) {
+            (Some(interval), Some(block)) if interval > block as u64 => {
+                return Err(ironmap::Error::invalid(format!(
+                    "--interval {interval}: the ext4 on DATA has blocks of {block} bytes, which would be shorter than a sector"
+                )));
+            }
             (Some(interval), _) => interval,
             (None, Some(block)) if block < 4096 => 512,
             (None, _) => 4096,

@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::failure::{Failure, Report};
 use crate::output::progress;
 use crate::show::uuid;
+use crate::target::named;
 
 /// Makes, opens, checks and scrubs integrity devices
 ///
@@ -136,9 +137,7 @@ impl Drop for Bar {
     }
 }
 
-/// How a device is named in messages.
-fn named(device: &Location, error: ironmap::Error) -> Failure {
-    let text = device.to_string();
-    let error = if error.to_string().starts_with(&text) { error } else { error.context(text) };
-    Failure::open(&error)
+/// The failure of opening or making a device.
+fn failed(device: &Location, error: ironmap::Error) -> Failure {
+    Failure::open(&named(device, error))
 }

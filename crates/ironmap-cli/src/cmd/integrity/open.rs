@@ -7,7 +7,7 @@ use ironmap::location::OpenOptions;
 use ironmap::{Engine, Location};
 use serde::Serialize;
 
-use super::{Geometry, named};
+use super::{Geometry, failed};
 use crate::failure::Failure;
 use crate::output::{print_json, stdout};
 use crate::target;
@@ -61,7 +61,7 @@ impl RecoveredRecord {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let how = OpenOptions { engine: Engine::Psync, write: true, adopt: args.force };
-    let opened = args.device.open(&how).map_err(|error| named(&args.device, error))?;
+    let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));
     };

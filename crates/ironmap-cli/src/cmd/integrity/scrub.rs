@@ -7,7 +7,7 @@ use ironmap::location::OpenOptions;
 use ironmap::{Engine, Location};
 use serde::Serialize;
 
-use super::{Bar, named};
+use super::{Bar, failed};
 use crate::failure::{Failure, Report, note};
 use crate::output::{print_json, stdout};
 use crate::target;
@@ -58,7 +58,7 @@ const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let how = OpenOptions { engine: Engine::Psync, write: false, adopt: false };
-    let opened = args.device.open(&how).map_err(|error| named(&args.device, error))?;
+    let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));
     };
