@@ -69,6 +69,11 @@ impl Failure {
         Self { missing, ..Self::with(code, message) }
     }
 
+    /// The same, and what is known of the cause beside it.
+    pub(crate) fn because(self, cause: impl Display) -> Self {
+        Self { message: format!("{}: {cause}", self.message), ..self }
+    }
+
     /// Whether it says that a file is not there, nor could be.
     pub(crate) fn is_missing(&self) -> bool {
         self.missing

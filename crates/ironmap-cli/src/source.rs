@@ -9,7 +9,8 @@ use ironmap::fs::{DirEntry, FileType, Timestamp};
 use ironmap::host::{HostOptions, HostReport};
 use ironmap::units::InodeNo;
 use ironmap::{
-    Error, ErrorKind, File, FileOptions, Host, Location, OpenOptions, Queue, QueueOptions, Volume,
+    Errno, Error, ErrorKind, File, FileOptions, Host, Location, OpenOptions, Queue, QueueOptions,
+    Volume,
 };
 
 use crate::failure::{Failure, note};
@@ -74,6 +75,18 @@ impl Source {
     /// How a path of the volume is named in messages.
     pub(crate) fn name(&self, path: &[u8]) -> String {
         format!("{}:{}", self.name, String::from_utf8_lossy(path))
+    }
+
+    /// The failure of reading a file's data, with the first sector that did not fit its tag where that is why.
+    pub(crate) fn read_failed(&self, path: &[u8], error: &Error) -> Failure {
+        let failure = Failure::at(self.name(path), error);
+        if error.kind() != ErrorKind::Io(Errno::EILSEQ) {
+            return failure;
+        }
+        match self.volume.events().take_wrong_tuples().0.first() {
+            Some(wrong) => failure.because(wrong),
+            None => failure,
+        }
     }
 
     pub(crate) fn queue(&self) -> Result<Queue, Failure> {

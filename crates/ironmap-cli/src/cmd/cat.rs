@@ -32,8 +32,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
-    let (file, mut queue) = open(args, report)?;
-    let failed = |error: ironmap::Error| Failure::at(&args.target, &error);
+    let Open { file, mut queue, volume } = open(args, report)?;
+    let failed = |error: ironmap::Error| match (&args.target, &volume) {
+        (Subject::Volume(target), Some(volume)) => volume.read_failed(&target.path, &error),
+        _ => Failure::at(&args.target, &error),
+    };
     let mut buffer = Buffer::aligned(CHUNK).map_err(failed)?;
     // Without the line buffering of io::Stdout: the chunks are large already.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -48,11 +51,19 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     }
 }
 
-fn open(args: &Args, report: &Report) -> Result<(ironmap::File, Queue), Failure> {
+/// What is read, and its volume where that is not the host's.
+struct Open {
+    file: ironmap::File,
+    queue: Queue,
+    volume: Option<Source>,
+}
+
+fn open(args: &Args, report: &Report) -> Result<Open, Failure> {
     match &args.target {
         Subject::Volume(target) => {
             let (source, inode) = Source::open_target(target, Follow::All)?;
-            Ok((source.file(inode, &target.path)?, source.queue()?))
+            let (file, queue) = (source.file(inode, &target.path)?, source.queue()?);
+            Ok(Open { file, queue, volume: Some(source) })
         }
         Subject::Host(path) => {
             let source = HostSource::open()?;
@@ -60,7 +71,7 @@ fn open(args: &Args, report: &Report) -> Result<(ironmap::File, Queue), Failure>
             if let Some(refusal) = found.refusal {
                 report.note(format!("{}: read through the kernel: {refusal}", path.display()));
             }
-            Ok((file, source.queue()?))
+            Ok(Open { file, queue: source.queue()?, volume: None })
         }
     }
 }

@@ -138,7 +138,9 @@ impl Reader {
                 interrupt::check()?;
                 let len = (mapping.end().0 - pos.0).min(PIECE) as usize;
                 let mut bytes = self.pieces.take(len).map_err(failed)?;
-                let count = file.read_at(&mut self.queue, &mut bytes, pos).map_err(failed)?;
+                let count = file
+                    .read_at(&mut self.queue, &mut bytes, pos)
+                    .map_err(|error| found.name.source.read_failed(found.name.path(), &error))?;
                 if count == 0 {
                     break;
                 }

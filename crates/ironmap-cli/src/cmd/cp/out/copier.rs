@@ -20,6 +20,7 @@ use super::attributes::Attributes;
 use super::place::{Directory, Place};
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
+use crate::interrupt;
 use crate::source::{Source, join};
 
 /// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
@@ -100,6 +101,7 @@ impl<'a> Copier<'a> {
             if matches!(&*entry.name, b"." | b"..") {
                 continue;
             }
+            interrupt::check()?;
             let path = join(path, &entry.name);
             if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
                 self.report.error(&Failure::corrupt(self.source.name(&path), "is no name"));
@@ -177,9 +179,11 @@ impl<'a> Copier<'a> {
             }
             let mut pos = mapping.pos;
             while pos < mapping.end() {
+                interrupt::check()?;
                 let want = (mapping.end().0 - pos.0).min(CHUNK as u64) as usize;
                 let buffer = &mut self.buffer[..want];
-                let count = file.read_at(&mut self.queue, buffer, pos).map_err(failed)?;
+                let count = file.read_at(&mut self.queue, buffer, pos);
+                let count = count.map_err(|error| self.source.read_failed(path, &error))?;
                 if count == 0 {
                     break;
                 }
