@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 
+use serde_json::{Value, json};
 use support::{Bench, pattern, raw_name, succeed, text, tool, xattr};
 
 /// The lines of a directory's listing are its names, raw and sorted, hidden ones only when asked for.
@@ -85,12 +86,8 @@ fn stat_and_ls_give_the_source_s_attributes_as_json() {
         assert_eq!(small["xattrs"][0]["encoding"], "percent");
     }
     let list = bench.json(&["ls", "--json", &bench.target("/")]);
-    let odd: Vec<_> = list
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|file| file["encoding"] != serde_json::Value::Null)
-        .collect();
+    let odd: Vec<_> =
+        list.as_array().unwrap().iter().filter(|file| file["encoding"] != Value::Null).collect();
     assert_eq!(odd.len(), 1);
     assert_eq!(odd[0]["path"], "/not utf-8 %FF%25");
 }
@@ -229,6 +226,27 @@ fn info_says_what_dumpe2fs_says() {
 }
 
 /// A volume inside an image is reached by offset and by partition, and a colon may stand in the volume's name.
+/// Of an error that was recorded only what is known of it is told, and nobody is named who may not have recorded it.
+#[test]
+fn recorded_errors_are_told_as_far_as_they_are_known() {
+    let bench = Bench::new();
+    let told = || {
+        let said = text(&bench.succeed(["info", "image"]));
+        let line = said.lines().find_map(|line| line.strip_prefix("Errors:"));
+        let json = bench.json(&["info", "--json", "image"])["errors"]["last"].clone();
+        (line.unwrap().trim().to_owned(), json)
+    };
+    assert_eq!(told(), ("none recorded".to_owned(), Value::Null));
+    bench.debugfs("ssv error_count 3");
+    assert_eq!(told(), ("3 recorded".to_owned(), json!({})));
+    bench.debugfs("ssv last_error_func writer");
+    bench.debugfs("ssv last_error_block 77");
+    let known = json!({ "function": "writer", "block": 77 });
+    assert_eq!(told(), ("3 recorded, in writer, block 77".to_owned(), known));
+    let said = text(&bench.succeed(["check", "image"]));
+    assert!(said.contains("3 errors recorded in the superblock"), "{said}");
+}
+
 #[test]
 fn parts_of_an_image_are_volumes() {
     let bench = Bench::new();

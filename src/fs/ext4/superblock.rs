@@ -71,7 +71,7 @@ pub struct Superblock {
     pub last_mounted: Vec<u8>,
     /// Unmounted cleanly, as `s_state` says.
     pub clean: bool,
-    /// Errors that Linux recorded, or zero.
+    /// Errors that were recorded, or zero.
     pub errors: RecordedErrors,
     /// When the file system was made, last mounted, last written, last checked.
     pub times: Times,

@@ -5,7 +5,9 @@ use std::io::Write;
 use ironmap::Location;
 use ironmap::device::{DeviceProtection, Limits};
 use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Compat, Incompat, Journal, JournalState, RoCompat, Superblock};
+use ironmap::fs::ext4::{
+    Compat, Incompat, Journal, JournalState, RecordedErrors, RoCompat, Superblock,
+};
 use ironmap::integrity::{Counts, Opened};
 use serde::Serialize;
 
@@ -94,10 +96,14 @@ struct Errors {
 
 #[derive(Serialize)]
 struct LastError {
-    time: String,
-    function: String,
-    inode: u32,
-    block: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -177,11 +183,13 @@ fn gather(args: &Args, source: &Source) -> Info {
     let features = sb.compat.names().chain(sb.incompat.names()).chain(sb.ro_compat.names());
     let time = |at: u64| (at != 0).then(|| rfc3339(seconds(at)));
     let read_only = volume.fs().check_writable().err().map(|error| error.to_string());
+    let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
+    // Not every error has all of it: zeros stand for what is not known.
     let last = LastError {
-        time: rfc3339(sb.errors.last),
-        function: sb.errors.last_function.clone(),
-        inode: sb.errors.last_inode,
-        block: sb.errors.last_block,
+        time: (last.seconds != 0).then(|| rfc3339(*last)),
+        function: (!last_function.is_empty()).then(|| last_function.clone()),
+        inode: (*last_inode != 0).then_some(*last_inode),
+        block: (*last_block != 0).then_some(*last_block),
     };
     let &Limits { logical_block, physical_block, max_transfer, .. } = volume.device().limits();
     let limits = volume.device().limits();
@@ -374,13 +382,13 @@ fn journal_text(journal: &JournalInfo) -> String {
 }
 
 fn errors_text(errors: &Errors) -> String {
-    let Errors { count, last, .. } = errors;
-    match last {
-        None => "none recorded".to_owned(),
-        Some(LastError { time, function, inode, block }) => {
-            format!(
-                "{count} recorded, the last at {time} in {function}, inode {inode}, block {block}"
-            )
-        }
-    }
+    let Some(last) = &errors.last else { return "none recorded".to_owned() };
+    let known = [
+        last.time.as_ref().map(|time| format!("the last at {time}")),
+        last.function.as_ref().map(|function| format!("in {function}")),
+        last.inode.map(|inode| format!("inode {inode}")),
+        last.block.map(|block| format!("block {block}")),
+    ];
+    let count = format!("{} recorded", errors.count);
+    [Some(count)].into_iter().chain(known).flatten().collect::<Vec<_>>().join(", ")
 }

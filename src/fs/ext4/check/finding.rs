@@ -220,7 +220,7 @@ pub enum Kind {
         /// Committed transactions.
         transactions: u32,
     },
-    /// Linux recorded errors.
+    /// Errors that were recorded in the superblock.
     RecordedErrors {
         /// How many.
         count: u32,
@@ -349,7 +349,9 @@ impl fmt::Display for Kind {
             Self::Recovered { transactions } => {
                 write!(f, "recovered in memory, {transactions} transactions")
             }
-            Self::RecordedErrors { count } => write!(f, "Linux recorded {count} errors"),
+            Self::RecordedErrors { count } => {
+                write!(f, "{count} errors recorded in the superblock")
+            }
             Self::NotChecked { what } => write!(f, "not checked: {what}"),
         }
     }
