@@ -31,7 +31,7 @@ Exit codes:
   2  the command line is wrong
   3  the volume cannot be used: missing, in use, unsupported, or of another format
   4  the volume is corrupt
-  130  interrupted by Ctrl-C while changing a volume, which was closed cleanly
+  130  interrupted by Ctrl-C (143: SIGTERM, 129: SIGHUP) while changing a volume, which was closed cleanly
 
 Where several things fail, each has a line on standard error, and the highest code is given.";
 
@@ -111,7 +111,7 @@ impl Command {
             Self::Mount(args) => mount::run(args, report),
             #[cfg(feature = "fuse")]
             Self::Umount(args) => mount::unmount(args),
-            Self::Bench(args) => bench::run(args).map_err(|error| Failure::at("bench", &error)),
+            Self::Bench(args) => bench::run(args),
             Self::Demo(args) => demo::run(args, report),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args),

@@ -18,8 +18,10 @@ pub(crate) enum Code {
     Usage = 2,
     Refused = 3,
     Corrupt = 4,
-    /// 128 and the signal's number, as shells have it.
+    /// This and what follows: 128 and the signal's number, as shells have it.
+    HungUp = 129,
     Interrupted = 130,
+    Terminated = 143,
 }
 
 /// Something that failed.
@@ -74,6 +76,14 @@ impl Failure {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }
 
+    /// The last commit of a mounted volume: whoever wrote to it is told by nothing else.
+    pub(crate) fn lost(volume: impl Display, error: &Error) -> Self {
+        Self::with(
+            Code::Corrupt,
+            format!("{volume}: not closed, and what was not synced is lost: {error}"),
+        )
+    }
+
     /// Whether it says that a file is not there, nor could be.
     pub(crate) fn is_missing(&self) -> bool {
         self.missing
@@ -91,8 +101,15 @@ impl Failure {
     }
 
     /// The user wanted no more of it.
-    pub(crate) fn interrupted() -> Self {
-        Self::with(Code::Interrupted, "interrupted")
+    pub(crate) fn interrupted(code: Code) -> Self {
+        Self::with(code, "interrupted")
+    }
+
+    /// What another process has told already, and ended with this code.
+    pub(crate) fn told(code: i32) -> Self {
+        let codes = [Code::Usage, Code::Refused, Code::Corrupt];
+        let code = codes.into_iter().find(|known| *known as i32 == code);
+        Self::with(code.unwrap_or(Code::Failed), "")
     }
 
     /// An operation of the host's on something of the host's.
@@ -108,6 +125,12 @@ impl Failure {
             return Self::with(Code::Success, "");
         }
         Self::host("standard output", error)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
     }
 }
 
@@ -140,7 +163,7 @@ impl Default for Report {
 impl Report {
     /// Prints a failure and remembers its code.
     pub(crate) fn error(&mut self, failure: &Failure) {
-        if failure.code == Code::Interrupted && self.worst == Code::Interrupted {
+        if failure.code >= Code::HungUp && self.worst >= Code::HungUp {
             return;
         }
         self.worst = self.worst.max(failure.code);

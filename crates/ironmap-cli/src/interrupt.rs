@@ -1,32 +1,60 @@
-//! Ctrl-C while a volume is changed: the command stops at the next file and closes the volume, so that nothing is left to recover.
+//! Ctrl-C, SIGTERM and SIGHUP while something is changed: the command stops at the next file and tidies up, so that nothing is left to
+//! recover or to remove.
 
-use std::process;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Once};
+use std::{io, thread};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use crate::failure::{Code, Failure};
 
-static CAUGHT: AtomicBool = AtomicBool::new(false);
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// The number of the last signal that came, or 0.
+static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
 /// From now on a first signal is remembered, and a second one ends the program where it stands: a volume with a journal recovers.
 pub(crate) fn catch() {
-    static HANDLER: Once = Once::new();
-    HANDLER.call_once(|| {
-        // Without a handler the first signal ends the program.
-        let _ = ctrlc::set_handler(|| {
-            if CAUGHT.swap(true, Ordering::Relaxed) {
-                process::exit(Code::Interrupted as i32);
-            }
-        });
+    static HANDLERS: Once = Once::new();
+    HANDLERS.call_once(|| {
+        let ends = Arc::new(AtomicBool::new(false));
+        for signal in SIGNALS {
+            // Without a handler the first signal ends the program. They run in this order: the first one ends nothing.
+            let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
+            let _ = flag::register(signal, Arc::clone(&ends));
+        }
+        remember();
     });
+}
+
+/// From now on signals are remembered, and end nothing.
+pub(crate) fn remember() {
+    for signal in SIGNALS {
+        let _ = flag::register_usize(signal, Arc::clone(&CAUGHT), signal as usize);
+    }
+}
+
+/// Runs this for each signal from now on, in a thread of its own.
+pub(crate) fn on_signal(act: impl Fn() + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new(SIGNALS)?;
+    thread::Builder::new().spawn(move || signals.forever().for_each(|_| act()))?;
+    Ok(())
 }
 
 /// Whether a signal came.
 pub(crate) fn caught() -> bool {
-    CAUGHT.load(Ordering::Relaxed)
+    CAUGHT.load(Ordering::Relaxed) != 0
 }
 
 /// Fails once a signal came.
 pub(crate) fn check() -> Result<(), Failure> {
-    if caught() { Err(Failure::interrupted()) } else { Ok(()) }
+    match CAUGHT.load(Ordering::Relaxed) as i32 {
+        0 => Ok(()),
+        SIGTERM => Err(Failure::interrupted(Code::Terminated)),
+        SIGHUP => Err(Failure::interrupted(Code::HungUp)),
+        _ => Err(Failure::interrupted(Code::Interrupted)),
+    }
 }

@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Bench, IRONMAP, pattern, text, tool, xattr};
 
 fn fsck(image: &Path) {
@@ -261,4 +262,41 @@ fn a_large_file_without_room_leaves_none_taken() {
         assert_eq!(free(), before, "{name}");
     }
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
+}
+
+/// A signal ends a copy out of a volume with its own exit code, and removes the half of the file that is there.
+#[test]
+fn an_interrupted_copy_leaves_nothing() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    fs::write(bench.source().join("large"), pattern(64 << 20, 5)).unwrap();
+    let mut mke2fs = tool("mke2fs");
+    mke2fs.args(["-qF", "-t", "ext4", "-d"]).arg(bench.source()).arg(bench.image()).arg("128M");
+    support::succeed(&mut mke2fs);
+    let out = bench.path("out");
+    fs::create_dir(&out).unwrap();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        // It may be done before the signal comes: then once more.
+        let ended = (0..50).find_map(|_| {
+            let mut command = bench.command();
+            command.args(["cp", &bench.target("/large"), "out/large"]);
+            let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+            while fs::read_dir(&out).unwrap().next().is_none() {
+                assert!(child.try_wait().unwrap().is_none(), "it has written nothing");
+            }
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let output = child.wait_with_output().unwrap();
+            let done = output.status.success();
+            if done {
+                fs::remove_file(out.join("large")).unwrap();
+            }
+            (!done).then_some(output)
+        });
+        let output = ended.expect("it is done before it can be interrupted");
+        assert_eq!(
+            (output.status.code(), &*text(&output.stderr)),
+            (Some(code), "ironmap: interrupted\n")
+        );
+        assert_eq!(names(&out), BTreeSet::new());
+    }
 }

@@ -221,7 +221,7 @@ fn interrupt(fixture: &str, when: impl Fn(u32) -> bool) {
         std::thread::yield_now();
     }
     kill_process(Pid::from_child(&bench.0), Signal::INT).unwrap();
-    assert!(!bench.0.wait().unwrap().success(), "{fixture}");
+    assert_eq!(bench.0.wait().unwrap().code(), Some(130), "{fixture}");
     assert_eq!(left_by(pid), Vec::<String>::new(), "{fixture}");
 }
 
@@ -253,19 +253,21 @@ fn a_bench_that_fails_leaves_nothing() {
     assert_eq!(left_by(pid), Vec::<String>::new());
 }
 
-/// Arguments that cannot be measured are refused before anything is made.
+/// Arguments that cannot be measured are refused before anything is made, and what a launch says is said once.
 #[test]
 fn wrong_arguments_are_named() {
-    for (args, said) in [
-        (&["null:1m", "--engine", "tape"][..], "tape is no engine"),
-        (&["raw:/dev/null", "--rw", "randwrite"], "--destroy says that this is wanted"),
-        (&["host:/etc/passwd", "--rw", "write", "--destroy"], "host files are only read"),
-        (&["--fixture", "shm", "--fs", "xfs"], "XFS must be mounted"),
-        (&["floppy:a"], "a target is raw:, kernel:, vol:, host: or null:"),
+    for (args, code, said) in [
+        (&["null:1m", "--engine", "tape"][..], 2, "tape is no engine"),
+        (&["raw:/dev/null", "--rw", "randwrite"], 2, "--destroy says that this is wanted"),
+        (&["raw:missing"], 1, "bench: missing: No such file or directory"),
+        (&["host:/etc/passwd", "--rw", "write", "--destroy"], 1, "host files are only read"),
+        (&["--fixture", "shm", "--fs", "xfs"], 1, "XFS must be mounted"),
+        (&["floppy:a"], 2, "a target is raw:, kernel:, vol:, host: or null:"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_ironmap")).arg("bench").args(args).output();
         let output = output.unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && error.contains(said), "{args:?}: {error}");
+        assert!(error.contains(said) && error.lines().count() == 1, "{args:?}: {error}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
     }
 }

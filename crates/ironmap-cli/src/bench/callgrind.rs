@@ -65,5 +65,12 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Way>)> {
     count
         .zip(ways.filter(|ways| ways.len() == plan.targets.len()))
         .filter(|_| output.status.success())
-        .ok_or_else(|| Error::invalid(format!("callgrind failed: {}", text.trim())))
+        .ok_or_else(|| {
+            // What the launch itself has said, or else how valgrind ended.
+            let own = text.lines().find_map(|line| line.strip_prefix("ironmap: bench: "));
+            Error::invalid(format!(
+                "callgrind: {}",
+                own.or(text.lines().last()).unwrap_or_default()
+            ))
+        })
 }

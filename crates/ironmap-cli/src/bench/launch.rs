@@ -8,6 +8,7 @@ use super::figures::{Measured, median};
 use super::load::{Plan, run};
 use super::prepare::{self, Content};
 use super::report::Row;
+use crate::failure::Failure;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
 pub(super) fn child(plan: &str) -> Result<()> {
@@ -34,18 +35,17 @@ pub(super) fn command(plan: &Plan) -> Result<Command> {
 }
 
 /// Runs each plan `launches` times and takes medians.
-pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>> {
+pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failure> {
+    let failed = |error: Error| super::failed(&error);
     let progress = crate::output::progress("measuring", (plans.len() * launches) as u64);
     let mut rows = Vec::new();
     let mut prepared = false;
     for plan in plans {
         let mut results: Vec<Vec<Measured>> = Vec::new();
         for _ in 0..launches {
-            prepare(plan, &mut prepared)?;
-            // A launch that Ctrl-C ended did not fail for a reason of its own.
-            let result = launch(plan);
-            super::go_on()?;
-            results.push(result?);
+            prepare(plan, &mut prepared).map_err(failed)?;
+            results.push(launch(plan)?);
+            super::go_on().map_err(failed)?;
             progress.inc(1);
         }
         for (index, target) in plan.targets.iter().enumerate() {
@@ -70,14 +70,18 @@ pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     }
 }
 
-fn launch(plan: &Plan) -> Result<Vec<Measured>> {
-    let output = command(plan)?.output().map_err(|error| super::io(&error, "a launch"))?;
-    if !output.status.success() {
-        // The child has said why.
-        return Err(Error::invalid(format!("a launch failed ({})", output.status)));
+fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
+    let failed = |error: Error| super::failed(&error);
+    let output = command(plan).map_err(failed)?.output();
+    let output = output.map_err(|error| failed(super::io(&error, "a launch")))?;
+    match output.status.code() {
+        Some(0) => {}
+        // It has said why.
+        Some(code) => return Err(Failure::told(code)),
+        None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
     }
     serde_json::from_slice(&output.stdout)
-        .map_err(|error| Error::invalid(format!("a launch's result: {error}")))
+        .map_err(|error| Failure::new(format!("bench: a launch's result: {error}")))
 }
 
 fn row(plan: &Plan, target: &super::target::TargetSpec, launches: &[&Measured]) -> Row {

@@ -20,7 +20,6 @@ mod source;
 mod target;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use ironmap::{Engine, Error, Result};
@@ -31,6 +30,8 @@ use self::load::Plan;
 use self::positions::Rw;
 use self::prepare::Content;
 use self::target::{Integrity, TargetSpec, Variant};
+use crate::failure::Failure;
+use crate::interrupt;
 
 /// Which variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -205,29 +206,35 @@ pub(crate) struct BenchArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
     if let Some(plan) = &args.launch {
-        return launch::child(plan);
+        return launch::child(plan).map_err(|error| failed(&error));
     }
+    permit(args).map_err(Failure::usage)?;
     // The end of the launch under way is then the end of the bench, which removes the fixture.
-    // Fails only where a handler is set already.
-    let _ = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed));
+    interrupt::remember();
+    // What a signal ended did not fail for a reason of its own.
+    measure(args).map_err(|failure| interrupt::check().err().unwrap_or(failure))
+}
+
+fn failed(error: &Error) -> Failure {
+    Failure::at("bench", error)
+}
+
+fn measure(args: &BenchArgs) -> std::result::Result<(), Failure> {
+    let failed = |error: Error| failed(&error);
     if let (Some(files), Some(kind)) = (args.metadata, args.fixture) {
-        return metadata::run(kind, files, args.rounds.max(1));
+        return metadata::run(kind, files, args.rounds.max(1)).map_err(failed);
     }
-    permit(args)?;
     let writes = args.writes();
     let of_kind = |kind| match args.beneath {
         None => Fixture::new(kind, args.fs, writes),
-        Some(_) if args.fs == FsKind::Xfs => {
-            Err(Error::invalid("--beneath: ironmap reads no volumes of XFS"))
-        }
         Some(beneath) => {
             let block = args.bs.iter().copied().min().unwrap_or_default();
             Fixture::over(kind, beneath, block, writes)
         }
     };
-    let fixture = args.fixture.map(of_kind).transpose()?;
+    let fixture = args.fixture.map(of_kind).transpose().map_err(failed)?;
     let mut targets = args.targets.clone();
     if let Some(fixture) = &fixture {
         targets.extend(fixture.targets());
@@ -235,7 +242,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let targets = variants(&targets, args.simple, &args.integrity);
     let plans = plans(args, &targets);
     let rows = if args.instructions {
-        callgrind::count(&plans)?
+        callgrind::count(&plans).map_err(failed)?
     } else {
         launch::measure(&plans, args.rounds.max(1))?
     };
@@ -245,10 +252,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     drop(fixture);
     if let Some(path) = &args.json {
-        report::json(&rows, path)?;
+        report::json(&rows, path).map_err(failed)?;
     }
     if let Some(path) = &args.plot {
-        plot::svg(&rows, path)?;
+        plot::svg(&rows, path).map_err(failed)?;
     }
     Ok(())
 }
@@ -269,29 +276,28 @@ impl BenchArgs {
 }
 
 /// Refuses what would destroy something that nobody has given up, or would measure something else.
-fn permit(args: &BenchArgs) -> Result<()> {
+fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();
     if harms && !args.destroy && !args.targets.iter().all(keeps) {
-        return Err(Error::invalid(
-            "what is on the targets would be lost: --destroy says that this is wanted",
-        ));
+        return Err("what is on the targets would be lost: --destroy says that this is wanted");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
-        return Err(Error::invalid("--fallocate: each block is written once, by --rw write"));
+        return Err("--fallocate: each block is written once, by --rw write");
     }
     let several = args.integrity.len() > 1 || args.integrity.contains(&Protection::All);
     if args.fallocate && (args.simple == Simple::Both || several) {
-        return Err(Error::invalid("--fallocate: one variant of a target at a time"));
+        return Err("--fallocate: one variant of a target at a time");
+    }
+    if args.beneath.is_some() && args.fs == FsKind::Xfs {
+        return Err("--beneath: ironmap reads no volumes of XFS");
     }
     Ok(())
 }
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Fails once Ctrl-C was pressed.
+/// Fails once a signal came.
 fn go_on() -> Result<()> {
-    if INTERRUPTED.load(Ordering::Relaxed) {
+    if interrupt::caught() {
         return Err(Error::io(ironmap::Errno::EINTR, "bench"));
     }
     Ok(())

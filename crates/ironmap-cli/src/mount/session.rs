@@ -17,7 +17,7 @@ use super::daemon::{self, Ready};
 use super::end::End;
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
-use crate::target;
+use crate::{interrupt, target};
 
 /// Mounts a volume, so that all programs can use it
 ///
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let end = End::of(&dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
     let end = Arc::new(end);
     let by_signal = Arc::clone(&end);
-    ctrlc::set_handler(move || by_signal.by_signal())
+    interrupt::on_signal(move || by_signal.by_signal())
         .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
     if args.tell {
         Ready.tell().map_err(|error| Failure::host("standard output", error))?;

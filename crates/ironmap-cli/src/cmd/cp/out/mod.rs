@@ -14,6 +14,7 @@ use self::copier::Copier;
 use self::place::{Directory, Place};
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
+use crate::interrupt;
 use crate::source::Source;
 use crate::target::{Subject, Target};
 
@@ -26,7 +27,9 @@ pub(super) fn run(args: &Args, dest: &Path, report: &mut Report) -> Result<(), F
     let Some(sources) = volumes else {
         return Err(Failure::usage("neither is in a volume: write VOLUME:/PATH"));
     };
+    interrupt::catch();
     for source in sources {
+        interrupt::check()?;
         if let Err(failure) = copy(args, source, dest, report) {
             report.error(&failure);
         }
