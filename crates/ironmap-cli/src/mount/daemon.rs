@@ -1,11 +1,15 @@
 //! Into the background: the program starts itself once more, and waits until that one says that the volume is mounted.
 
 use std::env;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
+use crate::show::one_line;
 
 /// What the one in the background says.
 const MOUNTED: &[u8] = b"mounted\n";
@@ -38,6 +42,23 @@ pub(super) fn start() -> Result<(), Failure> {
     process::exit(code.unwrap_or(1));
 }
 
+/// Whether this is the one in the background, which nobody watches.
+static UNWATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Tells the system's log what nobody would hear of otherwise. In the foreground there is standard error.
+pub(super) fn log(what: impl Display) {
+    if !UNWATCHED.load(Ordering::Relaxed) {
+        return;
+    }
+    // 27: an error of a daemon.
+    let line = format!("<27>ironmap[{}]: {}", process::id(), one_line(&what.to_string()));
+    // Without a log, or with one that is full, there is nobody to tell.
+    let _ = UnixDatagram::unbound().and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.send_to(line.as_bytes(), "/dev/log")
+    });
+}
+
 /// The one in the background, once the volume is mounted.
 pub(super) struct Ready;
 
@@ -49,6 +70,7 @@ impl Ready {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
+        UNWATCHED.store(true, Ordering::Relaxed);
         // It fails where this is a group's leader already.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")

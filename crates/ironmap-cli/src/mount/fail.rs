@@ -2,8 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::Once;
 
 use ironmap::{Errno, Error, ErrorKind};
+
+use super::daemon;
 
 /// A line on standard error. Where nobody reads it, as behind a terminal that is gone, that is no reason to end.
 pub(super) fn tell(what: impl Display) {
@@ -17,10 +20,17 @@ pub(super) struct Fail(pub(super) Errno);
 pub(super) type Result<T> = std::result::Result<T, Fail>;
 
 impl From<Error> for Fail {
-    /// What no program has asked for is told on standard error too: the errno says nothing of the place.
+    /// What no program has asked for is told on standard error too: the errno says nothing of the place. That an error has made the volume
+    /// read-only is told once, to the system's log as well: the kernel itself refuses changes of a mount that was to be so.
     fn from(error: Error) -> Self {
-        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_)) {
-            tell(&error);
+        static ABORTED: Once = Once::new();
+        match error.kind() {
+            ErrorKind::Corrupt | ErrorKind::Io(_) => tell(&error),
+            ErrorKind::ReadOnly => ABORTED.call_once(|| {
+                tell(&error);
+                daemon::log(&error);
+            }),
+            _ => {}
         }
         Self(error.errno())
     }

@@ -36,6 +36,8 @@ pub(super) struct Options {
     /// What `/proc/mounts` names; else the volume.
     pub(super) name: Option<String>,
     pub(super) atime: Atime,
+    /// Reading a directory leaves no time stamp.
+    pub(super) no_directory_atime: bool,
     /// The kernel collects what is written, and sends it later.
     pub(super) writeback: bool,
     /// Threads that wait for the device.
@@ -67,6 +69,8 @@ impl Options {
             ("noatime", None) => self.atime = Atime::Never,
             ("atime" | "relatime", None) => self.atime = Atime::Relative,
             ("strictatime", None) => self.atime = Atime::Strict,
+            ("diratime", None) => self.no_directory_atime = false,
+            ("nodiratime", None) => self.no_directory_atime = true,
             ("allow_other", None) => self.allow_other = true,
             ("writeback_cache", None) => self.writeback = true,
             ("uid", Some(_)) => self.uid = Some(number()?),
@@ -80,9 +84,11 @@ impl Options {
             ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
             ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
             ("dirsync", None) => self.sync_names = true,
-            // The kernel checks permissions in any case; the rest is for who starts this.
+            // The kernel checks permissions in any case, and times stay in memory for a while; the rest is for who starts this.
             (
                 "default_permissions"
+                | "lazytime"
+                | "nolazytime"
                 | "defaults"
                 | "auto"
                 | "noauto"
@@ -148,7 +154,8 @@ impl Options {
         let names = is_directory && (self.sync_names || flags.contains(InodeFlags::DIR_SYNC));
         Manner {
             sync: names || flags.contains(InodeFlags::SYNC),
-            no_atime: flags.contains(InodeFlags::NO_ATIME),
+            no_atime: is_directory && self.no_directory_atime
+                || flags.contains(InodeFlags::NO_ATIME),
             casefold: is_directory && flags.contains(InodeFlags::CASEFOLD),
         }
     }
@@ -193,7 +200,8 @@ mod tests {
     fn the_later_option_counts_and_unknown_ones_are_named() {
         let mut options = Options::default();
         options.parse("ro,noatime,uid=7,fsname=x,rw,,nodev,dev,x-systemd.automount").unwrap();
-        assert!(!options.read_only && options.atime == Atime::Never);
+        options.parse("lazytime,nolazytime,diratime,nodiratime").unwrap();
+        assert!(!options.read_only && options.atime == Atime::Never && options.no_directory_atime);
         assert_eq!((options.uid, options.name.as_deref()), (Some(7), Some("x")));
         assert_eq!(options.flags, [MountOption::Dev]);
         assert_eq!(options.parse("uid=x").unwrap_err(), "-o uid: \"x\" is no number");

@@ -1,10 +1,11 @@
 //! A mount from its beginning to its end: `ironmap mount`.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -15,9 +16,13 @@ use ironmap::{Location, OpenOptions, Volume};
 use super::adapter::Server;
 use super::daemon::{self, Ready};
 use super::end::End;
+use super::unmount::said_by_fusermount;
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
 use crate::{interrupt, target};
+
+/// FUSE's device.
+const FUSE: &str = "/dev/fuse";
 
 /// Mounts a volume, so that all programs can use it
 ///
@@ -36,7 +41,7 @@ Options of -o:
   allow_other               everybody may use it, as permissions have it; else only who mounted it
   uid=N, gid=N              what is shown as owner and group of everything
   fsname=NAME               what /proc/mounts names instead of the volume
-  noatime, relatime (default), strictatime
+  noatime, relatime (default), strictatime, nodiratime
   sync                      each change is durable when it returns
   dirsync                   each change of a directory's names is
   writeback_cache           the kernel collects what is written, and sends it later
@@ -91,10 +96,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let server = Server::new(mount, threads);
     let connection = server.connection();
     let session = Session::new(server, &dir, &config);
-    let session = session.map_err(|error| Failure::host(dir.display(), error))?;
+    let session = session.map_err(|error| not_mounted(&dir, error))?;
     let _ = notifier.set(session.notifier());
     let to_kernel = session.as_fd().try_clone_to_owned();
-    let _ = connection.set(to_kernel.map_err(|error| Failure::host("/dev/fuse", error))?);
+    let _ = connection.set(to_kernel.map_err(|error| Failure::host(FUSE, error))?);
     let end = End::of(&dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
     let end = Arc::new(end);
     let by_signal = Arc::clone(&end);
@@ -107,8 +112,19 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if served.is_err() {
         end.cut();
     }
-    volume.close().map_err(|error| Failure::at(name, &error))?;
-    served
+    let closed = volume.close().map_err(|error| Failure::lost(name, &error));
+    closed.and(served).inspect_err(|failure| daemon::log(failure))
+}
+
+/// Why the kernel does not mount it: what fusermount3 says, or an errno that may be that of opening FUSE's device.
+fn not_mounted(dir: &Path, error: io::Error) -> Failure {
+    if error.raw_os_error().is_none() {
+        return said_by_fusermount(&error.to_string());
+    }
+    match File::options().read(true).write(true).open(FUSE) {
+        Err(error) => Failure::host(FUSE, error),
+        Ok(_) => Failure::host(dir.display(), error),
+    }
 }
 
 /// Serves until the connection has ended.

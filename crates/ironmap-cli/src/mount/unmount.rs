@@ -71,8 +71,13 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(Failure::new(said.trim().to_owned()))
+    Err(said_by_fusermount(&String::from_utf8_lossy(&done.stderr)))
+}
+
+/// What fusermount3 says, in one line.
+pub(super) fn said_by_fusermount(text: &str) -> Failure {
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    Failure::new(lines.join("; "))
 }
 
 impl Mount {

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, kill_process};
 
-use crate::sides::{Ours, check, require_mounts};
-use crate::support::{Bench, succeed, tool};
+use crate::sides::{Ours, check, ironmap, require_mounts};
+use crate::support::{Bench, succeed, text, tool};
 
 fn volume() -> Bench {
     let bench = Bench::empty();
@@ -31,6 +32,61 @@ impl Drop for Tmpfs {
     fn drop(&mut self) {
         let _ = tool("umount").arg("-l").arg(&self.0).output();
     }
+}
+
+/// A volume on a device that takes no more, a sparse image in memory that is full, mounted in the foreground and in the background. The system's
+/// log is the test's.
+const FULL: &str = r#"
+mkdir store mounted dev
+mount -t tmpfs none dev
+mknod -m 666 dev/null c 1 3; mknod -m 666 dev/fuse c 10 229
+ln -s "$PWD/log" dev/log
+mount --move dev /dev
+make() {
+    mount -t tmpfs -o size=8M none store
+    truncate -s 32M store/image
+    mke2fs -qF -t ext4 store/image
+}
+fill() {
+    until grep -q "$PWD/mounted" /proc/mounts; do :; done
+    yes | dd of=store/filler bs=4k 2>/dev/null
+}
+make; "$0" mount -f store/image mounted & server=$!
+fill
+mkdir mounted/lost; umount mounted
+wait $server; echo "foreground: $?"
+umount store
+make; "$0" mount store/image mounted
+fill
+mkdir mounted/lost; sync mounted/lost 2>/dev/null
+mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
+"$0" umount mounted
+umount store
+"#;
+
+/// What could not be committed is told where nobody asks for it: by the exit code and a line in the foreground, else by the system's log, once
+/// when nothing is written any more, and at the end.
+#[test]
+fn a_last_commit_that_fails_is_told() {
+    require_mounts!("a_last_commit_that_fails_is_told");
+    let bench = Bench::empty();
+    let log = UnixDatagram::bind(bench.path("log")).unwrap();
+    log.set_nonblocking(true).unwrap();
+    let mut shell = tool("unshare");
+    shell.args(["--mount", "sh", "-c", FULL]).arg(ironmap()).current_dir(bench.dir.path());
+    let output = succeed(&mut shell);
+    assert_eq!(text(&output.stdout), "foreground: 4\n");
+    let said = text(&output.stderr);
+    let lost = "store/image: not closed, and what was not synced is lost: ";
+    assert!(said.starts_with(&format!("ironmap: {lost}")) && said.lines().count() == 1, "{said}");
+    let mut told = Vec::new();
+    let mut line = [0; 1000];
+    while let Ok(len) = log.recv(&mut line) {
+        told.push(text(&line[..len]));
+    }
+    let [aborted, at_end] = &told[..] else { panic!("{told:?}") };
+    assert!(aborted.starts_with("<27>ironmap[") && aborted.contains("made the volume read-only"));
+    assert!(at_end.contains(lost), "{at_end}");
 }
 
 /// The end of a mount takes away that mount, and nothing beneath it.

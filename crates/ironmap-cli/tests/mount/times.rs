@@ -27,8 +27,8 @@ fn the_first_read_behind_each_change_leaves_a_time() {
     for change in [
         "setfattr -n user.a -v $(cat /proc/sys/kernel/random/uuid) file",
         "setfattr -n user.a -v 1 file; setfattr -x user.a file",
-        "ln file other",
-        "rm other",
+        "rm -f other; ln file other",
+        "ln file other 2>/dev/null; rm other",
         "mv file other; mv other file",
         "ln file other; ln file third; mv -f other replaced; rm replaced third",
         "chmod 600 file; chmod 644 file",
@@ -57,4 +57,26 @@ fn the_first_read_behind_each_change_leaves_a_time() {
         assert!(read >= changed, "{change}");
     }
     ours.unmount();
+}
+
+/// With nodiratime listings leave no times, and reads of files do.
+#[test]
+fn listings_leave_no_times_with_nodiratime() {
+    require_mounts!("listings_leave_no_times_with_nodiratime");
+    let bench = Bench::empty();
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
+    let dir = bench.path("mounted");
+    for (options, leaves) in [("strictatime,lazytime", true), ("strictatime,nodiratime", false)] {
+        let ours = Ours::mount(&bench.image(), &dir, options);
+        fs::write(dir.join("file"), "content").unwrap();
+        let reads = |path: &Path, read: &dyn Fn()| {
+            succeed(tool("touch").args(["-a", "-d", "@1000000000"]).arg(path));
+            read();
+            fs::metadata(path).unwrap().atime() != 1_000_000_000
+        };
+        assert_eq!(reads(&dir, &|| assert!(fs::read_dir(&dir).unwrap().count() > 0)), leaves);
+        let file = dir.join("file");
+        assert!(reads(&file, &|| assert_eq!(fs::read(&file).unwrap(), b"content")));
+        ours.unmount();
+    }
 }

@@ -45,6 +45,13 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
+/// What is not mounted: by fusermount3, which is not let; and since FUSE's device is not for him.
+const REFUSED: &str = r"
+$user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
+chmod 600 fuse
+$user ./ironmap mount image mounted 2>&1 || echo $?
+";
+
 /// Runs a script as root where he is; what it prints. The volume is sound afterwards.
 fn played(script: &str) -> String {
     let bench = Bench::empty();
@@ -87,4 +94,20 @@ fn a_signal_ends_a_users_daemon() {
         return skip("a_signal_ends_a_users_daemon", "needs the program fusermount3");
     }
     assert_eq!(played(SIGNALS), "ended: 1\nended: 0\nkept\n");
+}
+
+/// Why he cannot mount is one line, of fusermount3's too, and names what he may not open.
+#[test]
+fn why_a_user_cannot_mount_is_told() {
+    require_mounts!("why_a_user_cannot_mount_is_told");
+    if !has_fusermount() {
+        return skip("why_a_user_cannot_mount_is_told", "needs the program fusermount3");
+    }
+    let said = played(REFUSED);
+    let lines: Vec<_> = said.lines().collect();
+    let [theirs, "1", "ironmap: /dev/fuse: Permission denied", "1"] = lines[..] else {
+        panic!("{said}");
+    };
+    assert!(theirs.starts_with("ironmap: ") && theirs.contains("user_allow_other"), "{said}");
+    assert!(!theirs.contains("\\n"), "{said}");
 }
