@@ -35,8 +35,6 @@ pub struct Queue {
     pub(crate) lanes: Option<Box<Lanes>>,
     /// Files that can change, as this thread knows them.
     pub(crate) views: Views,
-    /// Counts the looks at what has completed: what is submitted between two of them is a batch. Never 0.
-    pub(crate) batch: u64,
     owner: Owner,
 }
 
@@ -49,7 +47,7 @@ impl Queue {
         events: Arc<Events>,
     ) -> Self {
         let state = State::new(options.slots(), events);
-        Self { device, state, lanes, views: Views::default(), batch: 1, owner }
+        Self { device, state, lanes, views: Views::default(), owner }
     }
 
     /// Refuses a file of another owner.
@@ -123,7 +121,6 @@ impl Queue {
     /// Does what writes that are complete have left to be done.
     #[inline]
     fn finish_writes(&mut self) {
-        self.batch += 1;
         if self.state.lives.expects() {
             with_queue!(&mut self.device, queue => dio::take_completed(queue, &mut self.state));
             file::finish_writes(self);

@@ -96,6 +96,12 @@ impl Known {
         self.inode.content.leave(&self.lane);
     }
 
+    /// Notes a write. True for the first one since somebody asked for what was written by the lane.
+    #[inline(always)]
+    pub(crate) fn wrote(&self) -> bool {
+        self.lane.wrote()
+    }
+
     fn hold_open(&self, in_flight: &InFlight, keep: impl FnOnce() -> Keep) {
         let mut kept = self.keep.borrow_mut();
         if kept.is_none() {

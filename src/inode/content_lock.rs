@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::{InFlight, OpenInode};
 use crate::error::Result;
 use crate::sync::atomic::{
-    AtomicU32,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use crate::sync::{Condvar, Mutex};
@@ -24,9 +24,21 @@ use crate::sys::barrier;
 #[repr(align(128))]
 pub(crate) struct Lane {
     in_flight: AtomicU32,
+    /// Something was written by it since it was last asked.
+    written: AtomicBool,
 }
 
 impl Lane {
+    /// Notes a write. True for the first one since the lane was asked.
+    #[inline(always)]
+    pub(crate) fn wrote(&self) -> bool {
+        let first = !self.written.load(Relaxed);
+        if first {
+            self.written.store(true, Relaxed);
+        }
+        first
+    }
+
     /// Counts requests in or out, before it is looked who wants a range. Only the queue's thread does.
     #[inline(always)]
     fn count(&self, change: i32) {
@@ -47,6 +59,8 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
+    /// Something was written by a lane that has gone.
+    written: bool,
     /// In the order in which they came: nobody overtakes one whom he conflicts with.
     places: Vec<Place>,
     last: u64,
@@ -87,8 +101,18 @@ impl ContentLock {
 
     /// Whoever is in by the lane is in no longer: a queue goes when the device is done with its requests.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
-        self.within.lock().lanes.retain(|other| !Arc::ptr_eq(other, lane));
+        let mut within = self.within.lock();
+        within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
+        within.written |= lane.written.load(Relaxed);
+        drop(within);
         self.changed.notify_all();
+    }
+
+    /// Whether something was written by any lane since this was last asked.
+    pub(crate) fn take_written(&self) -> bool {
+        let mut within = self.within.lock();
+        let gone = std::mem::take(&mut within.written);
+        within.lanes.iter().fold(gone, |written, lane| lane.written.swap(false, Acquire) | written)
     }
 
     /// Enters by a lane. False where someone wants a range: then it is asked for one.

@@ -6,7 +6,6 @@ use super::LiveFile;
 use crate::bio::Memory;
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, Keep};
-use crate::fs::ext4::Access;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -38,8 +37,7 @@ impl LiveFile {
             Err(memory)
         };
         match &submitted {
-            Ok(()) if view.is_first_in(queue.batch) => live.held.stamp(Access::Write),
-            Ok(()) => {}
+            Ok(()) => view.stamp_write(live),
             Err(_) => queue.state.lives.turn_back(&view.known),
         }
         submitted

@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::inode::OpenInode;
 use crate::iomap::{ExtentMap, Iomap, IomapType, MapFile};
-use crate::sys::ticks;
 use crate::units::FilePos;
 
 /// After so many lookups leaf by leaf a map is read whole, if it is a small one.
@@ -19,9 +18,6 @@ const LOOKUPS: u32 = 16;
 /// One lookup in a leaf costs as much as reading so many extents.
 const EXTENTS_A_LOOKUP: usize = 64;
 
-/// How many ticks a stamp is good for: some tens of microseconds, and two milliseconds where the counter is as slow as counters are. The
-/// clock that stamps are taken from stands still for longer.
-const STAMP_TICKS: u64 = 50_000;
 /// No number of changes.
 const NEVER: u64 = u64::MAX;
 
@@ -43,10 +39,6 @@ pub(super) struct View {
     /// How often it was looked up by leaf, and how large the map was when it was last read whole.
     lookups: Cell<u32>,
     extents: Cell<usize>,
-    /// The batch of requests with the last write.
-    batch: Cell<u64>,
-    /// When the last synchronous write left a stamp, in ticks.
-    stamped: Cell<u64>,
     /// Its size and map are known to be durable.
     durable: Cell<bool>,
 }
@@ -129,9 +121,6 @@ impl View {
             inode,
             lookups: Cell::new(0),
             extents: Cell::new(extents),
-            batch: Cell::default(),
-            // Long ago.
-            stamped: Cell::new(ticks().wrapping_sub(STAMP_TICKS)),
             durable: Cell::default(),
         })
     }
@@ -167,27 +156,13 @@ impl View {
         self.durable.get() && !self.open().pending.has_ranges() && self.open().pending.size() == 0
     }
 
-    /// Whether a write is the first one of a batch.
+    /// A write leaves its time: the first one since somebody asked for that of the file does. What follows is only noted, and is as old as
+    /// the next question (POSIX calls it marked for update): a clock for each would be a good part of what a volume costs.
     #[inline(always)]
-    pub(super) fn is_first_in(&self, batch: u64) -> bool {
-        let first = self.batch.get() != batch;
-        if first {
-            self.batch.set(batch);
+    pub(super) fn stamp_write(&self, live: &Live) {
+        if self.known.wrote() {
+            live.stamp_write();
         }
-        first
-    }
-
-    /// Whether a write that has been waited for leaves a stamp, since the last one is too old. Reading a clock for each would be a call, whose
-    /// return behind a system call can cost a third of a write (docs/BENCHMARKS.md, "Returns across a system call").
-    #[inline(always)]
-    pub(super) fn is_stamp_due(&self) -> bool {
-        let now = ticks();
-        // A counter that has begun anew, or that of another processor, makes the difference enormous.
-        let due = now.wrapping_sub(self.stamped.get()) >= STAMP_TICKS;
-        if due {
-            self.stamped.set(now);
-        }
-        due
     }
 
     /// Enters the content by the lane, if that is open.

@@ -50,9 +50,7 @@ impl LiveFile {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
             });
             if let Some(left) = written {
-                if view.is_stamp_due() {
-                    live.held.stamp(Access::Write);
-                }
+                view.stamp_write(live);
                 if left.is_empty() || !live.open.wrote(pos, buf.len(), left) {
                     return Ok(buf.len());
                 }
@@ -363,10 +361,7 @@ impl LiveFile {
                 });
                 return match submitted {
                     Ok(()) => {
-                        // Once for all that are submitted between two looks at what has completed.
-                        if view.is_first_in(queue.batch) {
-                            live.held.stamp(Access::Write);
-                        }
+                        view.stamp_write(live);
                         Ok(())
                     }
                     Err(memory) => {
@@ -494,6 +489,11 @@ impl LiveFile {
 }
 
 impl Live {
+    #[cold]
+    pub(super) fn stamp_write(&self) {
+        self.held.stamp(Access::Write);
+    }
+
     /// What Linux asks of an atomic write, and the device must promise.
     fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
         if !flags.contains(DioFlags::ATOMIC) {

@@ -8,8 +8,8 @@ use foldhash::HashMap;
 
 use super::order::{Held, Ordered, Rank, before};
 use super::stamps::{Access, Stamps, Waiting};
+use super::writing::Clock;
 use crate::error::Result;
-use crate::fs::Timestamp;
 use crate::inode::{Alone, OpenInode};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::gate::{self, Gate};
@@ -28,14 +28,8 @@ pub(crate) struct Locks {
     opened: AtomicUsize,
     /// How many stamps wait.
     stamped: AtomicUsize,
-}
-
-impl Default for Locks {
-    fn default() -> Self {
-        let inodes = std::array::from_fn(|_| Shard::default());
-        let (opened, stamped) = Default::default();
-        Self { inodes, rename: Mutex::default(), opened, stamped }
-    }
+    /// Which the stamps are taken from.
+    clock: Clock,
 }
 
 /// An inode that someone works on or has open.
@@ -87,6 +81,12 @@ impl Open {
 }
 
 impl Locks {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let inodes = std::array::from_fn(|_| Shard::default());
+        let (opened, stamped) = Default::default();
+        Self { inodes, rename: Mutex::default(), opened, stamped, clock }
+    }
+
     fn shard(&self, number: InodeNo) -> &Shard {
         &self.inodes[(number.0 % SHARDS as u64) as usize]
     }
@@ -194,9 +194,32 @@ impl Locks {
 
     /// Sets a stamp of an inode that is open.
     #[inline]
-    pub(crate) fn stamp(&self, open: &Open, access: Access, now: Timestamp) {
-        if open.0.stamps.set(access, now) {
+    pub(crate) fn stamp(&self, open: &Open, access: Access) {
+        self.set_stamp(&open.0, access);
+    }
+
+    #[inline]
+    fn set_stamp(&self, known: &Known, access: Access) {
+        if known.stamps.set(access, self.clock.now()) {
             self.stamped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes behind the one that left a stamp are only noted, each in its queue's lane. Here they leave theirs.
+    fn stamp_noted(&self, known: &Known) {
+        if known.inode.content.take_written() {
+            self.set_stamp(known, Access::Write);
+        }
+    }
+
+    /// The same for all inodes: so that what was written is no older than the last call.
+    pub(crate) fn stamp_all_noted(&self) {
+        if self.has_stamps() {
+            for shard in &self.inodes {
+                let shard = shard.lock();
+                let written = shard.values().filter(|known| known.stamps.get().written.is_some());
+                written.for_each(|known| self.stamp_noted(known));
+            }
         }
     }
 
@@ -211,7 +234,9 @@ impl Locks {
             return Waiting::default();
         }
         let shard = self.shard(number).lock();
-        shard.get(&number).map_or_else(Waiting::default, |known| known.stamps.get())
+        let Some(known) = shard.get(&number) else { return Waiting::default() };
+        self.stamp_noted(known);
+        known.stamps.get()
     }
 
     /// The same, which wait no longer.
@@ -220,8 +245,13 @@ impl Locks {
             return Waiting::default();
         }
         let shard = self.shard(number).lock();
-        let (pending, count) =
-            shard.get(&number).map(|known| known.stamps.take()).unwrap_or_default();
+        let Some(known) = shard.get(&number) else { return Waiting::default() };
+        let (mut pending, count) = known.stamps.take();
+        // Asked behind that: a write is noted before it leaves a stamp. So what is noted and not met here has a stamp that waits, and
+        // is asked for again.
+        if known.inode.content.take_written() {
+            pending.written = Some(self.clock.now());
+        }
         // One that was taken before it was counted leaves the count wrong for a moment, but not at zero.
         self.stamped.fetch_sub(count, Ordering::Relaxed);
         pending

@@ -81,7 +81,7 @@ impl Writing {
             transactions: Transactions::new(limit),
             log: Mutex::new(None),
             alloc: Allocator::load(fs)?,
-            locks: Locks::default(),
+            locks: Locks::new(clock),
             clock,
             orphans: Mutex::default(),
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),

@@ -15,6 +15,9 @@ use crate::fs::ext4::ops::Patience;
 /// last time misses no more than that after a crash.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
+/// What is noted of writes leaves a time stamp so often, where nobody asks before.
+const STAMPS_LEFT: Duration = Duration::from_secs(1);
+
 /// A thread that commits in intervals, until this is dropped. It holds no volume but while it commits.
 pub struct CommitTimer {
     stop: Arc<Stop>,
@@ -47,11 +50,16 @@ impl CommitTimer {
 impl Stop {
     fn run(&self, fs: &Weak<Ext4>, interval: Duration) {
         let mut stopped = self.stopped.lock();
-        let mut stamps_stored = Instant::now();
+        let (mut stamps_stored, mut committed) = (Instant::now(), Instant::now());
         while !*stopped {
-            self.told.wait_for(&mut stopped, interval);
+            self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
             // What fails aborts the journal, and whoever asks next hears of it.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
+                fs.leave_stamps();
+                if committed.elapsed() < interval {
+                    continue;
+                }
+                committed = Instant::now();
                 if stamps_stored.elapsed() >= STAMPS_WAIT && fs.store_stamps().is_ok() {
                     stamps_stored = Instant::now();
                 }

@@ -75,7 +75,7 @@ impl Held {
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
-            writing.locks.stamp(open, access, writing.clock.now());
+            writing.locks.stamp(open, access);
         }
     }
 }
@@ -135,6 +135,13 @@ impl Ext4 {
             open = Some(opened);
         }
         Ok(Held { fs: Arc::clone(self), number, open })
+    }
+
+    /// Gives a time stamp to what was written since somebody asked for it.
+    pub(crate) fn leave_stamps(&self) {
+        if let Ok(writing) = self.writing() {
+            writing.locks.stamp_all_noted();
+        }
     }
 
     /// Brings the time stamps that wait into the running transaction.
