@@ -306,6 +306,11 @@ impl Error {
         self.0.kind
     }
 
+    /// Whether there was no room: what a program gets as a short count, if anything was written before.
+    pub(crate) fn is_for_space(&self) -> bool {
+        matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
+    }
+
     /// The errno that Linux gives for the same failure.
     #[must_use]
     pub fn errno(&self) -> Errno {

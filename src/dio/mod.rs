@@ -76,9 +76,6 @@ const RETRIES: u8 = 100;
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
-    /// A write is an append that has its place behind the end. It is no flag of the callers'.
-    pub(crate) const PLACED: Self = Self::from_bits_retain(0x100);
-
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
         // The bits are the same, as asserted below: a request need not test them one by one.

@@ -19,8 +19,7 @@ use crate::units::{DevOffset, FilePos};
 pub(crate) type Passed = (DevOffset, Left);
 
 /// What the simple path for writes does not do; [`overwrite_now`] can do the first.
-pub(super) const REFUSED: DioFlags =
-    DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC).union(DioFlags::PLACED);
+pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
 /// Writes lent memory over one extent with one bio, and waits: the simple path; gives what is left to be done. `None` where it is another
 /// write, or the device did not do it at once: nothing has happened then that must not happen again.
@@ -52,22 +51,47 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         }
     };
     if address & copied.lent_writes == 0 {
-        if queue.write_now(target.dev, &[IoSlice::new(buf)], at, how.for_bio()) != Ok(buf.len()) {
-            return None;
+        let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, how.for_bio());
+        if written != Ok(buf.len()) {
+            go_on(queue, state, target, buf, at, how, written)?;
         }
         state.stats.overwrites += 1;
     } else {
         state.stats.miss(NotSimple::Stable);
         let piece = short::copy_of(queue, state, buf)?;
         let written = queue.write_now(target.dev, &[IoSlice::new(&piece)], at, how.for_bio());
+        let written = if written == Ok(buf.len()) {
+            Some(())
+        } else {
+            go_on(queue, state, target, &piece, at, how, written)
+        };
         short::give_copy(queue, state, piece);
-        if written != Ok(buf.len()) {
-            return None;
-        }
+        written?;
         state.stats.bounced += 1;
         state.stats.writes += 1;
     }
     Some(left)
+}
+
+/// Writes the rest of what the device took in part: that can no longer be refused. `None` where it took nothing, or an error ended it.
+#[cold]
+fn go_on<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    buf: &[u8],
+    at: DevOffset,
+    how: How,
+    written: Result<usize, Errno>,
+) -> Option<()> {
+    let way = target.way(how.for_bio() - BioFlags::NOWAIT);
+    let done = written.ok()? & !(way.sector_mask as usize);
+    if done == 0 {
+        return None;
+    }
+    state.stats.short += 1;
+    let at = DevOffset(at.0 + done as u64);
+    transfer::write_all(queue, state, way, &[IoSlice::new(&buf[done..])], at).ok()
 }
 
 /// Where a write of owned memory goes that may take the simple path, and what it leaves to be done.
@@ -161,6 +185,9 @@ pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
     let copied = if how.ours { copied.ours } else { copied.lent_writes };
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = target.geometry.is_direct(copied, pos, addresses, how.flags);
+    // What goes directly needs neither.
+    let nowait = how.flags.contains(DioFlags::NOWAIT) && !direct;
+    request::check_room(queue, state, BioOp::Write, &plan, direct, nowait)?;
     let bio_flags = how.for_bios(&plan, direct);
     state.stats.bounced += u64::from(!direct);
     let (way, mut rest) = (target.way(bio_flags), Rest { bufs, skip: 0 });

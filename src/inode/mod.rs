@@ -12,7 +12,7 @@ use crate::units::FilePos;
 
 pub(crate) use content_lock::{Alone, ContentLock, Lane, Ticket};
 pub(crate) use in_flight::InFlight;
-pub(crate) use pending::{Pending, Unsettled};
+pub(crate) use pending::{At, Pending, Unsettled};
 
 /// An inode that someone works on or has open.
 #[derive(Debug, Default)]

@@ -15,6 +15,24 @@ use crate::units::FilePos;
 /// From so many ranges on they are to be settled.
 const MANY: usize = 1024;
 
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Pos(FilePos),
+    /// Behind the end of the file, and behind all that is about to make it longer.
+    End,
+}
+
+impl At {
+    /// What of the content a write of so many bytes is at. All of it for one that has no position yet, so that nobody moves the end.
+    pub(crate) fn range(self, len: u64) -> Range<u64> {
+        match self {
+            Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
+            Self::End => 0..u64::MAX,
+        }
+    }
+}
+
 /// What the metadata do not tell yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {

@@ -6,11 +6,13 @@ mod common;
 
 mod appends;
 mod bench;
+mod cuts;
 mod durable;
 mod errors;
 mod kernel;
 mod leftovers;
 mod model;
+mod parts;
 mod rules;
 mod torture;
 mod waits;

@@ -152,7 +152,7 @@ pub(in crate::dio) fn finish_transfer<Q: DeviceQueue>(
 ) -> Result<(), Errno> {
     let Done { bio, result } = done;
     let len = bio.memory.len();
-    let way = Way { dev: bio.dev, sector_mask: state.sector_mask, flags: bio.flags };
+    let mut way = Way { dev: bio.dev, sector_mask: state.sector_mask, flags: bio.flags };
     let count = match *result {
         Ok(count) if count == len => return Ok(()),
         Ok(0) => return Err(Errno::EIO),
@@ -163,6 +163,10 @@ pub(in crate::dio) fn finish_transfer<Q: DeviceQueue>(
         Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) => 0,
         Err(errno) => return Err(errno),
     };
+    if count > 0 {
+        // What is done in part is no longer refused.
+        way.flags -= BioFlags::NOWAIT;
+    }
     let at = DevOffset(bio.at.0 + count as u64);
     if bio.op == BioOp::Read {
         let bufs = within_mut(bio.memory.buffers_mut(), count..len).map(IoSliceMut::new).collect();

@@ -3,15 +3,19 @@
 //! Each queue has a view of it: the inode as it was last read, which is right as long as the number of changes stays. Reads and overwrites
 //! enter the content by the queue's lane, look that number up, and go to the device; they take no lock that others write to.
 
+mod append;
 mod copied;
 mod finish;
 mod odd;
 mod read;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
+#[cfg(test)]
+mod tests;
 mod view;
 mod write;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -149,13 +153,12 @@ impl LiveFile {
     }
 
     /// Enters a range of the content, by the lane if that is open; the view is current then.
-    fn enter(&self, queue: &mut Queue, pos: FilePos, len: usize, nowait: bool) -> Result<Hold> {
+    fn enter(&self, queue: &mut Queue, range: Range<u64>, nowait: bool) -> Result<Hold> {
         let live = &*self.0;
         let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
         let hold = if view.known.enter() {
             Hold::Lane
         } else {
-            let range = pos.0..pos.0.saturating_add(len as u64);
             let ticket = live.open.content.ask(range, false);
             self.wait_for(queue, ticket, nowait)?;
             Hold::Range(ticket)

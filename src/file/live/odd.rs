@@ -8,92 +8,127 @@ use super::write::{Ready, SYNCED, cut, cut_from, would_change};
 use crate::bio::{Buffer, Left};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, How};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::inode::At;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
 /// How much goes through memory at once, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// What became of a piece that does not begin and end with sectors.
+/// What became of a write that does not begin and end with sectors.
 enum Odd {
-    Written(usize),
-    ByFileSystem,
+    /// From there on so many bytes were written; and whether much is to be settled now.
+    Written(FilePos, usize, bool),
+    /// The same, and the file system is to write the rest.
+    ByFileSystem(FilePos, usize),
     Gap(u64),
 }
 
 impl LiveFile {
-    /// Writes what does not begin and end with sectors: the sectors at both ends are read, and nobody else is at the range meanwhile.
+    /// Writes what does not begin and end with sectors: the sectors at both ends are read, and nobody else is at the range meanwhile; at
+    /// the content, if it goes where that ends.
     pub(super) fn write_odd(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        pos: FilePos,
+        at: At,
         flags: DioFlags,
-    ) -> Result<usize> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    ) -> Result<(FilePos, usize)> {
+        let (live, len) = (&*self.0, bufs.iter().map(|buf| buf.len()).sum());
         if flags.contains(DioFlags::NOWAIT) {
             return Err(would_change());
         }
         if flags.contains(DioFlags::ATOMIC) {
             return Err(Error::invalid("an atomic write that is not of whole sectors"));
         }
-        let (mut done, mut zeroed) = (0, None);
-        while done < len {
-            let at = FilePos(pos.0 + done as u64);
-            let count = PIECE.min(len - done);
-            let piece = cut_from(bufs, done, count);
-            match self.write_odd_piece(queue, &piece, at, count, flags, zeroed) {
-                Ok(Odd::Written(count)) => done += count,
-                Ok(Odd::Gap(size)) => {
+        let range = match at {
+            At::End => at.range(0),
+            At::Pos(pos) => {
+                let (start, widened, _) = live.geometry.widen(pos, len);
+                At::Pos(start).range(widened as u64)
+            }
+        };
+        let mut zeroed = None;
+        loop {
+            let ticket = live.open.content.ask(range.clone(), true);
+            self.wait_for(queue, ticket, false)?;
+            let hold = Hold::Range(ticket);
+            let written = self.write_odd_held(queue, bufs, at, flags, hold, zeroed);
+            self.leave(queue, hold);
+            live.fs().writing()?.counters.locked();
+            match written? {
+                Odd::Gap(size) => {
                     self.zero_gap(queue)?;
                     zeroed = Some(size);
                 }
-                Ok(Odd::ByFileSystem) => {
+                Odd::ByFileSystem(pos, done) => {
                     let rest = cut_from(bufs, done, len - done);
-                    return Ok(done + self.write_by_file_system(queue, &rest, at, flags)?);
+                    let at = if done == 0 { at } else { At::Pos(FilePos(pos.0 + done as u64)) };
+                    let written = self.write_by_file_system(queue, &rest, at, flags);
+                    return written.map(|(at, count)| (FilePos(at.0 - done as u64), done + count));
                 }
-                Err(error) if done > 0 && error.kind() == ErrorKind::NoSpace => break,
-                Err(error) => return Err(error),
+                Odd::Written(pos, count, full) => {
+                    if full {
+                        self.write_done(queue, flags);
+                    }
+                    if flags.intersects(SYNCED) {
+                        self.sync(queue, !flags.contains(DioFlags::SYNC))?;
+                    }
+                    return Ok((pos, count));
+                }
             }
         }
-        if flags.intersects(SYNCED) {
-            self.sync(queue, !flags.contains(DioFlags::SYNC))?;
-        }
-        Ok(done)
     }
 
-    fn write_odd_piece(
+    fn write_odd_held(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        at: At,
+        flags: DioFlags,
+        hold: Hold,
+        zeroed: Option<u64>,
+    ) -> Result<Odd> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let pos = self.place(at, len, flags)?;
+        let written = self.write_pieces(queue, bufs, pos, at == At::End, flags, hold, zeroed);
+        if at == At::End {
+            self.end_place(Left::PLACE);
+        }
+        written
+    }
+
+    /// Writes piece by piece what nobody else is at.
+    #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
+    fn write_pieces(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
         pos: FilePos,
-        len: usize,
+        is_end: bool,
         flags: DioFlags,
+        hold: Hold,
         zeroed: Option<u64>,
     ) -> Result<Odd> {
-        let live = &*self.0;
-        let (start, widened, _) = live.geometry.widen(pos, len);
-        let ticket = live.open.content.ask(start.0..start.0.saturating_add(widened as u64), true);
-        self.wait_for(queue, ticket, false)?;
-        let hold = Hold::Range(ticket);
-        let ready = self.prepare_held(queue, pos, len, flags - SYNCED, hold, zeroed);
-        let written = ready.and_then(|ready| match ready {
-            Ready::Gap(size) => Ok((Odd::Gap(size), false)),
-            Ready::ByFileSystem => Ok((Odd::ByFileSystem, false)),
-            Ready::Blocks { len, how, left, .. } => {
-                let written = self.write_widened(queue, bufs, pos, len, how, left);
-                self.end_extension(left, flags);
-                Ok((Odd::Written(len), written?))
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let (mut done, mut full) = (0, false);
+        while done < len {
+            let at = FilePos(pos.0 + done as u64);
+            let count = PIECE.min(len - done);
+            match self.prepare_held(queue, at, is_end, count, flags - SYNCED, hold, zeroed) {
+                Ok(Ready::Blocks { len, how, left, .. }) => {
+                    let piece = cut_from(bufs, done, len);
+                    full |= self.write_widened(queue, &piece, at, len, how, left)?;
+                    done += len;
+                }
+                Ok(Ready::Gap(size)) => return Ok(Odd::Gap(size)),
+                Ok(Ready::ByFileSystem | Ready::Odd(_)) => return Ok(Odd::ByFileSystem(pos, done)),
+                Err(error) if done > 0 && error.is_for_space() => break,
+                Err(error) => return Err(error),
             }
-        });
-        self.leave(queue, hold);
-        live.fs().writing()?.counters.locked();
-        let (odd, full) = written?;
-        if full {
-            self.write_done(queue, flags);
         }
-        Ok(odd)
+        Ok(Odd::Written(pos, done, full))
     }
 
     /// Writes the sectors that hold a range, which nobody else is at.

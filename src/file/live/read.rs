@@ -8,6 +8,7 @@ use crate::bio::Memory;
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected};
 use crate::error::Result;
+use crate::inode::At;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -42,8 +43,9 @@ impl LiveFile {
     ) -> Result<usize> {
         let live = &*self.0;
         queue.check(live.volume)?;
-        let len = bufs.iter().map(|buf| buf.len()).sum();
-        let hold = self.enter(queue, pos, len, flags.contains(DioFlags::NOWAIT))?;
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let hold =
+            self.enter(queue, At::Pos(pos).range(len as u64), flags.contains(DioFlags::NOWAIT))?;
         let view =
             queue.views.current(&mut queue.state.lives, live, flags.contains(DioFlags::NOWAIT));
         let result = view.and_then(|view| {
@@ -95,9 +97,10 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
+        let range = At::Pos(pos).range(memory.len() as u64);
         let entered = queue
             .check(live.volume)
-            .and_then(|()| self.enter(queue, pos, memory.len(), flags.contains(DioFlags::NOWAIT)));
+            .and_then(|()| self.enter(queue, range, flags.contains(DioFlags::NOWAIT)));
         let hold = match entered {
             Ok(hold) => hold,
             Err(error) => return Err(Rejected::boxed(error, memory)),

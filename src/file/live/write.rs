@@ -12,6 +12,7 @@ use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::ext4::{Access, Ext4, InodeFlags, Patience};
+use crate::inode::At;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -20,7 +21,9 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 /// What a write is ready for.
 pub(super) enum Ready {
     /// Over blocks that the file has now, so many bytes of it, held like this.
-    Blocks { hold: Hold, len: usize, how: How, left: Left },
+    Blocks { hold: Hold, pos: FilePos, len: usize, how: How, left: Left },
+    /// The end of the file, where it goes, is not that of a sector.
+    Odd(FilePos),
     /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
     ByFileSystem,
     /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
@@ -72,30 +75,44 @@ impl LiveFile {
         pos: FilePos,
         flags: DioFlags,
     ) -> Result<usize> {
+        self.write_somewhere(queue, bufs, At::Pos(pos), flags).map(|(_, count)| count)
+    }
+
+    /// Gives where it went and how many bytes were written.
+    pub(super) fn write_somewhere(
+        &self,
+        queue: &mut Queue,
+        bufs: &[IoSlice<'_>],
+        at: At,
+        flags: DioFlags,
+    ) -> Result<(FilePos, usize)> {
         let live = &*self.0;
         queue.check(live.volume)?;
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        // That of the end is known when the content is held.
+        let pos = if let At::Pos(pos) = at { pos } else { FilePos(0) };
         if len == 0 {
-            return Ok(0);
+            return Ok((if at == At::End { FilePos(self.size()) } else { pos }, 0));
         }
         let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
-        let aligned = live.geometry.is_aligned(pos, addresses);
-        if !aligned && live.strict {
+        if live.strict && !live.geometry.is_aligned(pos, addresses) {
             return Err(live.geometry.misaligned(pos, len));
         }
         if !live.geometry.takes(pos, len) {
-            return self.write_odd(queue, bufs, pos, flags);
+            return self.write_odd(queue, bufs, at, flags);
         }
-        let (hold, len, how, left) = match self.prepare(queue, pos, len, flags)? {
-            Ready::Blocks { hold, len, how, left } => (hold, len, how, left),
-            _ => return self.write_by_file_system(queue, bufs, pos, flags),
+        let (hold, pos, len, how, left) = match self.prepare(queue, at, len, flags)? {
+            Ready::Blocks { hold, pos, len, how, left } => (hold, pos, len, how, left),
+            Ready::Odd(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
+            Ready::Odd(_) => return self.write_odd(queue, bufs, at, flags),
+            _ => return self.write_by_file_system(queue, bufs, at, flags),
         };
         let result = self.write_held(queue, &cut(bufs, len), pos, how);
         let full = match &result {
             Ok(more) => live.open.wrote(pos, len, left | *more),
             Err(_) => false,
         };
-        self.end_extension(left, flags);
+        self.end_place(left);
         self.leave(queue, hold);
         result?;
         if full {
@@ -104,67 +121,19 @@ impl LiveFile {
         if left.intersects(Left::SYNC | Left::DATASYNC) {
             self.sync(queue, !left.contains(Left::SYNC))?;
         }
-        Ok(len)
-    }
-
-    /// Writes at the end of the file, wherever that is now; gives the position. Several appends at a time get places one behind the other.
-    pub(in crate::file) fn append(
-        &self,
-        queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        flags: DioFlags,
-    ) -> Result<FilePos> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let at = self.place_at_end(len, flags)?;
-        let result = self.write_vectored_at(queue, bufs, at, flags | DioFlags::PLACED);
-        self.0.open.pending.place_ended();
-        match result? {
-            count if count == len => Ok(at),
-            count => {
-                let what = format!("{count} of {len} bytes were appended");
-                Err(Error::new(ErrorKind::NoSpace, what))
-            }
-        }
-    }
-
-    /// The place of an append, which is to end.
-    fn place_at_end(&self, len: usize, flags: DioFlags) -> Result<FilePos> {
-        if flags.contains(DioFlags::NOWAIT) {
-            return Err(would_change());
-        }
-        let open = &self.0.open;
-        loop {
-            let changes = open.changes();
-            let size = self.inode()?.size();
-            let is_old = || open.changes() != changes;
-            if let Some(at) = open.pending.append(size, len as u64, is_old) {
-                return Ok(FilePos(at));
-            }
-        }
-    }
-
-    /// Ends the place of a write that is no append, and that made the file longer or was to. That of an append ends with it.
-    pub(super) fn end_extension(&self, left: Left, flags: DioFlags) {
-        if left.contains(Left::PLACE) && !flags.contains(DioFlags::PLACED) {
-            self.0.open.pending.place_ended();
-        }
+        Ok((pos, len))
     }
 
     /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
     ///
     /// The content is held from the first step on, so that nothing moves any more; what is done to the inode comes in between, under its
     /// own lock. A write with NOWAIT does none of that.
-    fn prepare(
-        &self,
-        queue: &mut Queue,
-        pos: FilePos,
-        len: usize,
-        flags: DioFlags,
-    ) -> Result<Ready> {
+    fn prepare(&self, queue: &mut Queue, at: At, len: usize, flags: DioFlags) -> Result<Ready> {
         let mut zeroed = None;
         loop {
-            let hold = self.enter(queue, pos, len, flags.contains(DioFlags::NOWAIT))?;
-            let ready = self.prepare_held(queue, pos, len, flags, hold, zeroed);
+            let range = at.range(len as u64);
+            let hold = self.enter(queue, range, flags.contains(DioFlags::NOWAIT))?;
+            let ready = self.prepare_entered(queue, at, len, flags, hold, zeroed);
             if !matches!(ready, Ok(Ready::Blocks { .. })) {
                 self.leave(queue, hold);
             }
@@ -178,15 +147,49 @@ impl LiveFile {
         }
     }
 
+    /// The same with the content held. What makes the file longer has a place from here on.
+    fn prepare_entered(
+        &self,
+        queue: &mut Queue,
+        at: At,
+        len: usize,
+        flags: DioFlags,
+        hold: Hold,
+        zeroed: Option<u64>,
+    ) -> Result<Ready> {
+        let pending = &self.0.open.pending;
+        let pos = self.place(at, len, flags)?;
+        let mut ready = if self.0.geometry.takes(pos, len) {
+            self.prepare_held(queue, pos, at == At::End, len, flags, hold, zeroed)
+        } else {
+            Ok(Ready::Odd(pos))
+        };
+        match &mut ready {
+            Ok(Ready::Blocks { pos, len, left, .. }) => {
+                if at != At::End && left.contains(Left::GROW) {
+                    pending.extends(pos.0 + *len as u64);
+                }
+                // Others behind an append may have made the file longer already.
+                left.set(Left::PLACE, at == At::End || left.contains(Left::GROW));
+            }
+            _ if at == At::End => pending.place_ended(),
+            _ => {}
+        }
+        ready
+    }
+
     pub(super) fn zero_gap(&self, queue: &mut Queue) -> Result<()> {
         self.alone(queue, |live| live.fs().zero_behind_end(live.number()))
     }
 
-    /// The same with the content held. `zeroed`: the size behind which the last block has been zeroed.
+    /// The steps in the content that is held. `is_end`: it goes where the file ends, wherever that is. `zeroed`: the size behind which the
+    /// last block has been zeroed.
+    #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
         pos: FilePos,
+        is_end: bool,
         len: usize,
         flags: DioFlags,
         hold: Hold,
@@ -201,7 +204,7 @@ impl LiveFile {
             None if nowait => return Err(would_change()),
             None => view.size(),
         };
-        let anywhere = live.write_back || flags.contains(DioFlags::PLACED);
+        let anywhere = live.write_back || is_end;
         fs.admit_write(&view.inode, pos, len as u64, (!anywhere).then_some(size))?;
         live.check_atomic(pos, len, flags)?;
         if !view.is_plain() && Ext4::has_privileges(&view.inode, live.keep_set_id)? {
@@ -210,7 +213,8 @@ impl LiveFile {
             }
             fs.strip_privileges(number, live.keep_set_id)?;
         }
-        if view.inode.has_inline_data() {
+        let has_extents = view.inode.flags().contains(InodeFlags::EXTENTS);
+        if view.inode.has_inline_data() || is_end && !has_extents {
             return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
         }
         let grows = end > size;
@@ -226,9 +230,7 @@ impl LiveFile {
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(written) => written,
             None if nowait => return Err(would_change()),
-            None if !view.inode.flags().contains(InodeFlags::EXTENTS) => {
-                return Ok(Ready::ByFileSystem);
-            }
+            None if !has_extents => return Ok(Ready::ByFileSystem),
             None => {
                 let reached = fs.allocate_for_write(number, &live.open, pos.0..end)?;
                 // To the end, or to a block's.
@@ -240,12 +242,6 @@ impl LiveFile {
         live.held.stamp(Access::Write);
         let mut left = Left::empty();
         left.set(Left::GROW, grows);
-        if flags.contains(DioFlags::PLACED) {
-            left |= Left::PLACE;
-        } else if grows {
-            live.open.pending.extends(pos.0 + len as u64);
-            left |= Left::PLACE;
-        }
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
             && !grows
@@ -255,7 +251,7 @@ impl LiveFile {
         } else if !through && flags.contains(DioFlags::DSYNC) {
             left |= Left::DATASYNC;
         }
-        Ok(Ready::Blocks { hold, len, how: How { flags, through, ours: false }, left })
+        Ok(Ready::Blocks { hold, pos, len, how: How { flags, through, ours: false }, left })
     }
 
     /// Writes what is held and has blocks.
@@ -272,7 +268,7 @@ impl LiveFile {
             live,
             how.flags.contains(DioFlags::NOWAIT),
         )?;
-        let target = view.target(live, None);
+        let target = view.settled_target(live, None);
         with_queue!(&mut queue.device, device => {
             dio::write_now(device, &mut queue.state, &target, bufs, pos, how)
         })
@@ -311,29 +307,21 @@ impl LiveFile {
         }
     }
 
-    /// Writes by the file system's own way, piece by piece of memory.
+    /// Writes by the file system's own way.
     pub(super) fn write_by_file_system(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        pos: FilePos,
+        at: At,
         flags: DioFlags,
-    ) -> Result<usize> {
-        let anywhere = self.0.write_back || flags.contains(DioFlags::PLACED);
-        let mut done = 0;
-        for buf in bufs {
-            let at = FilePos(pos.0 + done as u64);
-            let count =
-                self.alone(queue, |live| live.fs().write_from(live.number(), at, buf, anywhere))?;
-            done += count;
-            if count < buf.len() {
-                break;
-            }
-        }
+    ) -> Result<(FilePos, usize)> {
+        let cache = self.0.write_back;
+        let written =
+            self.alone(queue, |live| live.fs().write_from(live.number(), at, bufs, cache))?;
         if flags.intersects(SYNCED) {
             self.sync(queue, !flags.contains(DioFlags::SYNC))?;
         }
-        Ok(done)
+        Ok(written)
     }
 
     #[inline(always)]
@@ -384,8 +372,7 @@ impl LiveFile {
         flags: DioFlags,
         token: u64,
     ) -> Result<(), Box<Rejected>> {
-        let live = &*self.0;
-        let memory = if live.geometry.copies_owned_writes() {
+        let memory = if self.0.geometry.copies_owned_writes() {
             match self.submit_copied(queue, memory, pos, flags, token) {
                 Ok(()) => return Ok(()),
                 Err(memory) => memory,
@@ -393,6 +380,21 @@ impl LiveFile {
         } else {
             memory
         };
+        self.submit_somewhere(queue, memory, At::Pos(pos), flags, token).map(drop)
+    }
+
+    /// Starts a write that is not just an overwrite; gives where it goes.
+    pub(super) fn submit_somewhere(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        at: At,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<FilePos, Box<Rejected>> {
+        let live = &*self.0;
+        // That of the end is known when the content is held.
+        let pos = if let At::Pos(pos) = at { pos } else { FilePos(0) };
         if let Err(error) = queue.check(live.volume) {
             return Err(Rejected::boxed(error, memory));
         }
@@ -402,17 +404,17 @@ impl LiveFile {
             return Err(Rejected::boxed(live.geometry.misaligned(pos, len), memory));
         }
         if !live.geometry.takes(pos, len) || len == 0 {
-            return self.write_at_once(queue, memory, pos, flags, token);
+            return self.write_at_once(queue, memory, at, flags, token);
         }
-        let (hold, reached, how, left) = match self.prepare(queue, pos, len, flags) {
-            Ok(Ready::Blocks { hold, len, how, left }) => (hold, len, how, left),
-            Ok(_) => return self.write_at_once(queue, memory, pos, flags, token),
+        let (hold, pos, reached, how, left) = match self.prepare(queue, at, len, flags) {
+            Ok(Ready::Blocks { hold, pos, len, how, left }) => (hold, pos, len, how, left),
+            Ok(_) => return self.write_at_once(queue, memory, at, flags, token),
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         if reached < len {
-            self.end_extension(left, flags);
+            self.end_place(left);
             self.leave(queue, hold);
-            return self.write_at_once(queue, memory, pos, flags, token);
+            return self.write_at_once(queue, memory, at, flags, token);
         }
         let holding = Holding { slot: live.slot.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
@@ -423,7 +425,7 @@ impl LiveFile {
         ) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
-                let target = view.target(live, Some(holding));
+                let target = view.settled_target(live, Some(holding));
                 with_queue!(&mut queue.device, device => {
                     dio::submit_write(device, &mut queue.state, &target, memory, pos, how, left, token)
                 })
@@ -432,33 +434,11 @@ impl LiveFile {
         match &submitted {
             Ok(()) => queue.state.lives.expect(left),
             Err(_) => {
-                self.end_extension(left, flags);
+                self.end_place(left);
                 queue.state.lives.cancel(holding);
             }
         }
-        submitted
-    }
-
-    pub(in crate::file) fn submit_append(
-        &self,
-        queue: &mut Queue,
-        memory: Memory,
-        flags: DioFlags,
-        token: u64,
-    ) -> Result<FilePos, Box<Rejected>> {
-        let len = memory.len();
-        match self.place_at_end(len, flags) {
-            Err(error) => Err(Rejected::boxed(error, memory)),
-            Ok(at) => {
-                let flags = flags | DioFlags::PLACED;
-                let submitted = self.submit_write(queue, memory, at, flags, token);
-                // The place of one that was submitted ends with its completion.
-                if submitted.is_err() {
-                    self.0.open.pending.place_ended();
-                }
-                submitted.map(|()| at)
-            }
-        }
+        submitted.map(|()| pos)
     }
 
     /// Writes before it returns; the completion is there to be popped.
@@ -466,25 +446,22 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        pos: FilePos,
+        at: At,
         flags: DioFlags,
         token: u64,
-    ) -> Result<(), Box<Rejected>> {
+    ) -> Result<FilePos, Box<Rejected>> {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
-        let result = self.write_vectored_at(queue, &bufs, pos, flags);
+        let result = self.write_somewhere(queue, &bufs, at, flags);
         drop(bufs);
-        match result {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(Rejected::boxed(error, memory))
+        let (pos, result) = match (result, at) {
+            (Ok((pos, count)), _) => (pos, Ok(count)),
+            (Err(error), At::Pos(pos)) if error.kind() != ErrorKind::WouldBlock => {
+                (pos, Err(error))
             }
-            result => {
-                if flags.contains(DioFlags::PLACED) {
-                    self.0.open.pending.place_ended();
-                }
-                queue.state.finish(dio::Completion { token, memory, result });
-                Ok(())
-            }
-        }
+            (Err(error), _) => return Err(Rejected::boxed(error, memory)),
+        };
+        queue.state.finish(dio::Completion { token, memory, result });
+        Ok(pos)
     }
 }
 

@@ -165,7 +165,7 @@ impl Ext4 {
         lists.insert(entry, home);
         let stored = self.store(h, inode, &lists, charged, left_of(old), made);
         if let (Err(error), Some(made)) = (&stored, made)
-            && matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
+            && error.is_for_space()
         {
             self.drop_value(h, inode, made)?;
         }

@@ -5,10 +5,11 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode};
+use crate::inode::At;
 use crate::iomap::{ExtentState, IomapType};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
@@ -32,38 +33,46 @@ impl Ext4 {
     /// # Errors
     /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
-        self.write_from(number, pos, bytes, false)
+        let (_, count) = self.write_from(number, At::Pos(pos), &[IoSlice::new(bytes)], false)?;
+        Ok(count)
     }
 
-    /// The same, perhaps out of a cache, which writes an append-only file too in an order of its own.
+    /// The same from several buffers, perhaps out of a cache, which writes an append-only file too in an order of its own. Gives where it
+    /// went.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
-        pos: FilePos,
-        bytes: &[u8],
+        at: At,
+        bufs: &[IoSlice<'_>],
         is_cache: bool,
-    ) -> Result<usize> {
+    ) -> Result<(FilePos, usize)> {
         let _file = self.settled(number)?;
         let inode = self.file_to_change(number)?;
-        if bytes.is_empty() {
-            return Ok(0);
+        let pos = if let At::Pos(pos) = at { pos } else { FilePos(inode.size()) };
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if len == 0 {
+            return Ok((pos, 0));
         }
-        let end = (!is_cache).then_some(inode.size());
-        self.admit_write(&inode, pos, bytes.len() as u64, end)?;
-        if inode.has_inline_data() && self.write_inline(&inode, pos, bytes)? {
-            return Ok(bytes.len());
+        self.admit_write(&inode, pos, len as u64, (!is_cache).then_some(inode.size()))?;
+        if inode.has_inline_data() && self.write_inline(&inode, pos, bufs, len as u64)? {
+            return Ok((pos, len));
         }
+        // It may have been moved out of the inode.
+        self.zero_behind(&self.inode_or_orphan(number)?, pos.0)?;
         let mut done = 0;
-        while done < bytes.len() {
-            let at = FilePos(pos.0 + done as u64);
-            let count = PIECE.min(bytes.len() - done);
-            match self.write_piece(number, at, &bytes[done..done + count]) {
-                Ok(count) => done += count,
-                Err(error) if has_no_room(&error) && done > 0 => break,
+        for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
+            match self.write_piece(number, FilePos(pos.0 + done as u64), piece) {
+                Ok(count) => {
+                    done += count;
+                    if count < piece.len() {
+                        break;
+                    }
+                }
+                Err(error) if error.is_for_space() && done > 0 => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(done)
+        Ok((pos, done))
     }
 
     /// Gives how many bytes were written: fewer where space ran out behind them.
@@ -117,7 +126,7 @@ impl Ext4 {
             }
             match self.write_extent(handle, &inode, blocks, next..range.end) {
                 Ok(reached) => next = reached,
-                Err(error) if has_no_room(&error) && next > range.start => break,
+                Err(error) if error.is_for_space() && next > range.start => break,
                 Err(error) => return Err(error),
             }
         }
@@ -285,8 +294,14 @@ impl Ext4 {
     }
 
     /// Writes into a file whose content lies in its inode. False where that is too small: the content is in blocks then.
-    fn write_inline(self: &Arc<Self>, inode: &Inode, pos: FilePos, bytes: &[u8]) -> Result<bool> {
-        let end = pos.0 + bytes.len() as u64;
+    fn write_inline(
+        self: &Arc<Self>,
+        inode: &Inode,
+        pos: FilePos,
+        bufs: &[IoSlice<'_>],
+        len: u64,
+    ) -> Result<bool> {
+        let end = pos.0 + len;
         let size = end.max(inode.size());
         if size > INLINE_LIMIT {
             self.move_out(inode)?;
@@ -294,7 +309,11 @@ impl Ext4 {
         }
         let mut content = vec![0; size as usize];
         inode.read_inline_data(&mut content[..inode.size() as usize], FilePos(0))?;
-        content[pos.0 as usize..end as usize].copy_from_slice(bytes);
+        let mut at = pos.0 as usize;
+        for buf in bufs {
+            content[at..at + buf.len()].copy_from_slice(buf);
+            at += buf.len();
+        }
         self.replace_inline(inode, &content)
     }
 
@@ -349,9 +368,4 @@ impl Ext4 {
             Ok(())
         })
     }
-}
-
-/// What a program gets as a short count, if anything was written before.
-fn has_no_room(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
 }

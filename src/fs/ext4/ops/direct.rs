@@ -11,7 +11,7 @@ use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
 use crate::inode::{Alone, OpenInode, Unsettled};
 use crate::iomap::{ExtentState, IomapType};
-use crate::units::{FileBlock, FilePos, InodeNo};
+use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
 /// The inode, and the orphan list.
 const CREDITS: u32 = 8;
@@ -63,6 +63,10 @@ impl Ext4 {
         let inode = locks.exclusive(number);
         if !open.pending.is_empty() {
             self.settle_under(number, &open, content.alone())?;
+            // Nobody is at the content: what is left behind the end is of writes that failed, and what comes there from here on is not.
+            if open.pending.is_orphan() {
+                self.cut_orphan(number, &open)?;
+            }
         }
         let counters = &self.writing()?.counters;
         counters.locked();
@@ -117,7 +121,7 @@ impl Ext4 {
         open.mapped_in(writing.transactions.newest().0);
         let reached = match result {
             Ok(()) => range.end,
-            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) => {
+            Err(error) if error.is_for_space() => {
                 let hole = self.first_hole(number, range.clone());
                 match hole.inspect_err(|_| open.pending.allocated(range.end))? {
                     Some(hole) if hole <= range.start => return Err(error),
@@ -210,7 +214,7 @@ impl Ext4 {
     ) -> Result<()> {
         let inode = self.inode_or_orphan(number)?;
         let mut what = open.pending.unsettled();
-        let blocks = self.fill_blocks(&inode, &mut what, alone)?;
+        let (blocks, unfilled) = self.fill_blocks(&inode, &mut what, alone);
         let credits = CREDITS + self.credits_for_map(&inode);
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = self.inode_or_orphan(number)?;
@@ -241,53 +245,40 @@ impl Ext4 {
         what.orphan &= !orphan;
         self.writing()?.counters.converted(blocks.len());
         open.pending.settled(&what, || open.changed());
-        Ok(())
+        unfilled
     }
 
     /// The blocks that hold what was written. Where they hold more, that is zeroed, or they are left out if others may be at them; what
-    /// is left out goes from `what` too.
+    /// is left out goes from `what` too. So is what cannot be zeroed, which is no hindrance to the others: its error comes with them.
     fn fill_blocks(
         self: &Arc<Self>,
         inode: &Inode,
         what: &mut Unsettled,
         alone: Option<&Alone>,
-    ) -> Result<Vec<Range<FileBlock>>> {
+    ) -> (Vec<Range<FileBlock>>, Result<()>) {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;
-        let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
         let written = std::mem::take(&mut what.written);
-        // Up to here blocks are full, and this one was left out.
-        let (mut full, mut left) = (0, None);
-        for (at, range) in written.iter().enumerate() {
-            let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
-            let (start, end) = (range.start / block * block, range.end.next_multiple_of(block));
-            let (head, tail) = (start.max(full)..range.start, range.end..end.min(next));
-            let mine = |gap: &Range<u64>| {
-                let held = gap.start / block * block..gap.end.next_multiple_of(block);
-                gap.is_empty() || alone.is_some_and(|alone| alone.holds(&held))
-            };
-            let fills_head = mine(&head) && left != Some(start);
-            let fills_tail = mine(&tail) && (fills_head || end - start > block);
-            for gap in [(head, fills_head), (tail, fills_tail)] {
-                if let (gap, true) = gap {
-                    self.zero_unwritten(inode, gap)?;
-                }
+        let is_mine = |gap: &Range<u64>| {
+            let held = gap.start / block * block..gap.end.next_multiple_of(block);
+            gap.is_empty() || alone.is_some_and(|alone| alone.holds(&held))
+        };
+        let (mut result, mut unfilled) = (Ok(()), Vec::new());
+        let mut filled = filled_blocks(size, &written, |gap| {
+            let is_mine = is_mine(gap);
+            if is_mine && let Err(error) = self.zero_unwritten(inode, gap.clone()) {
+                unfilled.push(gap.start / block);
+                result = Err(error);
             }
-            full = end.min(next);
-            left = (!fills_tail).then(|| end - block);
-            let first = if fills_head { start } else { start + block };
-            let behind = if fills_tail { end } else { end - block };
-            if first < behind {
-                kept.push(range.start.max(first)..range.end.min(behind));
-                let range = size.block_of(FilePos(first))..size.block_of(FilePos(behind));
-                match blocks.last_mut() {
-                    Some(last) if last.end >= range.start => last.end = range.end,
-                    _ => blocks.push(range),
-                }
-            }
+            is_mine
+        });
+        if result.is_err() {
+            filled = filled_blocks(size, &written, |gap| {
+                is_mine(gap) && !unfilled.contains(&(gap.start / block))
+            });
         }
-        what.written = kept;
-        Ok(blocks)
+        what.written = filled.1;
+        (filled.0, result)
     }
 
     /// Zeros a part of a block on the device, if that is still unwritten.
@@ -374,7 +365,7 @@ impl Ext4 {
         Ok(true)
     }
 
-    /// Frees what a write that failed has left behind a file's end, nobody having it open.
+    /// Frees what a write that failed has left behind a file's end, nobody being at its content.
     pub(super) fn cut_orphan(self: &Arc<Self>, number: InodeNo, open: &OpenInode) -> Result<()> {
         let inode = self.inode_or_orphan(number)?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
@@ -383,6 +374,39 @@ impl Ext4 {
         }
         Ok(())
     }
+}
+
+/// The blocks that hold ranges of bytes, without those in which one begins or ends whose gap to the next one is not `fill`ed; and the parts
+/// of the ranges that they hold.
+fn filled_blocks(
+    size: BlockSize,
+    written: &[Range<u64>],
+    mut fill: impl FnMut(&Range<u64>) -> bool,
+) -> (Vec<Range<FileBlock>>, Vec<Range<u64>>) {
+    let block = size.bytes() as u64;
+    let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
+    // Up to here blocks are full, and this one was left out.
+    let (mut full, mut left) = (0, None);
+    for (at, range) in written.iter().enumerate() {
+        let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
+        let (start, end) = (range.start / block * block, range.end.next_multiple_of(block));
+        let (head, tail) = (start.max(full)..range.start, range.end..end.min(next));
+        let fills_head = left != Some(start) && fill(&head);
+        let fills_tail = (fills_head || end - start > block) && fill(&tail);
+        full = end.min(next);
+        left = (!fills_tail).then(|| end - block);
+        let first = if fills_head { start } else { start + block };
+        let behind = if fills_tail { end } else { end - block };
+        if first < behind {
+            kept.push(range.start.max(first)..range.end.min(behind));
+            let range = size.block_of(FilePos(first))..size.block_of(FilePos(behind));
+            match blocks.last_mut() {
+                Some(last) if last.end >= range.start => last.end = range.end,
+                _ => blocks.push(range),
+            }
+        }
+    }
+    (blocks, kept)
 }
 
 #[cfg(test)]

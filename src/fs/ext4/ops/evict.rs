@@ -33,8 +33,9 @@ const STAMP_CREDITS: u32 = 1;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// How often a file that is closed is settled where others open and write it meanwhile.
-const SETTLE_ATTEMPTS: u32 = 3;
+/// How often a file that is closed is settled where others open and write it meanwhile, and how often that may fail.
+const SETTLE_ATTEMPTS: u32 = 100;
+const SETTLE_FAILURES: u32 = 3;
 
 /// An inode that is open: it stays when it loses its last name, until this is dropped.
 pub struct Held {
@@ -84,16 +85,20 @@ impl Drop for Held {
     fn drop(&mut self) {
         let (Some(open), Ok(writing)) = (self.open.take(), self.fs.writing()) else { return };
         let mut inode = writing.locks.exclusive(self.number);
-        for _ in 0..SETTLE_ATTEMPTS {
-            if !open.is_last() || open.inode().pending.is_empty() {
-                break;
-            }
+        let has_name = || self.inode().is_ok_and(|inode| inode.stat().links > 0);
+        let (mut attempts, mut failures) = (SETTLE_ATTEMPTS, 0);
+        while attempts > 0
+            && failures < SETTLE_FAILURES
+            && open.is_last()
+            && !open.inode().pending.is_empty()
+            && has_name()
+        {
+            attempts -= 1;
             // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
             drop(inode);
-            if self.inode().is_ok_and(|inode| inode.stat().links > 0)
-                && let Err(error) = self.fs.settle(self.number, open.inode(), Patience::All)
-            {
+            if let Err(error) = self.fs.settle(self.number, open.inode(), Patience::All) {
                 writing.unheard.lock().get_or_insert(error);
+                failures += 1;
             }
             inode = writing.locks.exclusive(self.number);
             if open.is_last() {
