@@ -432,7 +432,9 @@ fn wait_for_owed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    if state.requests.is_empty() {
+    // What comes first is copied while the device has the others.
+    let copies = state.pool.has_long();
+    if state.requests.is_empty() && !copies {
         // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
@@ -446,7 +448,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
             return queue.commit().map_err(hand_over_failed);
         }
         // Each request that is missing has a bio in flight at least.
-        queue.wait(missing).map_err(hand_over_failed)?;
+        queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
 }
 

@@ -11,7 +11,7 @@ use std::ops::DerefMut;
 
 use smallvec::SmallVec;
 
-pub(super) use self::pool::{PIECE, Pool, room_for};
+pub(super) use self::pool::{PIECE, Pool, is_long, room_for};
 
 use super::parts::{copy, within, within_mut};
 use super::transfer::{self, Way};
@@ -69,6 +69,12 @@ pub(super) fn give<Q: DeviceQueue>(
     pieces: impl IntoIterator<Item = Buffer>,
 ) {
     pieces.into_iter().for_each(|piece| state.pool.give(queue, piece));
+}
+
+/// The device begins with what was copied while the next is.
+pub(super) fn hand_over<Q: DeviceQueue>(queue: &mut Q) {
+    // What fails stays queued, and whoever waits hears of it.
+    let _ = queue.commit();
 }
 
 /// Reads any range at any address. The position lies before the file's end.

@@ -17,6 +17,9 @@ const ROOMY: usize = 4 * LARGE;
 /// How much memory the pieces of a queue take at most, in bytes.
 const LIMIT: usize = 2 << 20;
 
+/// Copying so many bytes takes no longer than handing them over, or waiting once more.
+const SLIGHT: usize = SIZES[1];
+
 /// The pieces of a queue. They are made when they are first needed.
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
@@ -24,6 +27,8 @@ pub(in crate::dio) struct Pool {
     /// Bytes of all pieces, and of those that are in use.
     bytes: usize,
     used: usize,
+    /// How many in use hold more than [`SLIGHT`].
+    long: usize,
     /// By their sizes.
     idle: [Vec<Buffer>; SIZES.len()],
     /// For what is read again: that cannot wait for others.
@@ -32,7 +37,7 @@ pub(in crate::dio) struct Pool {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { limit: LIMIT, bytes: 0, used: 0, idle: Default::default(), last: None }
+        Self { limit: LIMIT, bytes: 0, used: 0, long: 0, idle: Default::default(), last: None }
     }
 }
 
@@ -45,6 +50,12 @@ fn class(len: usize) -> usize {
         0x4001..LARGE => 2,
         _ => 3,
     }
+}
+
+/// Whether copying so many bytes takes long: then the device is to have something to do meanwhile.
+#[inline]
+pub(in crate::dio) fn is_long(len: usize) -> bool {
+    len > SLIGHT
 }
 
 /// How many bytes the pieces for a transfer take, as [`Pool::take`] gives them for what is left of it.
@@ -83,6 +94,12 @@ impl Pool {
         self.limit.saturating_sub(self.used)
     }
 
+    /// Whether some are in use that take long to copy.
+    #[inline]
+    pub(in crate::dio) fn has_long(&self) -> bool {
+        self.long > 0
+    }
+
     /// How many of so many bytes the next piece takes.
     pub(in crate::dio) fn next(&self, len: usize) -> usize {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
@@ -109,6 +126,7 @@ impl Pool {
         }
         let mut piece = self.make(queue, size)?;
         self.used += size;
+        self.long += usize::from(is_long(size));
         piece.truncate(len);
         Ok(Some(piece))
     }
@@ -123,6 +141,7 @@ impl Pool {
         }
         let mut piece = self.idle[class].pop()?;
         self.used = used;
+        self.long += usize::from(is_long(SIZES[class]));
         piece.truncate(len);
         Some(piece)
     }
@@ -141,6 +160,7 @@ impl Pool {
         let whole = SIZES.iter().position(|size| *size == piece.len());
         let class = whole.unwrap_or_else(|| regain(&mut piece));
         self.used -= SIZES[class];
+        self.long -= usize::from(is_long(SIZES[class]));
         self.idle[class].push(piece);
         if self.bytes > self.limit {
             self.shrink_to(queue, self.limit);

@@ -2,7 +2,7 @@
 //!
 //! It has the gate of the simple path, but for the memory. What does not pass, and what finds no piece, goes the generic way.
 
-use super::{PIECE, give};
+use super::{PIECE, give, hand_over, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, Done, Left, Memory};
 use crate::device::DeviceQueue;
 use crate::dio::live::Owed;
@@ -161,6 +161,9 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     let Some(mut piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
     copy(&buffer, &mut piece);
     submit(queue, state, target, BioOp::Write, passed, buffer, piece, pos, flags, token)?;
+    if is_long(len) {
+        hand_over(queue);
+    }
     state.stats.writes += 1;
     Ok(())
 }

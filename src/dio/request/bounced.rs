@@ -70,7 +70,8 @@ fn start_pieces<Q: DeviceQueue, M>(
             bounce::give(queue, state, pieces);
             break;
         };
-        if request.op == BioOp::Write {
+        let is_write = request.op == BioOp::Write;
+        if is_write {
             request.copy_in(&mut pieces, offset + done);
         }
         request.in_flight += 1;
@@ -84,6 +85,8 @@ fn start_pieces<Q: DeviceQueue, M>(
         };
         if let Err((errno, bio)) = submit_waiting(queue, state, bio) {
             complete_piece(queue, state, Done { bio, result: Err(errno) }, index, part);
+        } else if is_write && bounce::is_long(len) {
+            bounce::hand_over(queue);
         }
         done += len;
     }
