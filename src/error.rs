@@ -236,6 +236,8 @@ struct Repr {
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     context: Vec<String>,
+    /// A volume has counted it.
+    counted: bool,
 }
 
 impl Error {
@@ -248,13 +250,15 @@ impl Error {
             what: what.into(),
             source: None,
             context: Vec::new(),
+            counted: false,
         }))
     }
 
     #[cold]
     fn with_place(kind: ErrorKind, place: Place, what: impl Into<Cow<'static, str>>) -> Self {
-        let place = Some(place);
-        Self(Box::new(Repr { kind, place, what: what.into(), source: None, context: Vec::new() }))
+        let mut error = Self::new(kind, what);
+        error.0.place = Some(place);
+        error
     }
 
     /// The device's or a system call's failure; `what` names the operation.
@@ -293,6 +297,11 @@ impl Error {
     pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// Whether it is counted for the first time: many who see it may count it.
+    pub(crate) fn counts_once(&mut self) -> bool {
+        !std::mem::replace(&mut self.0.counted, true)
     }
 
     /// What is wrong, without place, operation and cause.

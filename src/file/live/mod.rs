@@ -118,8 +118,9 @@ impl LiveFile {
 
     /// The inode as its metadata tell.
     fn inode(&self) -> Result<Inode> {
-        let _shared = self.0.fs().writing()?.locks.shared(self.number());
-        self.0.held.inode()
+        let fs = self.0.fs();
+        let _shared = fs.writing()?.locks.shared(self.number());
+        fs.watch(|| self.0.held.inode())
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -133,8 +134,7 @@ impl LiveFile {
         loop {
             let shared = self.0.fs().writing()?.locks.shared(self.number());
             let changes = self.0.open.changes();
-            let inode = self.0.held.inode()?;
-            let iomap = inode.map(pos, 1)?;
+            let iomap = self.0.fs().watch(|| self.0.held.inode()?.map(pos, 1))?;
             drop(shared);
             let is_old = || self.0.open.changes() != changes;
             match iomap.kind {

@@ -106,12 +106,15 @@ impl View {
             locks.shared(live.number())
         };
         let changes = live.open.changes();
-        let inode = live.held.inode()?;
-        inode.keep_small_map()?;
-        let plain = fs.admit_write(&inode, FilePos(0), 0, None).is_ok()
-            && !inode.flags().contains(InodeFlags::APPEND)
-            && !inode.has_inline_data()
-            && !Ext4::has_privileges(&inode, live.keep_set_id)?;
+        let (inode, plain) = fs.watch(|| {
+            let inode = live.held.inode()?;
+            inode.keep_small_map()?;
+            let plain = fs.admit_write(&inode, FilePos(0), 0, None).is_ok()
+                && !inode.flags().contains(InodeFlags::APPEND)
+                && !inode.has_inline_data()
+                && !Ext4::has_privileges(&inode, live.keep_set_id)?;
+            Ok((inode, plain))
+        })?;
         Ok(Self {
             id: live.id,
             known,
@@ -265,25 +268,27 @@ impl View {
 
     /// The inode's mapping of a position, and the number of changes with which it was read. `again`: the view's is out of date.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
-        if let Some(iomap) = self.inode.map_resident(pos).filter(|_| !again) {
-            return Ok((iomap, self.changes));
-        }
-        let fs = self.inode.file_system();
-        let _shared = fs.writing()?.locks.shared(self.inode.number());
-        let changes = self.open().changes();
-        if changes != self.changes {
-            let inode = fs.inode_or_orphan(self.inode.number())?;
-            return Ok((inode.map_by_leaf(pos)?, changes));
-        }
-        let lookups = self.lookups.get();
-        if lookups as usize > LOOKUPS as usize + self.extents.get() / EXTENTS_A_LOOKUP {
-            let iomap = self.inode.map(pos, 1)?;
-            let resident = self.inode.resident_map();
-            self.extents.set(resident.map_or(usize::MAX / 2, |map| map.extents().len()));
-            return Ok((iomap, changes));
-        }
-        self.lookups.set(lookups + 1);
-        Ok((self.inode.map_by_leaf(pos)?, changes))
+        self.inode.file_system().watch(|| {
+            if let Some(iomap) = self.inode.map_resident(pos).filter(|_| !again) {
+                return Ok((iomap, self.changes));
+            }
+            let fs = self.inode.file_system();
+            let _shared = fs.writing()?.locks.shared(self.inode.number());
+            let changes = self.open().changes();
+            if changes != self.changes {
+                let inode = fs.inode_or_orphan(self.inode.number())?;
+                return Ok((inode.map_by_leaf(pos)?, changes));
+            }
+            let lookups = self.lookups.get();
+            if lookups as usize > LOOKUPS as usize + self.extents.get() / EXTENTS_A_LOOKUP {
+                let iomap = self.inode.map(pos, 1)?;
+                let resident = self.inode.resident_map();
+                self.extents.set(resident.map_or(usize::MAX / 2, |map| map.extents().len()));
+                return Ok((iomap, changes));
+            }
+            self.lookups.set(lookups + 1);
+            Ok((self.inode.map_by_leaf(pos)?, changes))
+        })
     }
 }
 

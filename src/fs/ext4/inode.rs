@@ -138,7 +138,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` where it is not in use, or has no name any more: what was deleted is not to be had by its number, as with
-    /// Linux's file handles. `Corrupt` where the number or the inode is wrong.
+    /// Linux's file handles; so is a number that no inode has. `Corrupt` where the inode is wrong.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let mut inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -158,13 +158,15 @@ impl Ext4 {
         look: impl FnOnce(&Inode) -> Result<T>,
     ) -> Result<T> {
         let Some(writing) = &self.writing else { return look(&self.inode(number)?) };
-        let _shared = writing.locks.shared(number);
-        let mut inode = self.inode_or_orphan(number)?;
-        if inode.stat.links == 0 && !writing.locks.is_open(number) {
-            return Err(not_in_use(number));
-        }
-        self.show_unsettled(&mut inode);
-        look(&inode)
+        self.watch(|| {
+            let _shared = writing.locks.shared(number);
+            let mut inode = self.inode_or_orphan(number)?;
+            if inode.stat.links == 0 && !writing.locks.is_open(number) {
+                return Err(not_in_use(number));
+            }
+            self.show_unsettled(&mut inode);
+            look(&inode)
+        })
     }
 
     /// The size that was written and is not in the metadata yet.
@@ -178,6 +180,7 @@ impl Ext4 {
 
     /// The same, also where it has no name any more.
     pub(crate) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        self.check_stopped()?;
         let sb = &self.superblock;
         let place = PLACE.inode(number);
         let size = usize::from(sb.inode_size);
@@ -226,9 +229,9 @@ impl Ext4 {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            let count = sb.inodes_count;
-            let place = PLACE.inode(number);
-            return Err(place.corrupt(format!("the number is outside 1 to {count}")));
+            // Whoever asks may have it from anywhere: that is no error of the volume.
+            let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
+            return Err(Error::new(ErrorKind::NotFound, what));
         };
         let index = number32 - 1;
         let group = self.group(index / sb.inodes_per_group)?;

@@ -95,7 +95,7 @@ impl Listing {
 
     fn step(&mut self) -> Result<Option<DirEntry>> {
         while self.part.is_empty() && self.behind_part < DirCursor::END {
-            (self.part, self.behind_part) = self.read(self.behind_part)?;
+            (self.part, self.behind_part) = self.fs.watch(|| self.read(self.behind_part))?;
             self.part.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
         }
         let Some((at, entry)) = self.part.pop() else { return Ok(None) };

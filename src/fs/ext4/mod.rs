@@ -13,6 +13,7 @@ mod dir;
 mod dir_block;
 mod dirty;
 mod disk;
+mod errors;
 mod extent;
 mod features;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use alloc::FreeSpace;
 pub use attr::SetXattr;
 pub use counters::WriteCounts;
 pub use dir::ReadDir;
+pub use errors::OnError;
 pub use features::{Compat, Incompat, RoCompat};
 pub use inode::{Inode, InodeFlags};
 pub use jbd2::{CommitTimer, Journal, JournalFeatures, JournalState, Recovery};
@@ -140,12 +142,16 @@ impl Ext4 {
         let Some(copy) = overlay.get(block) else { return Ok(self.superblock.clone()) };
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
-        let recovered =
+        let mut recovered =
             Superblock::parse(&content[start..start + len], self.blocks.device().size())?;
         // The journal's own blocks were counted in the size that the device's superblock gives.
         if recovered.block_size != size {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("it differs between the device and the journal"));
+        }
+        // What ends a volume is recorded past the journal.
+        if self.superblock.errors.count > recovered.errors.count {
+            recovered.errors = self.superblock.errors.clone();
         }
         Ok(recovered)
     }

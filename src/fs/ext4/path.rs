@@ -29,7 +29,8 @@ impl Ext4 {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and those of [`Inode::lookup`], each with the path named.
     pub fn resolve(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
-        self.walk(path, follow).context(|| String::from_utf8_lossy(path).into_owned())
+        self.watch(|| self.walk(path, follow))
+            .context(|| String::from_utf8_lossy(path).into_owned())
     }
 
     /// What a name in a directory stands for. Waits for changes of the directory that are under way.
@@ -37,7 +38,7 @@ impl Ext4 {
     /// # Errors
     /// Those of [`Inode::lookup`].
     pub fn lookup(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<Inode> {
-        self.enter(dir)?.inode.lookup(name)
+        self.watch(|| self.enter(dir)?.inode.lookup(name))
     }
 
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {

@@ -6,6 +6,7 @@ use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::group;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
 use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
+use super::errors::{OnError, STATE_ERROR};
 use super::features::{Compat, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -15,9 +16,8 @@ use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// `s_state`: cleanly unmounted, and: errors were detected.
+/// `s_state`: cleanly unmounted.
 const STATE_VALID: u16 = 1;
-const STATE_ERROR: u16 = 2;
 /// `s_flags`: directory hashes are computed on unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 const REV_DYNAMIC: u32 = 1;
@@ -73,6 +73,8 @@ pub struct Superblock {
     pub clean: bool,
     /// Errors that were recorded, or zero.
     pub errors: RecordedErrors,
+    /// What becomes of the volume when corruption is met.
+    pub on_error: OnError,
     /// When the file system was made, last mounted, last written, last checked.
     pub times: Times,
     /// `i_extra_isize` of new inodes.
@@ -245,6 +247,7 @@ impl Superblock {
                 last_inode: raw.s_last_error_ino.get(),
                 last_block: raw.s_last_error_block.get(),
             },
+            on_error: OnError::from_raw(raw.s_errors.get()),
             times: Times {
                 made: wide(raw.s_mkfs_time.get(), raw.s_mkfs_time_hi),
                 mounted: wide(raw.s_mtime.get(), raw.s_mtime_hi),

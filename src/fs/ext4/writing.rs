@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::alloc::Allocator;
 use super::counters::Counters;
 use super::disk::superblock::RawSuperblock;
+use super::errors::{Errors, OnError, STATE_ERROR};
 use super::jbd2::{self, LogWriter, Transactions};
 use super::locks::Locks;
 use super::mmp_hold::MmpHold;
@@ -21,9 +22,8 @@ use crate::sync::Mutex;
 use crate::sys::coarse_time;
 use crate::units::InodeNo;
 
-/// `s_state`: cleanly unmounted; errors were detected.
+/// `s_state`: cleanly unmounted.
 const STATE_VALID: u16 = 1;
-const STATE_ERROR: u16 = 2;
 /// Without a journal: how many blocks are changed before they are written.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
@@ -72,6 +72,8 @@ pub(crate) struct Writing {
     pub(crate) counters: Counters,
     /// An error that only the last handle of a file met: the next sync tells it.
     pub(crate) unheard: Mutex<Option<Error>>,
+    /// The corruption that was met.
+    pub(super) errors: Errors,
 }
 
 impl Writing {
@@ -90,6 +92,7 @@ impl Writing {
             closed: Mutex::default(),
             counters: Counters::default(),
             unheard: Mutex::default(),
+            errors: Errors::new(fs.superblock.on_error),
         })
     }
 
@@ -152,6 +155,8 @@ impl Ext4 {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
         let mut writing = Writing::new(&fs, u32::MAX, clock)?;
         writing.closed = Mutex::new(Some(Ok(())));
+        // What goes wrong is who opens it told, and nobody else.
+        writing.errors = Errors::new(OnError::Continue);
         fs.writing = Some(writing);
         Ok(Arc::new(fs))
     }
@@ -255,7 +260,7 @@ impl Ext4 {
     }
 
     /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.
-    fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
+    pub(super) fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let (block, at) = self.superblock_place();
         let mut content = self.blocks.read_device(block)?;
         self.change_superblock(&mut content.for_change()?[at..], |raw| {
@@ -265,27 +270,6 @@ impl Ext4 {
         self.blocks.write_device(block, &[IoSlice::new(&content)], true)?;
         self.blocks.keep(block, content);
         Ok(())
-    }
-
-    /// Records an error in the superblock, as it stands on the device.
-    pub(super) fn record_error(&self, why: &Error) -> Result<()> {
-        let now = self.writing()?.clock.now();
-        let place = why.place();
-        let inode = place.and_then(|place| place.inode).map_or(0, |inode| inode.0 as u32);
-        let block = place.and_then(|place| place.block).map_or(0, |block| block.0);
-        self.write_superblock(|raw| {
-            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
-            let count = raw.s_error_count.get();
-            raw.s_error_count.set(count.saturating_add(1));
-            set_time(&mut raw.s_last_error_time, &mut raw.s_last_error_time_hi, now);
-            raw.s_last_error_ino.set(inode);
-            raw.s_last_error_block.set(block);
-            if count == 0 {
-                set_time(&mut raw.s_first_error_time, &mut raw.s_first_error_time_hi, now);
-                raw.s_first_error_ino.set(inode);
-                raw.s_first_error_block.set(block);
-            }
-        })
     }
 }
 
@@ -300,7 +284,7 @@ impl Drop for Ext4 {
     }
 }
 
-fn set_time(low: &mut zerocopy::little_endian::U32, high: &mut u8, time: Timestamp) {
+pub(super) fn set_time(low: &mut zerocopy::little_endian::U32, high: &mut u8, time: Timestamp) {
     low.set(time.seconds as u32);
     *high = (time.seconds >> 32) as u8;
 }

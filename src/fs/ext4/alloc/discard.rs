@@ -26,25 +26,27 @@ impl Ext4 {
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
     pub fn trim(&self, min_len: u64) -> Result<u64> {
-        let sb = &self.superblock;
-        let cluster = sb.cluster_blocks as usize * sb.block_size.bytes();
-        let least = u32::try_from(min_len.div_ceil(cluster as u64)).unwrap_or(u32::MAX).max(1);
-        let mut bytes = 0;
-        for group in 0..sb.groups {
-            let mut from = 0;
-            while let Some(run) = self.keep_back_run(group, from, least)? {
-                from = run.end;
-                let blocks = u64::from(run.end - run.start) * u64::from(sb.cluster_blocks);
-                let discarded = self.discard(sb.cluster_start(group, run.start), blocks);
-                self.allocator()?.end_keeping(group, run);
-                match discarded {
-                    Err(error) if has_no_use(error.kind()) => return Ok(bytes),
-                    other => other?,
+        self.watch(|| {
+            let sb = &self.superblock;
+            let cluster = sb.cluster_blocks as usize * sb.block_size.bytes();
+            let least = u32::try_from(min_len.div_ceil(cluster as u64)).unwrap_or(u32::MAX).max(1);
+            let mut bytes = 0;
+            for group in 0..sb.groups {
+                let mut from = 0;
+                while let Some(run) = self.keep_back_run(group, from, least)? {
+                    from = run.end;
+                    let blocks = u64::from(run.end - run.start) * u64::from(sb.cluster_blocks);
+                    let discarded = self.discard(sb.cluster_start(group, run.start), blocks);
+                    self.allocator()?.end_keeping(group, run);
+                    match discarded {
+                        Err(error) if has_no_use(error.kind()) => return Ok(bytes),
+                        other => other?,
+                    }
+                    bytes += blocks << sb.block_size.shift();
                 }
-                bytes += blocks << sb.block_size.shift();
             }
-        }
-        Ok(bytes)
+            Ok(bytes)
+        })
     }
 
     /// The next free run of a group that is long enough: nobody gets it while it is discarded.

@@ -40,9 +40,11 @@ impl Ext4 {
 
     /// The same, all files being settled.
     pub(crate) fn commit_and_flush(&self) -> Result<()> {
+        self.check_stopped()?;
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
         self.store_stamps()?;
+        self.store_errors()?;
         let newest = transactions.newest();
         if transactions.is_committed(newest) {
             return self.blocks.flush();
@@ -130,6 +132,7 @@ impl Ext4 {
     pub(crate) fn abort(&self, why: &Error) {
         if let Ok(writing) = self.writing() {
             writing.transactions.abort(why);
+            self.stop(writing, why);
             // Writes that need no transaction are to be refused as well.
             writing.locks.all_changed();
             self.record_abort(writing, why);
@@ -138,11 +141,12 @@ impl Ext4 {
 
     /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
     fn record_abort(&self, writing: &Writing, why: &Error) {
+        self.stop(writing, why);
         // Until the superblock has it, too: a checkpoint that writes the block at the same time would be undone.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());
         }
-        let _ = self.record_error(why);
+        let _ = self.record_last(writing, why);
     }
 }

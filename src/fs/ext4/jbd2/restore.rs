@@ -82,7 +82,11 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     let all = FsBlock(0)..FsBlock(u64::MAX);
     let mut versions = Vec::with_capacity(BATCH);
     for (block, copy) in blocks.overlay().range(all) {
-        versions.push((block, blocks.read_relocated(copy)?));
+        let mut version = blocks.read_relocated(copy)?;
+        if block == fs.superblock_place().0 {
+            fs.keep_recorded(&mut version)?;
+        }
+        versions.push((block, version));
         if versions.len() == BATCH {
             blocks.write_home(&versions)?;
             versions.clear();

@@ -65,6 +65,7 @@ impl Stop {
                 }
                 // What cannot be settled, its file's next sync tells.
                 let _ = fs.settle_all(Patience::None);
+                let _ = fs.store_errors();
                 let _ = fs.commit_running().and_then(|()| fs.make_room());
             }
         }

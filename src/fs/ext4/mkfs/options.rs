@@ -1,6 +1,7 @@
 //! How a new volume is wished to be.
 
 use super::features::Features;
+use crate::fs::ext4::OnError;
 
 /// What a new volume is to be like. What is left out is chosen as mke2fs chooses it.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct MkfsOptions {
     pub stripe_width: u32,
     /// Groups whose bitmaps and inode tables lie together, a power of two.
     pub groups_per_flex: u32,
+    /// What becomes of the volume when corruption is met.
+    pub on_error: OnError,
     /// User and group that own the root directory.
     pub root_owner: (u32, u32),
     /// Tell the device first that it holds nothing.
@@ -69,6 +72,7 @@ impl Default for MkfsOptions {
             stride: 0,
             stripe_width: 0,
             groups_per_flex: 16,
+            on_error: OnError::default(),
             root_owner: (0, 0),
             discard: false,
             zeroed: false,

@@ -12,7 +12,6 @@ use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
 /// `s_state`: unmounted cleanly. Backups do not say so.
 pub(super) const STATE_VALID: u16 = 1;
-const ERRORS_CONTINUE: u16 = 1;
 const REV_DYNAMIC: u32 = 1;
 /// The first inode that is not reserved.
 pub(super) const FIRST_INODE: u32 = 11;
@@ -89,7 +88,7 @@ pub(super) fn superblock(
     raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
 
     raw.s_state.set(STATE_VALID);
-    raw.s_errors.set(ERRORS_CONTINUE);
+    raw.s_errors.set(options.on_error.to_raw());
     raw.s_max_mnt_count.set(u16::MAX);
     raw.s_default_mount_opts.set(MOUNT_XATTR_USER_AND_ACL);
     raw.s_def_hash_version = HALF_MD4;

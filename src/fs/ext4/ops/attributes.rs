@@ -79,52 +79,57 @@ impl Ext4 {
     /// `NotPermitted` for an immutable file, or an append-only one but for [times of use](SetAttributes::times_of_use), `ReadOnly`,
     /// `Unsupported` (a project on a volume without them), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
-        let _inode = self.writing()?.locks.exclusive(number);
-        let inode = self.inode_to_change(number)?;
-        let used = set.times_of_use && set.sets_only_times();
-        let refused = if used { InodeFlags::empty() } else { InodeFlags::APPEND };
-        if inode.flags().intersects(refused | InodeFlags::IMMUTABLE) {
-            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
-        }
-        let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
-        if set.project.is_some_and(|project| project != 0) && !projects {
-            return Err(Error::unsupported("projects on a volume without the feature"));
-        }
-        let stat = inode.stat();
-        let owned = set.uid.is_some() || set.gid.is_some();
-        let mut mode = stat.mode;
-        if let Some(permissions) = set.permissions {
-            mode = mode & !0o7777 | permissions & 0o7777;
-        }
-        let program = inode.file_type() != FileType::Directory;
-        if owned && program {
-            mode = unprivileged(mode);
-        }
-        self.admit_owners(&inode, [set.uid, set.gid, set.project])?;
-        let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
-        self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
-            if set.permissions.is_some() {
-                self.chmod_acl(handle, &inode, mode)?;
+        self.watch(|| {
+            let _inode = self.writing()?.locks.exclusive(number);
+            let inode = self.inode_to_change(number)?;
+            let used = set.times_of_use && set.sets_only_times();
+            let refused = if used { InodeFlags::empty() } else { InodeFlags::APPEND };
+            if inode.flags().intersects(refused | InodeFlags::IMMUTABLE) {
+                return Err(refuse(
+                    ErrorKind::NotPermitted,
+                    "the file is immutable or append-only",
+                ));
             }
-            if stripped {
-                self.remove_xattr(handle, &self.inode_or_orphan(number)?, CAPABILITY)?;
+            let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
+            if set.project.is_some_and(|project| project != 0) && !projects {
+                return Err(Error::unsupported("projects on a volume without the feature"));
             }
-            let mut values = 0;
-            if self.quota_of(number).is_some() && (owned || set.project.is_some()) {
-                values = self.value_inodes(&self.inode_or_orphan(number)?)?;
+            let stat = inode.stat();
+            let owned = set.uid.is_some() || set.gid.is_some();
+            let mut mode = stat.mode;
+            if let Some(permissions) = set.permissions {
+                mode = mode & !0o7777 | permissions & 0o7777;
             }
-            let now = handle.now();
-            self.update_inode(handle, number, |raw| {
-                raw.has_values(values);
-                // The only one that is refused, where the inode has no room for it.
-                set.project.map_or(Ok(()), |project| raw.set_project(project))?;
-                raw.set_mode(mode)?;
-                if owned {
-                    raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
+            let program = inode.file_type() != FileType::Directory;
+            if owned && program {
+                mode = unprivileged(mode);
+            }
+            self.admit_owners(&inode, [set.uid, set.gid, set.project])?;
+            let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
+            self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
+                if set.permissions.is_some() {
+                    self.chmod_acl(handle, &inode, mode)?;
                 }
-                let (accessed, modified) = (set.accessed, set.modified);
-                let changed = set.changed.unwrap_or(now);
-                raw.set_times(&Times { accessed, modified, ..Times::changed(changed) })
+                if stripped {
+                    self.remove_xattr(handle, &self.inode_or_orphan(number)?, CAPABILITY)?;
+                }
+                let mut values = 0;
+                if self.quota_of(number).is_some() && (owned || set.project.is_some()) {
+                    values = self.value_inodes(&self.inode_or_orphan(number)?)?;
+                }
+                let now = handle.now();
+                self.update_inode(handle, number, |raw| {
+                    raw.has_values(values);
+                    // The only one that is refused, where the inode has no room for it.
+                    set.project.map_or(Ok(()), |project| raw.set_project(project))?;
+                    raw.set_mode(mode)?;
+                    if owned {
+                        raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
+                    }
+                    let (accessed, modified) = (set.accessed, set.modified);
+                    let changed = set.changed.unwrap_or(now);
+                    raw.set_times(&Times { accessed, modified, ..Times::changed(changed) })
+                })
             })
         })
     }
@@ -158,19 +163,21 @@ impl Ext4 {
     /// # Errors
     /// `Unsupported` for a flag that would have to convert the file.
     pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
-        let _inode = self.writing()?.locks.exclusive(number);
-        let inode = self.inode_to_change(number)?;
-        let changed = inode.flags().symmetric_difference(flags);
-        let refused = changed - InodeFlags::CHANGEABLE;
-        if !refused.is_empty() {
-            let bits = refused.bits();
-            return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
-        }
-        self.transact_for_space(CREDITS, |handle| {
-            let now = handle.now();
-            self.update_inode(handle, number, |raw| {
-                raw.set_flags(flags)?;
-                raw.set_times(&Times::changed(now))
+        self.watch(|| {
+            let _inode = self.writing()?.locks.exclusive(number);
+            let inode = self.inode_to_change(number)?;
+            let changed = inode.flags().symmetric_difference(flags);
+            let refused = changed - InodeFlags::CHANGEABLE;
+            if !refused.is_empty() {
+                let bits = refused.bits();
+                return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
+            }
+            self.transact_for_space(CREDITS, |handle| {
+                let now = handle.now();
+                self.update_inode(handle, number, |raw| {
+                    raw.set_flags(flags)?;
+                    raw.set_times(&Times::changed(now))
+                })
             })
         })
     }
@@ -216,11 +223,16 @@ impl Ext4 {
         number: InodeNo,
         change: impl FnOnce(&Inode) -> Result<()>,
     ) -> Result<()> {
-        let _inode = self.writing()?.locks.exclusive(number);
-        let inode = self.inode_to_change(number)?;
-        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
-        }
-        change(&inode)
+        self.watch(|| {
+            let _inode = self.writing()?.locks.exclusive(number);
+            let inode = self.inode_to_change(number)?;
+            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                return Err(refuse(
+                    ErrorKind::NotPermitted,
+                    "the file is immutable or append-only",
+                ));
+            }
+            change(&inode)
+        })
     }
 }

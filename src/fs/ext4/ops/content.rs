@@ -46,33 +46,35 @@ impl Ext4 {
         bufs: &[IoSlice<'_>],
         is_cache: bool,
     ) -> Result<(FilePos, usize)> {
-        let _file = self.settled(number)?;
-        let inode = self.file_to_change(number)?;
-        let pos = if let At::Pos(pos) = at { pos } else { FilePos(inode.size()) };
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        if len == 0 {
-            return Ok((pos, 0));
-        }
-        self.admit_write(&inode, pos, len as u64, (!is_cache).then_some(inode.size()))?;
-        if inode.has_inline_data() && self.write_inline(&inode, pos, bufs, len as u64)? {
-            return Ok((pos, len));
-        }
-        // It may have been moved out of the inode.
-        self.zero_behind(&self.inode_or_orphan(number)?, pos.0)?;
-        let mut done = 0;
-        for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
-            match self.write_piece(number, FilePos(pos.0 + done as u64), piece) {
-                Ok(count) => {
-                    done += count;
-                    if count < piece.len() {
-                        break;
-                    }
-                }
-                Err(error) if error.is_for_space() && done > 0 => break,
-                Err(error) => return Err(error),
+        self.watch(|| {
+            let _file = self.settled(number)?;
+            let inode = self.file_to_change(number)?;
+            let pos = if let At::Pos(pos) = at { pos } else { FilePos(inode.size()) };
+            let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+            if len == 0 {
+                return Ok((pos, 0));
             }
-        }
-        Ok((pos, done))
+            self.admit_write(&inode, pos, len as u64, (!is_cache).then_some(inode.size()))?;
+            if inode.has_inline_data() && self.write_inline(&inode, pos, bufs, len as u64)? {
+                return Ok((pos, len));
+            }
+            // It may have been moved out of the inode.
+            self.zero_behind(&self.inode_or_orphan(number)?, pos.0)?;
+            let mut done = 0;
+            for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
+                match self.write_piece(number, FilePos(pos.0 + done as u64), piece) {
+                    Ok(count) => {
+                        done += count;
+                        if count < piece.len() {
+                            break;
+                        }
+                    }
+                    Err(error) if error.is_for_space() && done > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok((pos, done))
+        })
     }
 
     /// Gives how many bytes were written: fewer where space ran out behind them.

@@ -101,29 +101,31 @@ impl Ext4 {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        check_name(name)?;
-        check_file(file, self.superblock.block_size.bytes())?;
-        let _dir = self.writing()?.locks.exclusive(dir);
-        let dir = self.directory(dir)?;
-        if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
-        }
-        let directory = file == NewFile::Directory;
-        if directory {
-            self.check_room_for_link(&dir)?;
-        }
-        let plan = self.plan(&dir, file, permissions, who)?;
-        self.admit_inode(plan.owners())?;
-        let credits = self.name_credits(&dir) + CREATE_CREDITS;
-        self.transact_for_space(credits, |handle| {
-            let number = self.make(handle, &dir, file, &plan)?;
-            let named = self.add_entry(handle, &dir, name, number, file.file_type());
-            if let Err(error) = named {
-                self.take_back(handle, number, directory)?;
-                return Err(error);
+        self.watch(|| {
+            check_name(name)?;
+            check_file(file, self.superblock.block_size.bytes())?;
+            let _dir = self.writing()?.locks.exclusive(dir);
+            let dir = self.directory(dir)?;
+            if self.entry(&dir, name)?.is_some() {
+                return Err(refuse(ErrorKind::Exists, "the name is taken"));
             }
-            self.touch_directory(handle, &dir, i16::from(directory))?;
-            Ok(number)
+            let directory = file == NewFile::Directory;
+            if directory {
+                self.check_room_for_link(&dir)?;
+            }
+            let plan = self.plan(&dir, file, permissions, who)?;
+            self.admit_inode(plan.owners())?;
+            let credits = self.name_credits(&dir) + CREATE_CREDITS;
+            self.transact_for_space(credits, |handle| {
+                let number = self.make(handle, &dir, file, &plan)?;
+                let named = self.add_entry(handle, &dir, name, number, file.file_type());
+                if let Err(error) = named {
+                    self.take_back(handle, number, directory)?;
+                    return Err(error);
+                }
+                self.touch_directory(handle, &dir, i16::from(directory))?;
+                Ok(number)
+            })
         })
     }
 
@@ -249,36 +251,41 @@ impl Ext4 {
     /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file
     /// of another project where the directory gives its own to what is in it.
     pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
-        check_name(name)?;
-        let locks = &self.writing()?.locks;
-        let _dir = locks.exclusive(dir);
-        let dir = self.directory(dir)?;
-        if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
-        }
-        if inode == dir.number() {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
-        }
-        let _inode = locks.exclusive(inode);
-        let inode = self.inode(inode)?;
-        if inode.file_type() == FileType::Directory {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
-        }
-        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
-        }
-        check_project(&dir, &inode)?;
-        if inode.stat().links >= MAX_LINKS {
-            return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
-        }
-        self.transact_for_space(self.name_credits(&dir) + 4, |handle| {
-            self.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;
-            self.touch_directory(handle, &dir, 0)?;
-            let now = handle.now();
-            self.update_inode(handle, inode.number(), |inode| {
-                inode.set_times(&Times::changed(now))?;
-                let links = inode.links()?;
-                inode.set_links(links + 1)
+        self.watch(|| {
+            check_name(name)?;
+            let locks = &self.writing()?.locks;
+            let _dir = locks.exclusive(dir);
+            let dir = self.directory(dir)?;
+            if self.entry(&dir, name)?.is_some() {
+                return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            }
+            if inode == dir.number() {
+                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            }
+            let _inode = locks.exclusive(inode);
+            let inode = self.inode(inode)?;
+            if inode.file_type() == FileType::Directory {
+                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            }
+            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                return Err(refuse(
+                    ErrorKind::NotPermitted,
+                    "the file is immutable or append-only",
+                ));
+            }
+            check_project(&dir, &inode)?;
+            if inode.stat().links >= MAX_LINKS {
+                return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
+            }
+            self.transact_for_space(self.name_credits(&dir) + 4, |handle| {
+                self.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;
+                self.touch_directory(handle, &dir, 0)?;
+                let now = handle.now();
+                self.update_inode(handle, inode.number(), |inode| {
+                    inode.set_times(&Times::changed(now))?;
+                    let links = inode.links()?;
+                    inode.set_links(links + 1)
+                })
             })
         })
     }

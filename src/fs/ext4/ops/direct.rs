@@ -108,33 +108,37 @@ impl Ext4 {
         open: &OpenInode,
         range: Range<u64>,
     ) -> Result<u64> {
-        let writing = self.writing()?;
-        let _inode = writing.locks.exclusive(number);
-        writing.counters.upgraded();
-        let inode = self.inode_or_orphan(number)?;
-        let size = self.superblock.block_size;
-        if range.end > size.blocks_for(inode.size()) << size.shift() && !open.pending.is_orphan() {
-            self.transact(CREDITS, |handle| self.add_orphan(handle, number))?;
-            open.pending.set_orphan();
-        }
-        let result = self.allocate_range(&inode, range.clone());
-        open.mapped_in(writing.transactions.newest().0);
-        let reached = match result {
-            Ok(()) => range.end,
-            Err(error) if error.is_for_space() => {
-                let hole = self.first_hole(number, range.clone());
-                match hole.inspect_err(|_| open.pending.allocated(range.end))? {
-                    Some(hole) if hole <= range.start => return Err(error),
-                    hole => hole.unwrap_or(range.end),
+        self.watch(|| {
+            let writing = self.writing()?;
+            let _inode = writing.locks.exclusive(number);
+            writing.counters.upgraded();
+            let inode = self.inode_or_orphan(number)?;
+            let size = self.superblock.block_size;
+            if range.end > size.blocks_for(inode.size()) << size.shift()
+                && !open.pending.is_orphan()
+            {
+                self.transact(CREDITS, |handle| self.add_orphan(handle, number))?;
+                open.pending.set_orphan();
+            }
+            let result = self.allocate_range(&inode, range.clone());
+            open.mapped_in(writing.transactions.newest().0);
+            let reached = match result {
+                Ok(()) => range.end,
+                Err(error) if error.is_for_space() => {
+                    let hole = self.first_hole(number, range.clone());
+                    match hole.inspect_err(|_| open.pending.allocated(range.end))? {
+                        Some(hole) if hole <= range.start => return Err(error),
+                        hole => hole.unwrap_or(range.end),
+                    }
                 }
-            }
-            Err(error) => {
-                open.pending.allocated(range.end);
-                return Err(error);
-            }
-        };
-        open.pending.allocated(reached);
-        Ok(reached)
+                Err(error) => {
+                    open.pending.allocated(range.end);
+                    return Err(error);
+                }
+            };
+            open.pending.allocated(reached);
+            Ok(reached)
+        })
     }
 
     fn first_hole(self: &Arc<Self>, number: InodeNo, range: Range<u64>) -> Result<Option<u64>> {
@@ -156,10 +160,12 @@ impl Ext4 {
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
     pub(crate) fn zero_behind_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
-        let _file = self.settled(number)?;
-        self.writing()?.counters.upgraded();
-        let inode = self.inode_or_orphan(number)?;
-        self.zero_tail(&inode, inode.size())
+        self.watch(|| {
+            let _file = self.settled(number)?;
+            self.writing()?.counters.upgraded();
+            let inode = self.inode_or_orphan(number)?;
+            self.zero_tail(&inode, inode.size())
+        })
     }
 
     /// Brings a file's metadata up to what was written.
@@ -172,27 +178,29 @@ impl Ext4 {
         open: &Arc<OpenInode>,
         patience: Patience,
     ) -> Result<()> {
-        if open.pending.is_empty() {
-            return Ok(());
-        }
-        let alone = match self.cut_blocks(&open.pending.unsettled()) {
-            None => None,
-            Some(range) => match patience {
-                Patience::None => Alone::at_once(open, range),
-                Patience::Some => Some(Alone::wait(open, range)?),
-                Patience::All => Some(Alone::wait_surely(open, range)),
-            },
-        };
-        let Writing { locks, counters, .. } = self.writing()?;
-        if alone.as_ref().is_some_and(Alone::has_waited) {
-            counters.drained();
-        }
-        let _inode = locks.exclusive(number);
-        // The file may be gone meanwhile, and its number another's.
-        if !locks.is_known_as(number, open) || open.pending.is_empty() {
-            return Ok(());
-        }
-        self.settle_under(number, open, alone.as_ref())
+        self.watch(|| {
+            if open.pending.is_empty() {
+                return Ok(());
+            }
+            let alone = match self.cut_blocks(&open.pending.unsettled()) {
+                None => None,
+                Some(range) => match patience {
+                    Patience::None => Alone::at_once(open, range),
+                    Patience::Some => Some(Alone::wait(open, range)?),
+                    Patience::All => Some(Alone::wait_surely(open, range)),
+                },
+            };
+            let Writing { locks, counters, .. } = self.writing()?;
+            if alone.as_ref().is_some_and(Alone::has_waited) {
+                counters.drained();
+            }
+            let _inode = locks.exclusive(number);
+            // The file may be gone meanwhile, and its number another's.
+            if !locks.is_known_as(number, open) || open.pending.is_empty() {
+                return Ok(());
+            }
+            self.settle_under(number, open, alone.as_ref())
+        })
     }
 
     /// The range that holds all blocks that were written in part.
@@ -351,18 +359,20 @@ impl Ext4 {
     /// # Errors
     /// `NoSpace`, `ReadOnly`, `Io`.
     pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most have none, and then nobody is to be waited for.
-        if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
-            return Ok(false);
-        }
-        let Writing { locks, counters, .. } = self.writing()?;
-        let _inode = locks.exclusive(number);
-        counters.upgraded();
-        let inode = self.inode_to_change(number)?;
-        self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
-            self.strip(handle, &inode, keep)
-        })?;
-        Ok(true)
+        self.watch(|| {
+            // Most have none, and then nobody is to be waited for.
+            if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
+                return Ok(false);
+            }
+            let Writing { locks, counters, .. } = self.writing()?;
+            let _inode = locks.exclusive(number);
+            counters.upgraded();
+            let inode = self.inode_to_change(number)?;
+            self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
+                self.strip(handle, &inode, keep)
+            })?;
+            Ok(true)
+        })
     }
 
     /// Frees what a write that failed has left behind a file's end, nobody being at its content.

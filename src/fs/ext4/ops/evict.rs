@@ -116,9 +116,9 @@ impl Drop for Held {
         drop(open);
         // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
         if is_gone {
-            let _ = self.fs.evict(self.number);
+            let _ = self.fs.watch(|| self.fs.evict(self.number));
         } else if writing.locks.stamps(self.number) != Waiting::default() {
-            let _ = self.fs.store_stamps_of(self.number);
+            let _ = self.fs.watch(|| self.fs.store_stamps_of(self.number));
         }
     }
 }
@@ -133,7 +133,7 @@ impl Ext4 {
         let mut open = None;
         if let Ok(writing) = self.writing() {
             let lock = writing.locks.shared(number);
-            self.inode_to_change(number)?;
+            self.watch(|| self.inode_to_change(number))?;
             let opened = lock.open();
             // What changed it before it was opened is not known to be durable.
             opened.inode().mapped_in(writing.transactions.newest().0);
@@ -160,11 +160,13 @@ impl Ext4 {
 
     /// The same for an inode.
     pub(super) fn store_stamps_waiting(&self, number: InodeNo) -> Result<()> {
-        let locks = &self.writing()?.locks;
-        // It may have been closed meanwhile, and removed: who does that waits now.
-        let _inode = locks.shared(number);
-        let stamped = locks.stamps(number) != Waiting::default();
-        if stamped { self.store_stamps_of(number) } else { Ok(()) }
+        self.watch(|| {
+            let locks = &self.writing()?.locks;
+            // It may have been closed meanwhile, and removed: who does that waits now.
+            let _inode = locks.shared(number);
+            let stamped = locks.stamps(number) != Waiting::default();
+            if stamped { self.store_stamps_of(number) } else { Ok(()) }
+        })
     }
 
     /// The same for an inode, its lock held.
@@ -246,16 +248,18 @@ impl Ext4 {
 
     /// Ends what a crash, or a program that had it open, left.
     pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
-        for number in self.adopt_orphans()? {
-            let _inode = self.writing()?.locks.exclusive(number);
-            let inode = self.inode_or_orphan(number)?;
-            if inode.stat().links == 0 {
-                self.evict(number)?;
-            } else {
-                self.finish_truncation(&inode)?;
+        self.watch(|| {
+            for number in self.adopt_orphans()? {
+                let _inode = self.writing()?.locks.exclusive(number);
+                let inode = self.inode_or_orphan(number)?;
+                if inode.stat().links == 0 {
+                    self.evict(number)?;
+                } else {
+                    self.finish_truncation(&inode)?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan.

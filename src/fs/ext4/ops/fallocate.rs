@@ -47,41 +47,43 @@ impl Ext4 {
         pos: FilePos,
         len: u64,
     ) -> Result<()> {
-        let _file = self.settled(number)?;
-        let inode = self.file_to_change(number)?;
-        if inode.flags().contains(InodeFlags::APPEND)
-            && how != (Fallocate::Allocate { keep_size: true })
-        {
-            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
-        }
-        let end = pos.0.checked_add(len).filter(|_| len > 0);
-        let Some(end) = end else { return Err(Error::invalid("an empty range")) };
-        self.check_size(&inode, end)?;
-        if inode.has_inline_data() {
-            self.move_out(&inode)?;
-        }
-        let inode = self.inode_or_orphan(number)?;
-        if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
-            return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
-        }
-        let range = pos.0..end;
-        match how {
-            Fallocate::Allocate { keep_size } => {
-                self.allocate_range(&inode, range.clone())?;
-                self.grow(number, end, keep_size)
+        self.watch(|| {
+            let _file = self.settled(number)?;
+            let inode = self.file_to_change(number)?;
+            if inode.flags().contains(InodeFlags::APPEND)
+                && how != (Fallocate::Allocate { keep_size: true })
+            {
+                return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
             }
-            Fallocate::Punch => {
-                self.empty_range(&inode, range)?;
-                self.grow(number, 0, true)
+            let end = pos.0.checked_add(len).filter(|_| len > 0);
+            let Some(end) = end else { return Err(Error::invalid("an empty range")) };
+            self.check_size(&inode, end)?;
+            if inode.has_inline_data() {
+                self.move_out(&inode)?;
             }
-            Fallocate::Zero { keep_size } => {
-                self.empty_range(&inode, range.clone())?;
-                self.allocate_range(&self.inode_or_orphan(number)?, range)?;
-                self.grow(number, end, keep_size)
+            let inode = self.inode_or_orphan(number)?;
+            if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
+                return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
             }
-            Fallocate::Collapse => self.collapse(&inode, range),
-            Fallocate::Insert => self.insert(&inode, range),
-        }
+            let range = pos.0..end;
+            match how {
+                Fallocate::Allocate { keep_size } => {
+                    self.allocate_range(&inode, range.clone())?;
+                    self.grow(number, end, keep_size)
+                }
+                Fallocate::Punch => {
+                    self.empty_range(&inode, range)?;
+                    self.grow(number, 0, true)
+                }
+                Fallocate::Zero { keep_size } => {
+                    self.empty_range(&inode, range.clone())?;
+                    self.allocate_range(&self.inode_or_orphan(number)?, range)?;
+                    self.grow(number, end, keep_size)
+                }
+                Fallocate::Collapse => self.collapse(&inode, range),
+                Fallocate::Insert => self.insert(&inode, range),
+            }
+        })
     }
 
     /// The new size where it is larger, and the times.

@@ -70,51 +70,53 @@ impl Ext4 {
         flags: RenameFlags,
         who: &Credentials,
     ) -> Result<()> {
-        check_flags(flags)?;
-        if matches!(old_name, b"." | b"..") || matches!(new_name, b"." | b"..") {
-            return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
-        }
-        check_name(new_name)?;
-        let locks = &self.writing()?.locks;
-        // Directories keep their places meanwhile, so that nobody comes to be below itself.
-        let _tree = (from != to).then(|| locks.rename());
-        let _dirs = self.lock_directories(from, to)?;
-        let (from_dir, to_dir) = (self.directory_to_shrink(from)?, self.directory(to)?);
-        let moved = from_dir.lookup(old_name)?.number();
-        let there = self.entry(&to_dir, new_name)?;
-        if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
-        }
-        if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
-            return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
-        }
-        self.check_tree(from, to, moved, there, flags)?;
-        let numbers: Vec<_> = there.into_iter().chain([moved]).collect();
-        if numbers.contains(&from) || numbers.contains(&to) {
-            let place = Place::new("directory entry").inode(to);
-            return Err(place.corrupt("a directory is below itself"));
-        }
-        let _inodes = locks.exclusive_all(&numbers);
-        let change = Move {
-            from: &from_dir,
-            old_name,
-            moved: self.inode(moved)?,
-            to: &to_dir,
-            new_name,
-            there: there.map(|number| self.inode(number)).transpose()?,
-        };
-        check_removable(&change.moved)?;
-        check_project(&to_dir, &change.moved)?;
-        if flags.contains(RenameFlags::EXCHANGE) {
-            return self.exchange(&change);
-        }
-        let whiteout = flags.contains(RenameFlags::WHITEOUT);
-        let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
-        match &change.there {
-            // Two names of one file: nothing happens, as POSIX has it.
-            Some(there) if there.number() == moved => Ok(()),
-            _ => self.move_name(&change, whiteout.as_ref()),
-        }
+        self.watch(|| {
+            check_flags(flags)?;
+            if matches!(old_name, b"." | b"..") || matches!(new_name, b"." | b"..") {
+                return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
+            }
+            check_name(new_name)?;
+            let locks = &self.writing()?.locks;
+            // Directories keep their places meanwhile, so that nobody comes to be below itself.
+            let _tree = (from != to).then(|| locks.rename());
+            let _dirs = self.lock_directories(from, to)?;
+            let (from_dir, to_dir) = (self.directory_to_shrink(from)?, self.directory(to)?);
+            let moved = from_dir.lookup(old_name)?.number();
+            let there = self.entry(&to_dir, new_name)?;
+            if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+                return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            }
+            if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
+                return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
+            }
+            self.check_tree(from, to, moved, there, flags)?;
+            let numbers: Vec<_> = there.into_iter().chain([moved]).collect();
+            if numbers.contains(&from) || numbers.contains(&to) {
+                let place = Place::new("directory entry").inode(to);
+                return Err(place.corrupt("a directory is below itself"));
+            }
+            let _inodes = locks.exclusive_all(&numbers);
+            let change = Move {
+                from: &from_dir,
+                old_name,
+                moved: self.inode(moved)?,
+                to: &to_dir,
+                new_name,
+                there: there.map(|number| self.inode(number)).transpose()?,
+            };
+            check_removable(&change.moved)?;
+            check_project(&to_dir, &change.moved)?;
+            if flags.contains(RenameFlags::EXCHANGE) {
+                return self.exchange(&change);
+            }
+            let whiteout = flags.contains(RenameFlags::WHITEOUT);
+            let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
+            match &change.there {
+                // Two names of one file: nothing happens, as POSIX has it.
+                Some(there) if there.number() == moved => Ok(()),
+                _ => self.move_name(&change, whiteout.as_ref()),
+            }
+        })
     }
 
     /// Locks two directories: one that is above the other first, as whoever goes down the tree does.

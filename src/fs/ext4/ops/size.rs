@@ -20,18 +20,20 @@ impl Ext4 {
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
-        let file = self.settled(number)?;
-        let inode = self.file_to_change(number)?;
-        if inode.flags().contains(InodeFlags::APPEND) {
-            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
-        }
-        self.check_size(&inode, size)?;
-        let is_cut = size <= inode.size();
-        self.resize(&inode, size)?;
-        if is_cut {
-            file.is_cut(inode.has_small_map());
-        }
-        Ok(())
+        self.watch(|| {
+            let file = self.settled(number)?;
+            let inode = self.file_to_change(number)?;
+            if inode.flags().contains(InodeFlags::APPEND) {
+                return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+            }
+            self.check_size(&inode, size)?;
+            let is_cut = size <= inode.size();
+            self.resize(&inode, size)?;
+            if is_cut {
+                file.is_cut(inode.has_small_map());
+            }
+            Ok(())
+        })
     }
 
     /// A regular file whose content is to change, read under its lock.

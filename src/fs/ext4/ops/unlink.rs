@@ -54,26 +54,28 @@ impl Ext4 {
         name: &[u8],
         check: impl FnOnce(&Inode) -> Result<()>,
     ) -> Result<()> {
-        let locks = &self.writing()?.locks;
-        let _dir = locks.exclusive(dir);
-        let dir = self.directory_to_shrink(dir)?;
-        let number = dir.lookup(name)?.number();
-        if number == dir.number() {
-            return Err(refuse(ErrorKind::IsADirectory, "is a directory"));
-        }
-        let _inode = locks.exclusive(number);
-        let inode = self.inode(number)?;
-        check(&inode)?;
-        check_removable(&inode)?;
-        let directory = inode.file_type() == FileType::Directory;
-        let fate = self.fate(&inode)?;
-        let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
-        self.transact(credits, |handle| {
-            self.remove_entry(handle, &dir, name)?;
-            self.touch_directory(handle, &dir, -i16::from(directory))?;
-            self.drop_name(handle, &inode, fate)
-        })?;
-        self.finish(number, fate)
+        self.watch(|| {
+            let locks = &self.writing()?.locks;
+            let _dir = locks.exclusive(dir);
+            let dir = self.directory_to_shrink(dir)?;
+            let number = dir.lookup(name)?.number();
+            if number == dir.number() {
+                return Err(refuse(ErrorKind::IsADirectory, "is a directory"));
+            }
+            let _inode = locks.exclusive(number);
+            let inode = self.inode(number)?;
+            check(&inode)?;
+            check_removable(&inode)?;
+            let directory = inode.file_type() == FileType::Directory;
+            let fate = self.fate(&inode)?;
+            let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
+            self.transact(credits, |handle| {
+                self.remove_entry(handle, &dir, name)?;
+                self.touch_directory(handle, &dir, -i16::from(directory))?;
+                self.drop_name(handle, &inode, fate)
+            })?;
+            self.finish(number, fate)
+        })
     }
 
     /// One name less, and with the last one the inode's end as far as it comes now. A directory loses its own `.` with its name.

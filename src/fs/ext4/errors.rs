@@ -1,0 +1,279 @@
+//! Corruption that is met while a volume is open for writing: what the superblock keeps of it, and what becomes of the volume.
+//!
+//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error, and `s_errors` says what follows: it is all (`continue`),
+//! nothing is changed any more (`remount-ro`), or nothing is read either (`panic`). Errors that let the volume go on are gathered in
+//! memory, and go into the superblock together, with the next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close:
+//! a flood of them costs no write each.
+//!
+//! Only what was met under the lock of an inode counts: who reads an [`Inode`](super::Inode) that others change meanwhile can take for
+//! corrupt what is not.
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Ext4;
+use super::block::Block;
+use super::disk::superblock::RawSuperblock;
+use super::writing::{Writing, set_time};
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::fs::Timestamp;
+use crate::sync::Mutex;
+
+/// `s_state`: errors were detected.
+pub(super) const STATE_ERROR: u16 = 2;
+
+/// Where the superblock has what is recorded of errors.
+const FIELDS: [Range<usize>; 2] = [
+    offset_of!(RawSuperblock, s_error_count)..offset_of!(RawSuperblock, s_mount_opts),
+    offset_of!(RawSuperblock, s_first_error_time_hi)
+        ..offset_of!(RawSuperblock, s_last_error_errcode) + 1,
+];
+
+/// What becomes of a volume on which corruption is met while it is open for writing (`s_errors`, `tune2fs -e`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// It is recorded, and everything else goes on.
+    #[default]
+    Continue,
+    /// The volume is read-only from then on.
+    RemountReadOnly,
+    /// All further work on the volume is refused, reading too.
+    Panic,
+}
+
+impl OnError {
+    /// What is no known number is obeyed as Linux obeys it, which is not what dumpe2fs says of it.
+    pub(super) const fn from_raw(raw: u16) -> Self {
+        match raw {
+            1 => Self::Continue,
+            3 => Self::Panic,
+            _ => Self::RemountReadOnly,
+        }
+    }
+
+    pub(super) const fn to_raw(self) -> u16 {
+        match self {
+            Self::Continue => 1,
+            Self::RemountReadOnly => 2,
+            Self::Panic => 3,
+        }
+    }
+
+    /// The name that mke2fs and tune2fs have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::RemountReadOnly => "remount-ro",
+            Self::Panic => "panic",
+        }
+    }
+}
+
+impl std::str::FromStr for OnError {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let all = [Self::Continue, Self::RemountReadOnly, Self::Panic];
+        let named = all.into_iter().find(|policy| policy.name() == name);
+        named.ok_or_else(|| Error::invalid("neither continue, remount-ro nor panic"))
+    }
+}
+
+/// The errors of a volume that is open for writing.
+pub(super) struct Errors {
+    policy: OnError,
+    /// Those that the superblock has not got yet.
+    waiting: Mutex<Option<Met>>,
+    /// Why nothing is read any more.
+    stopped: OnceLock<String>,
+}
+
+/// How many errors were met, the first and the last of them.
+#[derive(Clone, Copy)]
+struct Met {
+    count: u32,
+    first: Note,
+    last: Note,
+}
+
+/// What the superblock keeps of an error.
+#[derive(Clone, Copy)]
+struct Note {
+    time: Timestamp,
+    inode: u32,
+    block: u64,
+    /// Linux puts a function of its own here, and a line: this says whose words they are, and what was wrong.
+    function: [u8; 32],
+    code: u8,
+}
+
+impl Errors {
+    pub(super) fn new(policy: OnError) -> Self {
+        Self { policy, waiting: Mutex::default(), stopped: OnceLock::new() }
+    }
+
+    fn add(&self, newer: Met) {
+        let mut waiting = self.waiting.lock();
+        *waiting = Some(waiting.map_or(newer, |older| older.then(newer)));
+    }
+}
+
+impl Met {
+    fn one(why: &Error, time: Timestamp) -> Self {
+        let note = Note::of(why, time);
+        Self { count: 1, first: note, last: note }
+    }
+
+    fn then(self, newer: Self) -> Self {
+        let count = self.count.saturating_add(newer.count);
+        Self { count, first: self.first, last: newer.last }
+    }
+
+    fn store(&self, raw: &mut RawSuperblock) {
+        raw.s_state.set(raw.s_state.get() | STATE_ERROR);
+        let before = raw.s_error_count.get();
+        raw.s_error_count.set(before.saturating_add(self.count));
+        if before == 0 {
+            let Note { time, inode, block, function, code } = self.first;
+            set_time(&mut raw.s_first_error_time, &mut raw.s_first_error_time_hi, time);
+            raw.s_first_error_ino.set(inode);
+            raw.s_first_error_block.set(block);
+            raw.s_first_error_func = function;
+            raw.s_first_error_line.set(0);
+            raw.s_first_error_errcode = code;
+        }
+        let Note { time, inode, block, function, code } = self.last;
+        set_time(&mut raw.s_last_error_time, &mut raw.s_last_error_time_hi, time);
+        raw.s_last_error_ino.set(inode);
+        raw.s_last_error_block.set(block);
+        raw.s_last_error_func = function;
+        raw.s_last_error_line.set(0);
+        raw.s_last_error_errcode = code;
+    }
+}
+
+impl Note {
+    fn of(why: &Error, time: Timestamp) -> Self {
+        let place = why.place();
+        let mut function = [0; 32];
+        let what = place.map_or("journal", |place| place.structure);
+        // The last byte ends the text.
+        for (to, from) in function[..31].iter_mut().zip(format!("ironmap: {what}").bytes()) {
+            *to = from;
+        }
+        Self {
+            time,
+            inode: place.and_then(|place| place.inode).map_or(0, |inode| inode.0 as u32),
+            block: place.and_then(|place| place.block).map_or(0, |block| block.0),
+            function,
+            code: code(why.errno()),
+        }
+    }
+}
+
+/// `s_last_error_errcode`: numbers that are the same on all machines. 1 is any other error.
+fn code(errno: Errno) -> u8 {
+    match errno {
+        Errno::EIO => 2,
+        Errno::ENOMEM => 3,
+        Errno::EUCLEAN => 5,
+        Errno::ENOSPC => 6,
+        Errno::EROFS => 8,
+        _ => 1,
+    }
+}
+
+impl Ext4 {
+    /// Runs an operation, which locks what it looks at. On a volume that is open for writing, the corruption that it meets counts. One
+    /// within another is no second error.
+    pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
+        operation().map_err(|error| self.met(error))
+    }
+
+    #[cold]
+    fn met(&self, mut error: Error) -> Error {
+        if let Some(writing) = &self.writing
+            && error.kind() == ErrorKind::Corrupt
+            && error.counts_once()
+            // An error that has ended the volume is on the device already, and those behind it are its own.
+            && writing.transactions.check().is_ok()
+        {
+            match writing.errors.policy {
+                OnError::Continue => writing.errors.add(Met::one(&error, writing.clock.now())),
+                OnError::RemountReadOnly | OnError::Panic => self.abort(&error),
+            }
+        }
+        error
+    }
+
+    /// Brings the errors that wait into the running transaction.
+    ///
+    /// # Errors
+    /// `ReadOnly`; as reading the superblock.
+    pub(super) fn store_errors(&self) -> Result<()> {
+        let errors = &self.writing()?.errors;
+        let waiting = errors.waiting.lock().take();
+        let Some(met) = waiting else { return Ok(()) };
+        let store = |raw: &mut RawSuperblock| {
+            met.store(raw);
+            Ok(())
+        };
+        let stored = self.transact(1, |handle| self.update_superblock(handle, store));
+        // An abort records them, or has come before.
+        stored.inspect_err(|_| errors.add(met))
+    }
+
+    /// Records the error that ends the volume, and those that wait, in the superblock as it stands on the device.
+    pub(super) fn record_last(&self, writing: &Writing, why: &Error) -> Result<()> {
+        writing.errors.add(Met::one(why, writing.clock.now()));
+        let waiting = writing.errors.waiting.lock().take();
+        waiting.map_or(Ok(()), |met| self.write_superblock(|raw| met.store(raw)))
+    }
+
+    /// Keeps in the journal's copy of the superblock's block, which goes to its place, the errors that the device's records: those that
+    /// end a volume are recorded past the journal, and recovery would lose them.
+    pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
+        let (block, at) = self.superblock_place();
+        let device = self.blocks.read_device(block)?;
+        let Ok((device, _)) = RawSuperblock::ref_from_prefix(&device[at..]) else { return Ok(()) };
+        self.change_superblock(&mut copy.for_change()?[at..], |raw| {
+            if device.s_error_count.get() > raw.s_error_count.get() {
+                raw.s_state.set(raw.s_state.get() | device.s_state.get() & STATE_ERROR);
+                for fields in FIELDS {
+                    raw.as_mut_bytes()[fields.clone()].copy_from_slice(&device.as_bytes()[fields]);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Refuses to read from now on, where that is asked for.
+    pub(super) fn stop(&self, writing: &Writing, why: &Error) {
+        if writing.errors.policy == OnError::Panic {
+            writing.errors.stopped.get_or_init(|| why.to_string());
+        }
+    }
+
+    /// Whether anything is read. Asked with each inode that is, and not where requests go to the device by what was read before: an
+    /// error makes that old, and one that is past this question is answered still.
+    ///
+    /// # Errors
+    /// `Io`, with what happened.
+    #[inline]
+    pub(super) fn check_stopped(&self) -> Result<()> {
+        match self.writing.as_ref().and_then(|writing| writing.errors.stopped.get()) {
+            None => Ok(()),
+            Some(why) => Err(stopped(why)),
+        }
+    }
+}
+
+#[cold]
+fn stopped(why: &str) -> Error {
+    let what = format!("the volume is to be left alone after an error (errors=panic): {why}");
+    Error::io(Errno::EIO, what)
+}
