@@ -115,7 +115,7 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
-    for text in ["-G 4", "-G 64", "-m 0", "-m 1.5", "-L a-label"] {
+    for text in ["-G 4", "-G 64", "-m 0", "-m 1.5", "-L a-label", "-e remount-ro", "-e panic"] {
         compare(300 * MIB, text, &[]);
     }
 }

@@ -39,6 +39,7 @@ fn options(text: &str) -> MkfsOptions {
             "-N" => options.inodes = Some(number()),
             "-G" => options.groups_per_flex = number() as u32,
             "-m" => options.reserved_percent = pair[1].parse().unwrap(),
+            "-e" => options.on_error = pair[1].parse().unwrap(),
             "-L" => options.label = pair[1].into(),
             other => panic!("{other}"),
         }

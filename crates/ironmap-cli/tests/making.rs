@@ -43,6 +43,8 @@ fn an_image_is_made_with_what_was_asked_for() {
         "5000",
         "-m",
         "1",
+        "-e",
+        "remount-ro",
         "--root-owner",
         "1000:1001",
         "image",
@@ -56,6 +58,7 @@ fn an_image_is_made_with_what_was_asked_for() {
     assert_eq!(field(&image, "Filesystem volume name"), "a label");
     assert_eq!(field(&image, "Filesystem UUID"), UUID);
     assert_eq!(field(&image, "Cluster size"), "32768");
+    assert_eq!(field(&image, "Errors behavior"), "Remount read-only");
     assert_eq!(field(&image, "Reserved block count"), "256");
     let features = field(&image, "Filesystem features");
     assert!(features.contains("quota") && !features.contains("has_journal"), "{features}");
@@ -109,7 +112,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
     file.set_len(1 << 20).unwrap();
     file.write_all_at(b"SWAPSPACE2", 4086).unwrap();
     let before = [fs::read(bench.path("volume")).unwrap(), fs::read(bench.path("swap")).unwrap()];
-    let cases: [(&[&str], i32, &str); 14] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["volume"], 3, "holds an ext2, ext3 or ext4 file system"),
         (&["volume", "30M"], 3, "holds an ext2, ext3 or ext4 file system"),
         (&["swap"], 3, "holds a Linux swap area"),
@@ -121,6 +124,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
         (&["new", "1M", "-O", "meta_bg,resize_inode"], 2, "contradicts"),
         (&["new", "1M", "-L", "seventeen letters"], 2, "at most 16"),
         (&["new", "1M", "-U", "1234"], 2, "1234 is no UUID"),
+        (&["new", "1M", "-e", "ignore"], 2, "neither continue, remount-ro nor panic"),
         (&["new", "1M", "-m", "60"], 2, "60 percent reserved"),
         (&["new", "1M", "--time=-1"], 2, "-1 seconds since 1970"),
         (&["swap", "--force", "-O", "^extent,bigalloc"], 2, "contradicts"),

@@ -225,7 +225,6 @@ fn info_says_what_dumpe2fs_says() {
     assert!(shown.contains("Format:         ext4\n"), "{shown}");
 }
 
-/// A volume inside an image is reached by offset and by partition, and a colon may stand in the volume's name.
 /// Of an error that was recorded only what is known of it is told, and nobody is named who may not have recorded it.
 #[test]
 fn recorded_errors_are_told_as_far_as_they_are_known() {
@@ -247,6 +246,20 @@ fn recorded_errors_are_told_as_far_as_they_are_known() {
     assert!(said.contains("3 errors recorded in the superblock"), "{said}");
 }
 
+/// What tune2fs has set is told in its own words, and what no version knows as what the kernel makes of it.
+#[test]
+fn what_becomes_of_errors_is_told() {
+    let bench = Bench::new();
+    for (raw, name) in [(1, "continue"), (2, "remount-ro"), (3, "panic"), (9, "remount-ro")] {
+        bench.debugfs(&format!("ssv errors {raw}"));
+        let said = text(&bench.succeed(["info", "image"]));
+        let line = said.lines().find_map(|line| line.strip_prefix("On errors:"));
+        assert_eq!(line.map(str::trim), Some(name), "{raw}");
+        assert_eq!(bench.json(&["info", "--json", "image"])["errors"]["behavior"], name, "{raw}");
+    }
+}
+
+/// A volume inside an image is reached by offset and by partition, and a colon may stand in the volume's name.
 #[test]
 fn parts_of_an_image_are_volumes() {
     let bench = Bench::new();

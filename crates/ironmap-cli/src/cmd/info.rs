@@ -88,6 +88,8 @@ struct Recovered {
 
 #[derive(Serialize)]
 struct Errors {
+    /// What becomes of the volume when corruption is met.
+    behavior: &'static str,
     detected: bool,
     count: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,6 +219,7 @@ fn gather(args: &Args, source: &Source) -> Info {
         inodes_per_group: sb.inodes_per_group,
         journal: journal(volume.fs().journal()),
         errors: Errors {
+            behavior: sb.on_error.name(),
             detected: sb.errors.detected,
             count: sb.errors.count,
             last: (sb.errors.count != 0).then_some(last),
@@ -299,6 +302,7 @@ fn print(info: &Info, sb: &Superblock) -> std::io::Result<()> {
     line("State", state(info))?;
     line("Journal", journal_text(&info.journal))?;
     line("Errors", errors_text(&info.errors))?;
+    line("On errors", info.errors.behavior.to_owned())?;
     let Info { blocks, block_size, free_blocks, reserved_blocks, cluster_size, .. } = info;
     line(
         "Blocks",

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
+use ironmap::fs::ext4::{Features, MkfsOptions, OnError, Superblock};
 use ironmap::location::{OpenOptions as OpenLocation, Part, Site};
 use ironmap::{Engine, ErrorKind, Location, Volume};
 
@@ -69,6 +69,9 @@ pub(crate) struct Args {
     /// Percentage of the blocks that is kept for the superuser
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
+    /// What becomes of the volume when corruption is met: continue, remount-ro (nothing is changed any more) or panic (nor read)
+    #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR", default_value = "continue")]
+    on_error: OnError,
     /// Groups whose bitmaps and inode tables lie together: a power of two
     #[arg(short = 'G', long, value_name = "GROUPS", default_value_t = 16)]
     flex_groups: u32,
@@ -218,6 +221,7 @@ impl Args {
             stride: self.stride,
             stripe_width: self.stripe_width,
             groups_per_flex: self.flex_groups,
+            on_error: self.on_error,
             root_owner: self.root_owner.unwrap_or_default(),
             discard: self.discard,
             zeroed: false,
