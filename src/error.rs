@@ -236,7 +236,7 @@ struct Repr {
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     context: Vec<String>,
-    /// A volume has counted it.
+    /// A volume has counted it, or is not to.
     counted: bool,
 }
 
@@ -302,6 +302,12 @@ impl Error {
     /// Whether it is counted for the first time: many who see it may count it.
     pub(crate) fn counts_once(&mut self) -> bool {
         !std::mem::replace(&mut self.0.counted, true)
+    }
+
+    /// It does not count.
+    pub(crate) fn uncounted(mut self) -> Self {
+        self.0.counted = true;
+        self
     }
 
     /// What is wrong, without place, operation and cause.

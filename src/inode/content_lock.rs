@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::fence;
 
 use super::{InFlight, OpenInode};
 use crate::error::Result;
@@ -35,6 +36,8 @@ impl Lane {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
+            // Before it is looked whether a stamp waits: who takes that looks here behind it.
+            fence(SeqCst);
         }
         first
     }

@@ -80,7 +80,7 @@ impl Failure {
     pub(crate) fn lost(volume: impl Display, error: &Error) -> Self {
         Self::with(
             Code::Corrupt,
-            format!("{volume}: not closed, and what was not synced is lost: {error}"),
+            format!("{volume}: closed with an error, and what was not synced may be lost: {error}"),
         )
     }
 

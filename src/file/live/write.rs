@@ -104,8 +104,8 @@ impl LiveFile {
         let (hold, pos, len, how, left) = match self.prepare(queue, at, len, flags)? {
             Ready::Blocks { hold, pos, len, how, left } => (hold, pos, len, how, left),
             Ready::Odd(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
-            Ready::Odd(_) => return self.write_odd(queue, bufs, at, flags),
-            _ => return self.write_by_file_system(queue, bufs, at, flags),
+            Ready::Odd(_) | Ready::Gap(_) => return self.write_odd(queue, bufs, at, flags),
+            Ready::ByFileSystem => return self.write_by_file_system(queue, bufs, at, flags),
         };
         let result = self.write_held(queue, &cut(bufs, len), pos, how);
         let full = match &result {
@@ -138,6 +138,10 @@ impl LiveFile {
                 self.leave(queue, hold);
             }
             match ready {
+                // Of appends that come behind those in flight: that is no gap for who is alone.
+                Ok(Ready::Gap(_)) if at == At::End && !flags.contains(DioFlags::ATOMIC) => {
+                    return ready;
+                }
                 Ok(Ready::Gap(size)) => {
                     self.zero_gap(queue)?;
                     zeroed = Some(size);
@@ -455,10 +459,12 @@ impl LiveFile {
         drop(bufs);
         let (pos, result) = match (result, at) {
             (Ok((pos, count)), _) => (pos, Ok(count)),
-            (Err(error), At::Pos(pos)) if error.kind() != ErrorKind::WouldBlock => {
-                (pos, Err(error))
+            (Err(error), _) if error.kind() == ErrorKind::WouldBlock => {
+                return Err(Rejected::boxed(error, memory));
             }
-            (Err(error), _) => return Err(Rejected::boxed(error, memory)),
+            (Err(error), At::Pos(pos)) => (pos, Err(error)),
+            // A part may have been written.
+            (Err(error), At::End) => (FilePos(self.size()), Err(error)),
         };
         queue.state.finish(dio::Completion { token, memory, result });
         Ok(pos)

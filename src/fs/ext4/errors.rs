@@ -241,7 +241,10 @@ impl Ext4 {
         let device = self.blocks.read_device(block)?;
         let Ok((device, _)) = RawSuperblock::ref_from_prefix(&device[at..]) else { return Ok(()) };
         self.change_superblock(&mut copy.for_change()?[at..], |raw| {
-            if device.s_error_count.get() > raw.s_error_count.get() {
+            let age = |raw: &RawSuperblock| {
+                (raw.s_error_count.get(), raw.s_last_error_time_hi, raw.s_last_error_time.get())
+            };
+            if age(device) > age(raw) {
                 raw.s_state.set(raw.s_state.get() | device.s_state.get() & STATE_ERROR);
                 for fields in FIELDS {
                     raw.as_mut_bytes()[fields.clone()].copy_from_slice(&device.as_bytes()[fields]);

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::fence;
 
 use foldhash::HashMap;
 
@@ -200,8 +201,14 @@ impl Locks {
 
     #[inline]
     fn set_stamp(&self, known: &Known, access: Access) {
-        if known.stamps.set(access, self.clock.now()) {
-            self.stamped.fetch_add(1, Ordering::Relaxed);
+        let now = self.clock.now();
+        if known.stamps.has(access, now) {
+            return;
+        }
+        // Counted before it waits: while one waits, the count is not zero.
+        self.stamped.fetch_add(1, Ordering::Relaxed);
+        if !known.stamps.set(access, now) {
+            self.stamped.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -249,10 +256,10 @@ impl Locks {
         let (mut pending, count) = known.stamps.take();
         // Asked behind that: a write is noted before it leaves a stamp. So what is noted and not met here has a stamp that waits, and
         // is asked for again.
+        fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
         }
-        // One that was taken before it was counted leaves the count wrong for a moment, but not at zero.
         self.stamped.fetch_sub(count, Ordering::Relaxed);
         pending
     }

@@ -44,6 +44,16 @@ pub enum Access {
 struct Slot(AtomicU64);
 
 impl Stamps {
+    /// Whether this stamp waits. Between two ticks of the clock nothing changes, and the line stays with all processors that read it.
+    #[inline]
+    pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
+        let slot = match access {
+            Access::Read => &self.read,
+            Access::Write => &self.written,
+        };
+        slot.0.load(Ordering::Relaxed) == encode(now)
+    }
+
     /// Sets a stamp; says whether there was none.
     #[inline]
     pub(crate) fn set(&self, access: Access, now: Timestamp) -> bool {
@@ -67,9 +77,7 @@ impl Stamps {
 impl Slot {
     #[inline]
     fn set(&self, now: Timestamp) -> bool {
-        let now = encode(now);
-        // Between two ticks of the clock nothing changes, and the line stays with all processors that read it.
-        self.0.load(Ordering::Relaxed) != now && self.0.swap(now, Ordering::Relaxed) == NONE
+        self.0.swap(encode(now), Ordering::Relaxed) == NONE
     }
 
     fn get(&self) -> Option<Timestamp> {

@@ -77,7 +77,7 @@ fn a_last_commit_that_fails_is_told() {
     let output = succeed(&mut shell);
     assert_eq!(text(&output.stdout), "foreground: 4\n");
     let said = text(&output.stderr);
-    let lost = "store/image: not closed, and what was not synced is lost: ";
+    let lost = "store/image: closed with an error, and what was not synced may be lost: ";
     assert!(said.starts_with(&format!("ironmap: {lost}")) && said.lines().count() == 1, "{said}");
     let mut told = Vec::new();
     let mut line = [0; 1000];

@@ -282,7 +282,7 @@ impl Ext4 {
         });
         if result.is_err() {
             filled = filled_blocks(size, &written, |gap| {
-                is_mine(gap) && !unfilled.contains(&(gap.start / block))
+                is_mine(gap) && (gap.is_empty() || !unfilled.contains(&(gap.start / block)))
             });
         }
         what.written = filled.1;

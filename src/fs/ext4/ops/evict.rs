@@ -85,25 +85,35 @@ impl Drop for Held {
     fn drop(&mut self) {
         let (Some(open), Ok(writing)) = (self.open.take(), self.fs.writing()) else { return };
         let mut inode = writing.locks.exclusive(self.number);
-        let has_name = || self.inode().is_ok_and(|inode| inode.stat().links > 0);
-        let (mut attempts, mut failures) = (SETTLE_ATTEMPTS, 0);
+        let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
         while attempts > 0
             && failures < SETTLE_FAILURES
             && open.is_last()
             && !open.inode().pending.is_empty()
-            && has_name()
         {
+            match self.inode() {
+                Ok(inode) if inode.stat().links == 0 => break,
+                Ok(_) => {}
+                Err(error) => {
+                    last = Err(error);
+                    break;
+                }
+            }
             attempts -= 1;
             // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
             drop(inode);
-            if let Err(error) = self.fs.settle(self.number, open.inode(), Patience::All) {
-                writing.unheard.lock().get_or_insert(error);
-                failures += 1;
-            }
+            last = self.fs.settle(self.number, open.inode(), Patience::All);
+            failures += u32::from(last.is_err());
             inode = writing.locks.exclusive(self.number);
-            if open.is_last() {
+            if last.is_ok() && open.is_last() {
                 let _ = self.fs.cut_orphan(self.number, open.inode());
             }
+        }
+        if let Err(error) = last
+            && open.is_last()
+        {
+            writing.unheard.lock().get_or_insert(error);
+            let _ = self.fs.cut_orphan(self.number, open.inode());
         }
         if !inode.close(&open) {
             return;

@@ -167,7 +167,9 @@ impl Ext4 {
         let mut next = dir;
         // Ends, since each directory is new.
         while seen.insert(next) && next != ROOT {
-            next = self.inode(next)?.lookup(b"..")?.number();
+            let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
+            // Read without the lock of the directory, which may be changing: that is no error of the volume.
+            next = above.map_err(Error::uncounted)?.number();
         }
         Ok(seen)
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use shuttle::thread;
 
+use crate::fs::ext4::Clock;
 use crate::fs::ext4::locks::Locks;
 use crate::sync::explore;
 use crate::units::InodeNo;
@@ -13,7 +14,6 @@ const INODE: InodeNo = InodeNo(12);
 /// In the same part of the table.
 const OTHER: InodeNo = InodeNo(12 + 64);
 
-#[derive(Default)]
 struct Model {
     locks: Locks,
     /// Who is within: -1 for one who changes.
@@ -22,6 +22,13 @@ struct Model {
     value: AtomicU64,
     seen: AtomicU64,
     opens: Mutex<u32>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let (within, value, seen, opens) = Default::default();
+        Self { locks: Locks::new(Clock::default()), within, value, seen, opens }
+    }
 }
 
 impl Model {
