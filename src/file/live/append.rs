@@ -21,7 +21,7 @@ impl LiveFile {
         flags: DioFlags,
     ) -> Result<FilePos> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        match self.write_somewhere(queue, bufs, At::End, flags)? {
+        match self.write_somewhere(queue, bufs, At::End, flags, &mut FilePos(0))? {
             (at, count) if count == len => Ok(at),
             (_, count) => {
                 let what = format!("{count} of {len} bytes were appended");

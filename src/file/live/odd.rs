@@ -34,6 +34,7 @@ impl LiveFile {
         bufs: &[IoSlice<'_>],
         at: At,
         flags: DioFlags,
+        place: &mut FilePos,
     ) -> Result<(FilePos, usize)> {
         let (live, len) = (&*self.0, bufs.iter().map(|buf| buf.len()).sum());
         if flags.contains(DioFlags::NOWAIT) {
@@ -54,7 +55,7 @@ impl LiveFile {
             let ticket = live.open.content.ask(range.clone(), true);
             self.wait_for(queue, ticket, false)?;
             let hold = Hold::Range(ticket);
-            let written = self.write_odd_held(queue, bufs, at, flags, hold, zeroed);
+            let written = self.write_odd_held(queue, bufs, at, flags, hold, zeroed, place);
             self.leave(queue, hold);
             live.fs().writing()?.counters.locked();
             match written? {
@@ -65,7 +66,7 @@ impl LiveFile {
                 Odd::ByFileSystem(pos, done) => {
                     let rest = cut_from(bufs, done, len - done);
                     let at = if done == 0 { at } else { At::Pos(FilePos(pos.0 + done as u64)) };
-                    let written = self.write_by_file_system(queue, &rest, at, flags);
+                    let written = self.write_by_file_system(queue, &rest, at, flags, place);
                     return written.map(|(at, count)| (FilePos(at.0 - done as u64), done + count));
                 }
                 Odd::Written(pos, count, full) => {
@@ -81,6 +82,7 @@ impl LiveFile {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
     fn write_odd_held(
         &self,
         queue: &mut Queue,
@@ -89,9 +91,11 @@ impl LiveFile {
         flags: DioFlags,
         hold: Hold,
         zeroed: Option<u64>,
+        place: &mut FilePos,
     ) -> Result<Odd> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
         let pos = self.place(at, len, flags)?;
+        *place = pos;
         let written = self.write_pieces(queue, bufs, pos, at == At::End, flags, hold, zeroed);
         if at == At::End {
             self.end_place(Left::PLACE);

@@ -75,16 +75,18 @@ impl LiveFile {
         pos: FilePos,
         flags: DioFlags,
     ) -> Result<usize> {
-        self.write_somewhere(queue, bufs, At::Pos(pos), flags).map(|(_, count)| count)
+        self.write_somewhere(queue, bufs, At::Pos(pos), flags, &mut FilePos(0))
+            .map(|(_, count)| count)
     }
 
-    /// Gives where it went and how many bytes were written.
+    /// Gives where it went and how many bytes were written. `place`: where it was to go, known also of one that failed behind a part.
     pub(super) fn write_somewhere(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
         at: At,
         flags: DioFlags,
+        place: &mut FilePos,
     ) -> Result<(FilePos, usize)> {
         let live = &*self.0;
         queue.check(live.volume)?;
@@ -99,14 +101,15 @@ impl LiveFile {
             return Err(live.geometry.misaligned(pos, len));
         }
         if !live.geometry.takes(pos, len) {
-            return self.write_odd(queue, bufs, at, flags);
+            return self.write_odd(queue, bufs, at, flags, place);
         }
         let (hold, pos, len, how, left) = match self.prepare(queue, at, len, flags)? {
             Ready::Blocks { hold, pos, len, how, left } => (hold, pos, len, how, left),
             Ready::Odd(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
-            Ready::Odd(_) | Ready::Gap(_) => return self.write_odd(queue, bufs, at, flags),
-            Ready::ByFileSystem => return self.write_by_file_system(queue, bufs, at, flags),
+            Ready::Odd(_) | Ready::Gap(_) => return self.write_odd(queue, bufs, at, flags, place),
+            Ready::ByFileSystem => return self.write_by_file_system(queue, bufs, at, flags, place),
         };
+        *place = pos;
         let result = self.write_held(queue, &cut(bufs, len), pos, how);
         let full = match &result {
             Ok(more) => live.open.wrote(pos, len, left | *more),
@@ -318,8 +321,10 @@ impl LiveFile {
         bufs: &[IoSlice<'_>],
         at: At,
         flags: DioFlags,
+        place: &mut FilePos,
     ) -> Result<(FilePos, usize)> {
         let cache = self.0.write_back;
+        *place = FilePos(self.size());
         let written =
             self.alone(queue, |live| live.fs().write_from(live.number(), at, bufs, cache))?;
         if flags.intersects(SYNCED) {
@@ -455,7 +460,8 @@ impl LiveFile {
         token: u64,
     ) -> Result<FilePos, Box<Rejected>> {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
-        let result = self.write_somewhere(queue, &bufs, at, flags);
+        let mut place = FilePos(0);
+        let result = self.write_somewhere(queue, &bufs, at, flags, &mut place);
         drop(bufs);
         let (pos, result) = match (result, at) {
             (Ok((pos, count)), _) => (pos, Ok(count)),
@@ -464,7 +470,7 @@ impl LiveFile {
             }
             (Err(error), At::Pos(pos)) => (pos, Err(error)),
             // A part may have been written.
-            (Err(error), At::End) => (FilePos(self.size()), Err(error)),
+            (Err(error), At::End) => (place, Err(error)),
         };
         queue.state.finish(dio::Completion { token, memory, result });
         Ok(pos)
