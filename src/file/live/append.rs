@@ -21,9 +21,10 @@ impl LiveFile {
         flags: DioFlags,
     ) -> Result<FilePos> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        match self.write_somewhere(queue, bufs, At::End, flags, &mut FilePos(0))? {
-            (at, count) if count == len => Ok(at),
-            (_, count) => {
+        let mut place = FilePos(0);
+        match self.write_somewhere(queue, bufs, At::End, flags, &mut place)? {
+            count if count == len => Ok(place),
+            count => {
                 let what = format!("{count} of {len} bytes were appended");
                 Err(Error::new(ErrorKind::NoSpace, what))
             }

@@ -18,10 +18,10 @@ const PIECE: usize = 256 << 10;
 
 /// What became of a write that does not begin and end with sectors.
 enum Odd {
-    /// From there on so many bytes were written; and whether much is to be settled now.
-    Written(FilePos, usize, bool),
-    /// The same, and the file system is to write the rest.
-    ByFileSystem(FilePos, usize),
+    /// So many bytes were written; and whether much is to be settled now.
+    Written(usize, bool),
+    /// So many, and the file system is to write the rest.
+    ByFileSystem(usize),
     Gap(u64),
 }
 
@@ -35,7 +35,7 @@ impl LiveFile {
         at: At,
         flags: DioFlags,
         place: &mut FilePos,
-    ) -> Result<(FilePos, usize)> {
+    ) -> Result<usize> {
         let (live, len) = (&*self.0, bufs.iter().map(|buf| buf.len()).sum());
         if flags.contains(DioFlags::NOWAIT) {
             return Err(would_change());
@@ -63,20 +63,23 @@ impl LiveFile {
                     self.zero_gap(queue)?;
                     zeroed = Some(size);
                 }
-                Odd::ByFileSystem(pos, done) => {
-                    let rest = cut_from(bufs, done, len - done);
-                    let at = if done == 0 { at } else { At::Pos(FilePos(pos.0 + done as u64)) };
+                Odd::ByFileSystem(done) => {
+                    let (rest, begin) = (cut_from(bufs, done, len - done), *place);
+                    let at = if done == 0 { at } else { At::Pos(FilePos(begin.0 + done as u64)) };
                     let written = self.write_by_file_system(queue, &rest, at, flags, place);
-                    return written.map(|(at, count)| (FilePos(at.0 - done as u64), done + count));
+                    if done > 0 {
+                        *place = begin;
+                    }
+                    return written.map(|count| done + count);
                 }
-                Odd::Written(pos, count, full) => {
+                Odd::Written(count, full) => {
                     if full {
                         self.write_done(queue, flags);
                     }
                     if flags.intersects(SYNCED) {
                         self.sync(queue, !flags.contains(DioFlags::SYNC))?;
                     }
-                    return Ok((pos, count));
+                    return Ok(count);
                 }
             }
         }
@@ -127,12 +130,12 @@ impl LiveFile {
                     done += len;
                 }
                 Ok(Ready::Gap(size)) => return Ok(Odd::Gap(size)),
-                Ok(Ready::ByFileSystem | Ready::Odd(_)) => return Ok(Odd::ByFileSystem(pos, done)),
+                Ok(Ready::ByFileSystem | Ready::Odd(_)) => return Ok(Odd::ByFileSystem(done)),
                 Err(error) if done > 0 && error.is_for_space() => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(Odd::Written(pos, done, full))
+        Ok(Odd::Written(done, full))
     }
 
     /// Writes the sectors that hold a range, which nobody else is at.

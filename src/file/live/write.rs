@@ -75,11 +75,10 @@ impl LiveFile {
         pos: FilePos,
         flags: DioFlags,
     ) -> Result<usize> {
-        self.write_somewhere(queue, bufs, At::Pos(pos), flags, &mut FilePos(0))
-            .map(|(_, count)| count)
+        self.write_somewhere(queue, bufs, At::Pos(pos), flags, &mut FilePos(pos.0))
     }
 
-    /// Gives where it went and how many bytes were written. `place`: where it was to go, known also of one that failed behind a part.
+    /// Gives how many bytes were written. `place` becomes where, also where it fails behind a part.
     pub(super) fn write_somewhere(
         &self,
         queue: &mut Queue,
@@ -87,14 +86,15 @@ impl LiveFile {
         at: At,
         flags: DioFlags,
         place: &mut FilePos,
-    ) -> Result<(FilePos, usize)> {
+    ) -> Result<usize> {
         let live = &*self.0;
         queue.check(live.volume)?;
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         // That of the end is known when the content is held.
         let pos = if let At::Pos(pos) = at { pos } else { FilePos(0) };
         if len == 0 {
-            return Ok((if at == At::End { FilePos(self.size()) } else { pos }, 0));
+            *place = if at == At::End { FilePos(self.size()) } else { pos };
+            return Ok(0);
         }
         let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         if live.strict && !live.geometry.is_aligned(pos, addresses) {
@@ -124,7 +124,7 @@ impl LiveFile {
         if left.intersects(Left::SYNC | Left::DATASYNC) {
             self.sync(queue, !left.contains(Left::SYNC))?;
         }
-        Ok((pos, len))
+        Ok(len)
     }
 
     /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
@@ -322,15 +322,16 @@ impl LiveFile {
         at: At,
         flags: DioFlags,
         place: &mut FilePos,
-    ) -> Result<(FilePos, usize)> {
+    ) -> Result<usize> {
         let cache = self.0.write_back;
-        *place = FilePos(self.size());
-        let written =
+        *place = if let At::Pos(pos) = at { pos } else { FilePos(self.size()) };
+        let (pos, count) =
             self.alone(queue, |live| live.fs().write_from(live.number(), at, bufs, cache))?;
+        *place = pos;
         if flags.intersects(SYNCED) {
             self.sync(queue, !flags.contains(DioFlags::SYNC))?;
         }
-        Ok(written)
+        Ok(count)
     }
 
     #[inline(always)]
@@ -463,17 +464,15 @@ impl LiveFile {
         let mut place = FilePos(0);
         let result = self.write_somewhere(queue, &bufs, at, flags, &mut place);
         drop(bufs);
-        let (pos, result) = match (result, at) {
-            (Ok((pos, count)), _) => (pos, Ok(count)),
-            (Err(error), _) if error.kind() == ErrorKind::WouldBlock => {
+        let result = match result {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            (Err(error), At::Pos(pos)) => (pos, Err(error)),
-            // A part may have been written.
-            (Err(error), At::End) => (place, Err(error)),
+            result => result,
         };
+        // A part may have been written of what fails.
         queue.state.finish(dio::Completion { token, memory, result });
-        Ok(pos)
+        Ok(place)
     }
 }
 
