@@ -300,3 +300,28 @@ fn an_interrupted_copy_leaves_nothing() {
         assert_eq!(names(&out), BTreeSet::new());
     }
 }
+
+/// A signal that the program was started to ignore, as by nohup, ends no copy.
+#[test]
+fn what_is_ignored_ends_no_copy() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    let content = pattern(64 << 20, 5);
+    fs::write(bench.source().join("large"), &content).unwrap();
+    let mut mke2fs = tool("mke2fs");
+    mke2fs.args(["-qF", "-t", "ext4", "-d"]).arg(bench.source()).arg(bench.image()).arg("128M");
+    support::succeed(&mut mke2fs);
+    let out = bench.path("out");
+    fs::create_dir(&out).unwrap();
+    let mut command = Command::new("nohup");
+    command.arg(IRONMAP).args(["cp", &bench.target("/large"), "out/large"]);
+    command.current_dir(bench.path("")).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    while fs::read_dir(&out).unwrap().next().is_none() {
+        assert!(child.try_wait().unwrap().is_none(), "it has written nothing");
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(fs::read(out.join("large")).unwrap() == content);
+}
