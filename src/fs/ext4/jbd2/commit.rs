@@ -132,10 +132,9 @@ impl Ext4 {
     pub(crate) fn abort(&self, why: &Error) {
         if let Ok(writing) = self.writing() {
             writing.transactions.abort(why);
-            self.stop(writing, why);
+            self.record_abort(writing, why);
             // Writes that need no transaction are to be refused as well.
             writing.locks.all_changed();
-            self.record_abort(writing, why);
         }
     }
 
