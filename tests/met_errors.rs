@@ -11,7 +11,7 @@ use common::beneath::over_faulty;
 use common::command::{output, run};
 use common::image::{Image, words};
 use common::skip::Need;
-use ironmap::device::{Entry, Ram, Record};
+use ironmap::device::{Entry, Faults, Ram, Record, Sim};
 use ironmap::fs::ext4::{
     Clock, Credentials, DirCursor, Ext4, Follow, KeepSetId, NewFile, OnError, ROOT, SetAttributes,
     SetXattr,
@@ -392,6 +392,31 @@ fn a_flood_of_errors_is_written_once() {
     let image = bench.closed();
     assert_eq!(field(&image, "FS Error count"), HITS.to_string());
     mended(&image);
+}
+
+/// Errors that were recorded in a transaction that never commits are in the record all the same, with the one that ended the volume.
+#[test]
+fn an_error_that_ends_the_volume_loses_none_before_it() {
+    let image = image("");
+    break_inode(&image, "/bad");
+    let per_block = BLOCK as u64 / 512;
+    let log = image.bmap("<8>", 1..1000).into_iter().flat_map(|block| {
+        let at = block * per_block;
+        at..at + per_block
+    });
+    let ram = Arc::new(Ram::from_image(&std::fs::read(image.path()).unwrap()));
+    let sim = Arc::new(Sim::new(Arc::clone(&ram) as _, Faults::default()));
+    let device = over_faulty(Arc::clone(&sim) as _, &(Arc::clone(&ram) as _));
+    let volume = Volume::writable_on(device, Clock::default()).unwrap();
+    for _ in 0..3 {
+        corrupt(volume.fs().lookup(ROOT, b"bad"));
+    }
+    sim.set_faults(Faults { bad_sectors: log.collect(), ..Faults::default() });
+    error(volume.fs().sync());
+    error(volume.close());
+    drop(volume);
+    ram.store(&std::fs::File::options().write(true).open(image.path()).unwrap()).unwrap();
+    assert_eq!(field(&image, "FS Error count"), "4");
 }
 
 /// The timer brings it to the device too, for a volume that nobody closes.

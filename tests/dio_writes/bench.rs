@@ -158,6 +158,13 @@ impl Bench {
         Self::on(Image::none(), self.ram.snapshot())
     }
 
+    /// The image as it is then, which nobody has recovered.
+    pub(crate) fn cut(&self) -> Image {
+        let image = self.image.copy();
+        self.ram.store(&std::fs::File::create(image.path()).unwrap()).unwrap();
+        image
+    }
+
     /// Closes the volume, lets e2fsck look at it, and gives the image.
     pub(crate) fn close(self) -> Image {
         let Self { image, ram, volume, .. } = self;

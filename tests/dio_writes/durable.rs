@@ -4,11 +4,12 @@ use ironmap::ErrorKind;
 use ironmap::device::{Limits, Ram};
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
-use ironmap::fs::ext4::{Access, Fallocate};
+use ironmap::fs::ext4::{Access, Fallocate, ROOT};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 
 use crate::bench::{BLOCK, Bench, Seen, WAYS, content, kind, map, memory};
+use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 
@@ -207,5 +208,42 @@ fn atomic_writes_are_one_bio_or_refused() {
             assert_eq!(result.unwrap_err().errno(), expected, "{way:?}: {len} at {pos}");
         }
         assert!(content(&file, &mut queue) == before, "{way:?}");
+    }
+}
+
+/// The log of a volume is full of transactions of earlier lives, in which files were made that are deleted since: a recovery replays none of
+/// them, whoever does it (lwext4 issue 86). The lives end by a close and by a power cut in turn.
+#[test]
+fn transactions_of_earlier_lives_bring_nothing_back() {
+    let name = |life: usize, number: usize| format!("life{life}-{number}");
+    let mut image = Image::in_memory("24M", &words(EXT4));
+    for life in 0..8 {
+        let bench = Bench::with_image(image, Ram::LIMITS);
+        // The later ones are shorter: what follows them in the log is of the one before.
+        for number in 0..16 - life {
+            drop(bench.written(&name(life, number), 1));
+            if life > 0 {
+                bench.fs().unlink(ROOT, name(life - 1, number).as_bytes()).unwrap();
+                bench.fs().sync().unwrap();
+            }
+        }
+        if life > 0 {
+            bench.fs().unlink(ROOT, name(life - 1, 16 - life).as_bytes()).unwrap();
+        }
+        bench.fs().sync().unwrap();
+        image = if life % 2 == 0 { bench.cut() } else { bench.close() };
+        let (theirs, ours) = (image.copy(), image.copy());
+        theirs.repair_journal();
+        let recovered = Bench::with_image(ours, Ram::LIMITS);
+        for recovered in [theirs, recovered.close()] {
+            recovered.check();
+            let listed = recovered.ask_debugfs("ls -p /\n");
+            let names = listed.lines().filter_map(|line| line.split('/').nth(5));
+            let mut names: Vec<_> = names.filter(|name| name.starts_with("life")).collect();
+            names.sort_unstable();
+            let mut expected: Vec<_> = (0..16 - life).map(|number| name(life, number)).collect();
+            expected.sort_unstable();
+            assert_eq!(names, expected, "life {life}");
+        }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use ironmap::device::QueueOptions;
+use ironmap::device::{QueueOptions, Ram};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Fallocate, WriteCounts};
-use ironmap::units::FilePos;
+use ironmap::fs::ext4::{Fallocate, ROOT, WriteCounts};
+use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, Result};
 
 use crate::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::common::beneath;
+use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
 
@@ -228,4 +230,40 @@ fn a_file_that_waits_keeps_no_other_waiting() {
         queue.pop().unwrap().result.unwrap();
     });
     assert_eq!(one.size(), 0);
+}
+
+/// An inode that has to be read again is not waited for with NOWAIT: refused before the device is asked for anything.
+#[test]
+fn an_inode_that_is_not_in_memory_is_not_read() {
+    const FILES: usize = 64;
+    // More metadata than the cache holds.
+    let mkfs = "-t ext4 -b 4096 -I 1024 -N 100000 -O ^metadata_csum,^uninit_bg";
+    let bench = Bench::with_image(Image::in_memory("256M", &words(mkfs)), Ram::LIMITS);
+    let name = |number| format!("file{number}");
+    (0..FILES).for_each(|number| drop(bench.written(&name(number), 1)));
+    let bench = Bench::with_image(bench.close(), Ram::LIMITS);
+    let found = |number| bench.fs().lookup(ROOT, name(number).as_bytes()).unwrap().number();
+    let files: Vec<_> = (0..FILES).map(|number| bench.open(found(number), false)).collect();
+    // Each block several times: what is asked for once does not drive out what is in use.
+    for number in 1000..100_000 {
+        assert_eq!(kind(bench.fs().inode(InodeNo(number)).map(drop)), ErrorKind::NotFound);
+    }
+    let mut refused = 0;
+    for file in &files {
+        let mut queue = bench.queue();
+        let before = bench.faults.requests();
+        let written = file.write_at_with(&mut queue, &memory(BLOCK, 0x22), FilePos(0), NOWAIT);
+        let requests = bench.faults.requests() - before;
+        if written.is_err() {
+            assert_eq!((kind(written), requests), (ErrorKind::WouldBlock, 0));
+            refused += 1;
+            file.write_at(&mut queue, &memory(BLOCK, 0x22), FilePos(0)).unwrap();
+            file.write_at_with(&mut queue, &memory(BLOCK, 0x22), FilePos(0), NOWAIT).unwrap();
+        } else if beneath::chosen().is_none() {
+            assert_eq!(requests, 1, "what was written");
+        }
+    }
+    assert!(refused > 0, "nothing has to be read: the test says nothing");
+    drop(files);
+    bench.close();
 }

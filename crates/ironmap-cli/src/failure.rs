@@ -84,6 +84,22 @@ impl Failure {
         )
     }
 
+    /// The same, as the program told it that served the volume.
+    pub(crate) fn lost_as_told(message: &str) -> Self {
+        Self::with(Code::Corrupt, message)
+    }
+
+    /// A mounted volume whose server has ended without a word.
+    pub(crate) fn not_closed(place: impl Display) -> Self {
+        Self::with(
+            Code::Corrupt,
+            format!(
+                "{place}: the program that served it has not closed the volume: what was not synced is lost, and the rest is recovered when \
+                 it is opened"
+            ),
+        )
+    }
+
     /// Whether it says that a file is not there, nor could be.
     pub(crate) fn is_missing(&self) -> bool {
         self.missing

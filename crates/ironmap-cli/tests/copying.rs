@@ -264,6 +264,26 @@ fn a_large_file_without_room_leaves_none_taken() {
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }
 
+/// On a terminal, and nowhere else, a copy into a volume shows how far it is.
+#[test]
+fn a_copy_shows_its_progress_on_a_terminal() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    fs::write(bench.source().join("large"), pattern(40 << 20, 1)).unwrap();
+    support::succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("96M"));
+    let command = format!("{IRONMAP} cp source/large {}", bench.target("/large"));
+    // script(1) gives the command a terminal.
+    let mut script = tool("script");
+    script.args(["-qec", &command, "/dev/null"]).current_dir(bench.path(""));
+    let shown = script.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
+    let shown_text = text(&shown.stdout);
+    assert!(shown.status.success(), "{shown_text}");
+    assert!(shown_text.contains("/40.00 MiB"), "{shown_text:?}");
+    let quiet = bench.run(["cp", "source/large", &bench.target("/again")]);
+    assert!(quiet.status.success() && quiet.stdout.is_empty() && quiet.stderr.is_empty());
+    fsck(&bench.image());
+}
+
 /// A signal ends a copy out of a volume with its own exit code, and removes the half of the file that is there.
 #[test]
 fn an_interrupted_copy_leaves_nothing() {

@@ -153,6 +153,32 @@ fn unwritten_blocks_are_converted_in_batches() {
     assert!(count("conversions") > 0, "{counters}");
 }
 
+/// With `--fsync N` what was written is settled after each N writes of a job, neither more seldom nor more often.
+#[test]
+fn the_file_is_synced_after_each_so_many_writes() {
+    require!([Need::Tool("mke2fs")]);
+    let args = "--fixture shm --rw write --fallocate --size 16m --rounds 1 --runtime 0.1 --fsync";
+    let handles_per_sync = |every: u64| {
+        let args: Vec<String> =
+            args.split(' ').map(str::to_owned).chain([every.to_string()]).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let rows = bench_of(env!("CARGO_BIN_EXE_ironmap").as_ref(), &args);
+        let counters = &rows[1]["counters"];
+        let count = |name: &str| counters[name].as_u64().unwrap_or(0);
+        // Only the first pass over the file converts, and later ones leave nothing but their time to be committed.
+        let writes = count("overwrites") + count("writes");
+        assert!(writes >= 4096, "{counters}");
+        count("handles") as f64 / (writes / every) as f64
+    };
+    for every in [8, 64] {
+        let handles = handles_per_sync(every);
+        assert!(
+            (0.9..4.0).contains(&handles),
+            "{handles} handles for each sync, of {every} writes"
+        );
+    }
+}
+
 /// What a host file costs more: the lane, the tenure, and for queued reads the booking. Counted so that it cannot grow unseen.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {

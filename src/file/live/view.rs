@@ -65,7 +65,7 @@ impl Views {
     /// The view of a file, made current.
     ///
     /// # Errors
-    /// What reading the inode gives; `WouldBlock` where its lock would have to be waited for, with `nowait`.
+    /// What reading the inode gives; `WouldBlock` where its lock or the device would have to be waited for, with `nowait`.
     pub(super) fn current(
         &mut self,
         lives: &mut Lives,
@@ -107,6 +107,9 @@ impl View {
         };
         let changes = live.open.changes();
         let (inode, plain) = fs.watch(|| {
+            if nowait && !fs.has_inode(live.number())? {
+                return Err(Error::would_block("the file's inode would have to be read"));
+            }
             let inode = live.held.inode()?;
             inode.keep_small_map()?;
             let plain = fs.admit_write(&inode, FilePos(0), 0, None).is_ok()

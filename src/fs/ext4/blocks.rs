@@ -117,6 +117,11 @@ impl Blocks {
         }
     }
 
+    /// Whether a block is in memory, for now.
+    pub(crate) fn has(&self, block: FsBlock) -> bool {
+        self.dirty.get(block).is_some() || self.cache.get(&block).is_some()
+    }
+
     /// A block that no transaction holds.
     fn read_clean(&self, block: FsBlock) -> Result<Block> {
         // While one thread reads, another one that has a newer content replaces the placeholder: what was read late is not kept.

@@ -227,11 +227,19 @@ impl Ext4 {
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records the error that ends the volume, and those that wait, in the superblock as it stands on the device.
+    /// Records the error that ends the volume, and those that wait, in the superblock as it stands on the device, with what transactions
+    /// have recorded that are not at their place, or never committed.
     pub(super) fn record_last(&self, writing: &Writing, why: &Error) -> Result<()> {
         writing.errors.add(Met::one(why, writing.clock.now()));
-        let waiting = writing.errors.waiting.lock().take();
-        waiting.map_or(Ok(()), |met| self.write_superblock(|raw| met.store(raw)))
+        let Some(met) = writing.errors.waiting.lock().take() else { return Ok(()) };
+        let (block, at) = self.superblock_place();
+        let newest = self.blocks.dirty().get(block);
+        self.write_superblock(|raw| {
+            if let Some(newest) = &newest {
+                adopt(raw, &newest[at..]);
+            }
+            met.store(raw);
+        })
     }
 
     /// Keeps in the journal's copy of the superblock's block, which goes to its place, the errors that the device's records: those that
@@ -239,17 +247,8 @@ impl Ext4 {
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock_place();
         let device = self.blocks.read_device(block)?;
-        let Ok((device, _)) = RawSuperblock::ref_from_prefix(&device[at..]) else { return Ok(()) };
         self.change_superblock(&mut copy.for_change()?[at..], |raw| {
-            let age = |raw: &RawSuperblock| {
-                (raw.s_error_count.get(), raw.s_last_error_time_hi, raw.s_last_error_time.get())
-            };
-            if age(device) > age(raw) {
-                raw.s_state.set(raw.s_state.get() | device.s_state.get() & STATE_ERROR);
-                for fields in FIELDS {
-                    raw.as_mut_bytes()[fields.clone()].copy_from_slice(&device.as_bytes()[fields]);
-                }
-            }
+            adopt(raw, &device[at..]);
             Ok(())
         })
     }
@@ -271,6 +270,20 @@ impl Ext4 {
         match self.writing.as_ref().and_then(|writing| writing.errors.stopped.get()) {
             None => Ok(()),
             Some(why) => Err(stopped(why)),
+        }
+    }
+}
+
+/// Takes over what another copy of the superblock records of errors, where that is more.
+fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
+    let Ok((other, _)) = RawSuperblock::ref_from_prefix(other) else { return };
+    let age = |raw: &RawSuperblock| {
+        (raw.s_error_count.get(), raw.s_last_error_time_hi, raw.s_last_error_time.get())
+    };
+    if age(other) > age(raw) {
+        raw.s_state.set(raw.s_state.get() | other.s_state.get() & STATE_ERROR);
+        for fields in FIELDS {
+            raw.as_mut_bytes()[fields.clone()].copy_from_slice(&other.as_bytes()[fields]);
         }
     }
 }

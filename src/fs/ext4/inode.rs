@@ -210,6 +210,15 @@ impl Ext4 {
         }
         Ok(inode)
     }
+
+    /// Whether an inode is in memory, for now, with what tells whether a write has to strip privileges.
+    pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
+        if !self.blocks.has(self.inode_place(number)?.block) {
+            return Ok(false);
+        }
+        let attributes = self.inode_or_orphan(number)?.xattr_block;
+        Ok(attributes.is_none_or(|block| self.blocks.has(block)))
+    }
 }
 
 /// Where an inode stands.

@@ -45,6 +45,8 @@ pub(super) struct Mount {
     nodes: Nodes,
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
+    /// Where it is told how the mount has ended.
+    ending: String,
     /// Tells the kernel what it cannot know; there from the first request on.
     notifier: Arc<OnceLock<fuser::Notifier>>,
 }
@@ -57,12 +59,13 @@ pub(super) struct Asker {
 }
 
 impl Mount {
-    fn new(volume: Volume, options: Options) -> ironmap::Result<Self> {
+    fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
         // The kernel knows it without having been told of it.
         nodes.remember(ROOT, volume.fs().inspect(ROOT, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
-        Ok(Self { volume, options, nodes, files, directories, notifier: Arc::default() })
+        let notifier = Arc::default();
+        Ok(Self { volume, options, nodes, files, directories, ending, notifier })
     }
 
     fn fs(&self) -> &Arc<Ext4> {

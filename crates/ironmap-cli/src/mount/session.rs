@@ -16,7 +16,7 @@ use ironmap::{Location, OpenOptions, Volume};
 use super::adapter::Server;
 use super::daemon::{self, Ready};
 use super::end::End;
-use super::unmount::said_by_fusermount;
+use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
 use crate::{interrupt, target};
@@ -91,7 +91,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
     let threads = options.threads();
-    let mount = Mount::new(volume.clone(), options).map_err(|error| Failure::at(&name, &error))?;
+    let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
+    let mount = Mount::new(volume.clone(), options, ending.place());
+    let mount = mount.map_err(|error| Failure::at(&name, &error))?;
     let notifier = Arc::clone(&mount.notifier);
     let server = Server::new(mount, threads);
     let connection = server.connection();
@@ -113,7 +115,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         end.cut();
     }
     let closed = volume.close().map_err(|error| Failure::lost(name, &error));
-    closed.and(served).inspect_err(|failure| daemon::log(failure))
+    let ended = closed.and(served).inspect_err(|failure| daemon::log(failure));
+    ending.tell(&ended);
+    ended
 }
 
 /// Why the kernel does not mount it: what fusermount3 says, or an errno that may be that of opening FUSE's device.

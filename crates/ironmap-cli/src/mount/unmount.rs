@@ -1,5 +1,8 @@
 //! The end of a mount that is waited for: `ironmap umount`.
 
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,13 +15,18 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::Mount;
 use crate::failure::Failure;
 
-/// An attribute of the root's that is on no volume: the number of the process that serves it.
+/// An attribute of the root's that is on no volume: the number of the process that serves it, and that of the descriptor at which it tells how
+/// the mount has ended.
 const SERVER: &str = "system.ironmap.server";
+
+/// What stands there when the volume is closed and all is on the device. Else it is what went wrong, or nothing.
+const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
 ///
 /// umount and fusermount3 -u return before that: the kernel waits for no server. Behind this command everything is on the device, and the
-/// volume can be used otherwise. Who may not unmount needs fusermount3, as for mounting.
+/// volume can be used otherwise; an error of the last commit is told here, with exit code 4. Who may not unmount needs fusermount3, as for
+/// mounting.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let dir = &args.dir;
     let failed = |errno: Errno| Failure::host(dir.display(), errno);
-    let server = match server_of(dir) {
+    let server = match Server::of(dir) {
         Ok(server) => Some(server),
         // It was killed: there is nobody to wait for.
         Err(Errno::NOTCONN) => None,
@@ -43,20 +51,73 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Err(errno) => return Err(failed(errno)),
     };
     // Before it is unmounted: behind that the number may be another process's.
-    let process = server.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    let process = process.transpose().map_err(failed)?;
+    let server = server.map(|server| server.watch()).transpose()?;
     unmount(dir, UnmountFlags::empty())?;
-    if let Some(process) = process {
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
+    let Some((mut ending, process)) = server else { return Ok(()) };
+    let mut told = String::new();
+    ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
+    // What it has open is open until then.
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
+    match told.as_str() {
+        CLOSED => Ok(()),
+        "" => Err(Failure::not_closed(dir.display())),
+        why => Err(Failure::lost_as_told(why)),
     }
-    Ok(())
 }
 
-fn server_of(dir: &Path) -> rustix::io::Result<Pid> {
-    let mut value = [0; 16];
-    let len = rustix::fs::getxattr(dir, SERVER, &mut value)?;
-    let text = std::str::from_utf8(&value[..len]).ok();
-    text.and_then(|text| Pid::from_raw(text.parse().ok()?)).ok_or(Errno::NODATA)
+/// The program that serves a mount.
+struct Server {
+    pid: Pid,
+    /// Its descriptor at which it tells how the mount has ended.
+    ending: u32,
+}
+
+impl Server {
+    fn of(dir: &Path) -> rustix::io::Result<Self> {
+        let mut value = [0; 32];
+        let len = rustix::fs::getxattr(dir, SERVER, &mut value)?;
+        let text = std::str::from_utf8(&value[..len]).ok();
+        let server = text.and_then(|text| {
+            let (pid, ending) = text.split_once(' ')?;
+            Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, ending: ending.parse().ok()? })
+        });
+        server.ok_or(Errno::NODATA)
+    }
+
+    /// What tells how the mount has ended, and that the program has.
+    fn watch(&self) -> Result<(File, OwnedFd), Failure> {
+        let ending = format!("/proc/{}/fd/{}", self.pid, self.ending);
+        let told = File::open(&ending).map_err(|error| Failure::host(&ending, error))?;
+        let process = pidfd_open(self.pid, PidfdFlags::empty());
+        Ok((told, process.map_err(|errno| Failure::host(&ending, errno))?))
+    }
+}
+
+/// How a mount ends, for those who wait for it: they open the reading end of this pipe, and read until nobody has the other one.
+pub(super) struct Ending {
+    reader: PipeReader,
+    writer: PipeWriter,
+}
+
+impl Ending {
+    pub(super) fn new() -> io::Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        Ok(Self { reader, writer })
+    }
+
+    /// Where those who wait find it: the value of the root's attribute.
+    pub(super) fn place(&self) -> String {
+        format!("{} {}", std::process::id(), self.reader.as_raw_fd())
+    }
+
+    pub(super) fn tell(mut self, ended: &Result<(), Failure>) {
+        let told = match ended {
+            Ok(()) => CLOSED.to_owned(),
+            Err(failure) => failure.to_string(),
+        };
+        // As long as it can be read here it takes that much.
+        let _ = self.writer.write_all(told.as_bytes());
+    }
 }
 
 /// Unmounts as the superuser, or by fusermount3, which knows only how to detach.
@@ -84,6 +145,6 @@ impl Mount {
     /// The value of an attribute that only a mount has.
     pub(super) fn own_xattr(&self, inode: InodeNo, name: &[u8]) -> Option<Vec<u8>> {
         let asked = inode == ironmap::fs::ext4::ROOT && name == SERVER.as_bytes();
-        asked.then(|| std::process::id().to_string().into_bytes())
+        asked.then(|| self.ending.clone().into_bytes())
     }
 }

@@ -60,12 +60,12 @@ make; "$0" mount store/image mounted
 fill
 mkdir mounted/lost; sync mounted/lost 2>/dev/null
 mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
-"$0" umount mounted
+"$0" umount mounted; echo "umount: $?"
 umount store
 "#;
 
 /// What could not be committed is told where nobody asks for it: by the exit code and a line in the foreground, else by the system's log, once
-/// when nothing is written any more, and at the end.
+/// when nothing is written any more, and at the end; and to who unmounts it by ironmap.
 #[test]
 fn a_last_commit_that_fails_is_told() {
     require_mounts!("a_last_commit_that_fails_is_told");
@@ -75,10 +75,11 @@ fn a_last_commit_that_fails_is_told() {
     let mut shell = tool("unshare");
     shell.args(["--mount", "sh", "-c", FULL]).arg(ironmap()).current_dir(bench.dir.path());
     let output = succeed(&mut shell);
-    assert_eq!(text(&output.stdout), "foreground: 4\n");
+    assert_eq!(text(&output.stdout), "foreground: 4\numount: 4\n");
     let said = text(&output.stderr);
     let lost = "store/image: closed with an error, and what was not synced may be lost: ";
-    assert!(said.starts_with(&format!("ironmap: {lost}")) && said.lines().count() == 1, "{said}");
+    let is_lost = |line: &str| line.starts_with(&format!("ironmap: {lost}"));
+    assert!(said.lines().all(is_lost) && said.lines().count() == 2, "{said}");
     let mut told = Vec::new();
     let mut line = [0; 1000];
     while let Ok(len) = log.recv(&mut line) {
