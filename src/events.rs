@@ -110,7 +110,13 @@ impl Events {
     /// Takes over what the device has found.
     fn gather(&self, kept: &mut Kept) {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
-        for wrong in found.unwrap_or_default() {
+        let (found, dropped) = found.unwrap_or_default();
+        if dropped > 0 {
+            // They came before these, and so behind all that are here.
+            kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
+            kept.wrong_count += dropped;
+        }
+        for wrong in found {
             if kept.wrong.len() == KEPT {
                 kept.wrong.pop_front();
                 kept.wrong_dropped += 1;

@@ -70,7 +70,7 @@ impl Volume {
     /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field.
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
         let write = options.write;
-        let how = location::OpenOptions { engine: options.engine, write, adopt: false };
+        let how = location::OpenOptions { engine: options.engine, write, force: false };
         let OpenLocation { device, engine, notices, integrity } = location.open(&how)?;
         let volume =
             if write { Self::writable_on(device, options.clock) } else { Self::on(device) };

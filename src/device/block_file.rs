@@ -452,6 +452,7 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
         nowait: knows_nowait(file, logical_block),
         poll: number("io_poll") == Some(1),
         direct,
+        rereads: false,
         atomic_write: number("atomic_write_unit_max_bytes").filter(|_| direct).unwrap_or(0),
     }
 }
@@ -476,6 +477,7 @@ fn file_limits(file: &File, direct: bool) -> Limits {
         nowait: knows_nowait(file, logical_block),
         poll: false,
         direct,
+        rereads: false,
         atomic_write: 0,
     }
 }

@@ -190,7 +190,7 @@ impl<L: Layer> Device for Layered<L> {
         self.below.protection()
     }
 
-    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+    fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         self.below.take_wrong_tuples()
     }
 

@@ -68,6 +68,8 @@ pub struct Limits {
     pub poll: bool,
     /// Requests go around the page cache (`O_DIRECT`).
     pub direct: bool,
+    /// What does not fit its tuples was read once more already, into memory that nobody else can reach.
+    pub rereads: bool,
     /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 where none is.
     pub atomic_write: u32,
 }
@@ -89,10 +91,10 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
-    /// The sectors that did not fit their tuples when they were read since the last call, oldest first; the newest 1024 at most. A device
-    /// over others tells of theirs too.
-    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
-        Vec::new()
+    /// The sectors that did not fit their tuples when they were read since the last call, oldest first; the newest 1024 at most, and how many
+    /// there were before them. A device over others tells of theirs too.
+    fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
+        (Vec::new(), 0)
     }
 
     /// Fills `buf` from `at`, at any alignment, waiting as long as it takes. Never short.

@@ -32,6 +32,7 @@ impl Null {
             nowait: true,
             poll: false,
             direct: true,
+            rereads: false,
             atomic_write: 0,
         };
         Self { limits, size, metadata: None }
@@ -53,7 +54,7 @@ impl Device for Null {
         self.size
     }
 
-    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+    fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         self.metadata.as_ref().map(|device| device.take_wrong_tuples()).unwrap_or_default()
     }
 

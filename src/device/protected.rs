@@ -45,7 +45,7 @@ pub struct Protected {
 struct Shared {
     info: DeviceProtection,
     tuples: Protection,
-    found: Mutex<VecDeque<WrongTuple>>,
+    found: Mutex<(VecDeque<WrongTuple>, u64)>,
 }
 
 impl Protected {
@@ -106,9 +106,10 @@ impl Device for Protected {
         Some(&self.shared.info)
     }
 
-    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+    fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut found = self.shared.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.drain(..).collect()
+        let (found, dropped) = std::mem::take(&mut *found);
+        (found.into(), dropped)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
@@ -271,10 +272,11 @@ impl<W: Width> ProtectedQueue<W> {
     #[cold]
     fn report(&self, wrong: WrongTuple) -> Errno {
         let mut found = self.shared.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if found.len() == KEPT {
-            found.pop_front();
+        if found.0.len() == KEPT {
+            found.0.pop_front();
+            found.1 += 1;
         }
-        found.push_back(wrong);
+        found.0.push_back(wrong);
         Errno::EILSEQ
     }
 

@@ -44,6 +44,7 @@ impl Ram {
         nowait: true,
         poll: false,
         direct: true,
+        rereads: false,
         atomic_write: 0,
     };
 

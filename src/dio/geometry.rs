@@ -114,7 +114,8 @@ impl Geometry {
             owned_writes: mask(matches!(stable, StablePages::Bounce | StablePages::Lazy)),
             ours: self.dma_mask,
         };
-        self.reread.set(BioFlags::REREAD, stable != StablePages::ZeroCopy);
+        let again = stable != StablePages::ZeroCopy && !self.limits.rereads;
+        self.reread.set(BioFlags::REREAD, again);
         self
     }
 

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::area::Superblock;
 use super::dirty::Regions;
+use super::durability::Durability;
 use super::geometry::Info;
 use super::journal::{Journal, Write};
 use super::report::{Event, Report, add};
@@ -16,7 +17,7 @@ use super::tagging::{LONGEST, Tagging};
 use super::tags::{Piece, Tags};
 use crate::bio::Buffer;
 use crate::device::{Device, Limits};
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
@@ -40,6 +41,7 @@ pub(super) struct Checked {
     pub(super) regions: Regions,
     /// None in bitmap mode.
     pub(super) journal: Option<Journal>,
+    pub(super) durability: Durability,
     pub(super) report: Report,
     /// Not before all that was to be recovered is.
     pub(super) writable: bool,
@@ -288,20 +290,22 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        if late { self.clean() } else { Ok(()) }
+        // What is dirty needs no tags to be durable.
+        if late && !self.durability.is_lost() { self.clean() } else { Ok(()) }
     }
 
     /// Clears the bits of regions that nobody writes to.
     pub(super) fn clean(&self) -> Result<()> {
+        self.durability.check()?;
         let mut cleaned = self.cleaned.lock();
         for region in self.regions.without_trace() {
             self.leave_trace(region)?;
         }
         let idle = self.regions.idle();
         if !idle.is_empty() {
-            self.data.flush().context(|| "flush the data")?;
+            self.durability.flush(&*self.data, "flush the data")?;
             self.tags.write_back()?;
-            self.tag_device.flush().context(|| "flush the tags")?;
+            self.durability.flush(&*self.tag_device, "flush the tags")?;
             self.regions.clear(&idle)?;
         }
         *cleaned = Instant::now();
@@ -309,7 +313,8 @@ impl Checked {
     }
 
     /// Sees to it that a sector of a dirty region has a tag of its generation, or a scrub would look for it in vain: it became dirty for a
-    /// write that wrote nothing. Where no sector can be read the region stays dirty.
+    /// write that wrote nothing. One that fits its tag gets another: the rest keep what they are caught by. Where there is none the region
+    /// stays dirty.
     ///
     /// # Errors
     /// Those of the tag device.
@@ -317,20 +322,22 @@ impl Checked {
         let start = u64::from(region) * self.info.region;
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
-        for sector in self.sector(start)..self.sector(end) {
-            if self.tagging.generation(&self.tuple_of(sector)?) == generation {
-                self.regions.traced(region);
-                return Ok(());
-            }
+        let size = self.tagging.size();
+        // Tags that cannot be read are not to be had.
+        let tagged = |sector| self.tuple_of(sector).ok().map(|tuple| (sector, tuple));
+        let sectors = || (self.sector(start)..self.sector(end)).filter_map(tagged);
+        if sectors().any(|(_, tuple)| self.tagging.generation(&tuple) == generation) {
+            self.regions.traced(region);
+            return Ok(());
         }
-        for sector in self.sector(start)..self.sector(end) {
-            if self.read_sector(sector).is_err() {
+        for (sector, tuple) in sectors() {
+            let fits = |data: Buffer| self.tagging.verify(sector, &data, &tuple[..size]).is_ok();
+            if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
             // As a write of what is there, of which nobody knows how it ended.
             let mut tuples = Tuples::default();
-            let tuple = self.tuple_of(sector)?;
-            tuples.0.extend_from_slice(&tuple[..self.tagging.size()]);
+            tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
             self.claim(at, self.tagging.interval(), &tuples, false)?;
             self.end_pieces(sector, 1, None, Outcome::Unknown, false);
@@ -352,10 +359,15 @@ impl Checked {
         }
         self.clean()?;
         if !self.regions.close()? {
-            let busy = crate::error::ErrorKind::Busy;
-            return Err(Error::new(busy, "writes are in flight on an integrity device"));
+            return Err(match self.regions.without_trace().is_empty() {
+                true => Error::new(ErrorKind::Busy, "writes are in flight on an integrity device"),
+                false => Error::io(
+                    Errno::EIO,
+                    "of a region no sector can be read and verified: it stays dirty",
+                ),
+            });
         }
-        self.tag_device.flush()?;
+        self.durability.flush(&*self.tag_device, "flush the tags")?;
         self.mark(true)
     }
 

@@ -24,7 +24,7 @@ pub struct FormatOptions {
     pub kind: TupleKind,
     /// How it survives crashes.
     pub mode: Mode,
-    /// Lets the application tag count generations of each region: then a scrub finds writes that were lost, data and tag.
+    /// Lets the application tag count generations of each region: then a scrub finds writes that were lost, data and tag. In bitmap mode.
     pub generations: bool,
     /// What one bit of the dirty map stands for, in bytes: a power of two. If not set, as much as lets the map be one block.
     pub region: Option<u64>,
@@ -76,9 +76,14 @@ pub fn format(
         return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
     }
     let area = Area { device: Arc::clone(device) };
-    // Half of it made is none at all.
+    // Half of it made is none at all, nor the one that was there before, which goes first: its copies may lie where nothing is written now.
     let zeros = Buffer::aligned(BLOCK)?;
-    for at in [info.area_start, info.last_at(area_len)] {
+    let mut places = Vec::new();
+    for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
+        places.extend([old.info.area_start, old.info.last_at(old.area_len)]);
+    }
+    places.extend([info.area_start, info.last_at(area_len)]);
+    for at in places {
         device.write_all_at(&[IoSlice::new(&zeros)], DevOffset(at), true)?;
     }
     Regions::format(&area, &info)?;
@@ -119,7 +124,9 @@ fn lay_out(
     if device.limits().logical_block as usize > BLOCK {
         return Err(Error::invalid("the tag device has blocks longer than 4096 bytes"));
     }
-    let size = data.size() / BLOCK_LEN * BLOCK_LEN;
+    // What lies behind the last whole sector has no tag.
+    let unit = if tags.is_some() { u64::from(options.interval.max(1)) } else { BLOCK_LEN };
+    let size = data.size() / unit * unit;
     let journal = match options.mode {
         Mode::Bitmap => 0,
         Mode::Journal => options.journal.unwrap_or(16 << 20),
@@ -127,7 +134,7 @@ fn lay_out(
     let mut info = Info {
         uuid: random_uuid()?,
         data_uuid: options.data_uuid,
-        data_size: size.max(BLOCK_LEN),
+        data_size: size.max(unit),
         interval: options.interval,
         kind: options.kind,
         mode: options.mode,
@@ -137,6 +144,11 @@ fn lay_out(
         journal,
         area_start: 0,
     };
+    if info.generations && info.mode == Mode::Journal {
+        return Err(Error::invalid(
+            "generations are counted in bitmap mode only: a journal has none",
+        ));
+    }
     let smallest = size.div_ceil(MOST_REGIONS).next_power_of_two().max(BLOCK_LEN);
     if info.region >= BLOCK_LEN && info.region < smallest {
         return Err(Error::invalid(format!(

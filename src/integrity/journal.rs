@@ -17,6 +17,7 @@ use super::disk::{
     BLOCK, BLOCK_LEN, DISCARDED, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord,
     SEALED,
 };
+use super::durability::Durability;
 use super::geometry::Info;
 use super::guard::nvme64;
 use super::slot::Outcome;
@@ -217,13 +218,16 @@ impl Journal {
             if discarded && (extents != 1 || count > most_discarded(info)) {
                 return bad("count");
             }
-            sectors += if discarded { 0 } else { count };
+            let with_data = if discarded { 0 } else { count };
+            sectors = match sectors.checked_add(with_data) {
+                Some(sectors) if sectors <= LONGEST / u64::from(info.interval) => sectors,
+                _ => return bad("count"),
+            };
             list.push(Extent { sector, count, discarded });
         }
         let tuples = behind + extents * size_of::<RawExtent>();
-        let data = (tuples as u64 + sectors.min(LONGEST) * info.kind.bytes() as u64)
-            .next_multiple_of(BLOCK_LEN);
-        if data + sectors.min(LONGEST) * u64::from(info.interval) > len {
+        let data = (tuples as u64 + sectors * info.kind.bytes() as u64).next_multiple_of(BLOCK_LEN);
+        if data + sectors * u64::from(info.interval) > len {
             return bad("len");
         }
         Ok(Some(Record { bytes, extents: list, tuples, data: data as usize }))
@@ -297,22 +301,30 @@ impl Journal {
     /// Makes all records durable at their places, and empties the journal.
     pub(super) fn checkpoint(&self, checked: &Checked) -> Result<()> {
         let _alone = self.gate.write();
-        self.empty(&*checked.data, &checked.tags)
+        self.empty(&*checked.data, &checked.tags, &checked.durability)
     }
 
     /// The same, and takes no record any more.
     pub(super) fn close(&self, checked: &Checked) -> Result<()> {
         let _alone = self.gate.write();
-        self.empty(&*checked.data, &checked.tags)?;
+        self.empty(&*checked.data, &checked.tags, &checked.durability)?;
         self.ring.lock().closed = true;
         Ok(())
     }
 
-    pub(super) fn empty(&self, data: &dyn Device, tags: &Tags) -> Result<()> {
+    /// The same, while nobody has a record under way.
+    pub(super) fn empty(
+        &self,
+        data: &dyn Device,
+        tags: &Tags,
+        durability: &Durability,
+    ) -> Result<()> {
+        // Records of which something may be lost are to be replayed.
+        durability.check()?;
         let mut ring = self.ring.lock();
-        data.flush().context(|| "flush the data")?;
+        durability.flush(data, "flush the data")?;
         tags.write_back()?;
-        self.area.device.flush().context(|| "flush the tags")?;
+        durability.flush(&*self.area.device, "flush the tags")?;
         write_head(&self.area, &self.info, ring.head, ring.sequence, ring.position)?;
         ring.head = (ring.head + 1) % HEADS;
         ring.used = 0;

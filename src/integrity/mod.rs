@@ -11,7 +11,7 @@
 //! | `disk`, `geometry`, `area` | the format |
 //! | `guard`, `tuple`, `tagging` | which tuple a sector must have |
 //! | `slot`, `tags` | tuples in memory, and the writes in flight |
-//! | `dirty`, `journal` | how data and tags agree again after a crash |
+//! | `dirty`, `journal`, `durability` | how data and tags agree again after a crash |
 //! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
 //! | `discard` | sectors that may hold anything |
 //! | `queue` | the way of a request |
@@ -23,6 +23,7 @@ mod checked;
 mod dirty;
 mod discard;
 mod disk;
+mod durability;
 mod format;
 mod geometry;
 pub mod guard;
@@ -194,12 +195,13 @@ impl Device for Integrity {
         Ok(())
     }
 
-    fn take_wrong_tuples(&self) -> Vec<WrongTuple> {
+    fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
-        let own = self.checked.report.take_mismatches().into_iter().map(wrong);
+        let (own, dropped) = self.checked.report.take_mismatches();
         // Those that the data device found by tuples of its own are told in its own sectors.
-        own.chain(self.checked.data.take_wrong_tuples()).collect()
+        let (below, dropped_below) = self.checked.data.take_wrong_tuples();
+        (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }
 
     fn is_writable(&self) -> bool {
@@ -233,7 +235,7 @@ impl Device for Integrity {
             // What was written is durable in the journal.
             return Ok(());
         }
-        self.checked.data.flush()?;
+        self.checked.durability.flush(&*self.checked.data, "flush the data")?;
         self.checked.flushed()
     }
 

@@ -7,10 +7,12 @@ use super::Integrity;
 use super::area::{Area, Superblock};
 use super::checked::{Checked, Laziness};
 use super::dirty::Regions;
+use super::durability::Durability;
 use super::geometry::{Info, Mode};
 use super::journal::{Extent, Journal, needs_replay};
 use super::report::Report;
-use super::tagging::{Tagging, load};
+use super::scrub::is_of_a_place;
+use super::tagging::{Packed, Tagging, load};
 use super::tags::Tags;
 use crate::bio::Buffer;
 use crate::device::{Device, Limits};
@@ -29,8 +31,9 @@ pub struct IntegrityOptions {
     pub most_dirty: u32,
     /// The identity that the data device has; zeros where it has none. Another one than the tags were made for is refused.
     pub data_uuid: [u8; 16],
-    /// It is not refused, and from then on the tags are for it.
-    pub adopt: bool,
+    /// It is not refused, and from then on the tags are for it. And what a crash has left and the devices refuse is given up: sectors that the
+    /// journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose regions all count as dirty.
+    pub force: bool,
 }
 
 impl Default for IntegrityOptions {
@@ -40,10 +43,13 @@ impl Default for IntegrityOptions {
             clean_after: Duration::from_secs(10),
             most_dirty: 4096,
             data_uuid: [0; 16],
-            adopt: false,
+            force: false,
         }
     }
 }
+
+/// Behind an error that need not be the last word.
+const GIVE_UP: &str = "refused (integrity open --force gives it up)";
 
 /// What was done about a crash when a device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,13 +60,15 @@ pub struct Recovered {
     pub regions: u64,
     /// Sectors of these whose tag was not that of what they hold, and that got a new one.
     pub retagged: u64,
-    /// Sectors of these that could not be read; they keep the tags that they had.
+    /// Sectors of these that could not be read, or whose tags could not; they keep the tags that they had.
     pub unreadable: u64,
     /// Records of the journal whose writes were done again.
     pub records: u64,
     /// The sectors that these wrote.
     pub replayed: u64,
-    /// Blocks of the dirty map that were not whole: all their regions were seen as in use.
+    /// Sectors that the journal could not write again, and that were given up: they fit their tags no more.
+    pub lost: u64,
+    /// Blocks of the dirty map that were not whole, or could not be read: all their regions were seen as in use.
     pub bad_map_blocks: u64,
 }
 
@@ -68,7 +76,8 @@ impl Recovered {
     /// The same in lines for people. `written` says whether the device was opened for writing, and so recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
-        let Self { regions, retagged, unreadable, records, replayed, bad_map_blocks, .. } = *self;
+        let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
+            *self;
         let mut lines = Vec::new();
         if !self.crashed {
             return lines;
@@ -90,6 +99,9 @@ impl Recovered {
             lines.push(format!(
                 "{unreadable} sectors of dirty regions could not be read, and keep their tags"
             ));
+        }
+        if lost > 0 {
+            lines.push(format!("{lost} sectors could not be written again, and are lost"));
         }
         if bad_map_blocks > 0 {
             lines.push(format!("{bad_map_blocks} blocks of the dirty map were not whole"));
@@ -122,25 +134,42 @@ pub(super) fn open(
     let area = Area { device: Arc::clone(&tag_device) };
     let crashed = !superblock.clean;
     let mut recovered = Recovered { crashed, ..Recovered::default() };
-    let found = Regions::read(&area, &info, !crashed, &mut Err)?;
-    recovered.bad_map_blocks = found.bad_blocks;
+    let mut refused = 0;
+    let found = Regions::read(&area, &info, !crashed, &mut |error| {
+        refused += 1;
+        // Of a device that was closed nobody needs it.
+        if crashed && !options.force { Err(error.context(GIVE_UP)) } else { Ok(()) }
+    })?;
+    recovered.bad_map_blocks = found.bad_blocks + refused;
     recovered.regions = found.dirty.len() as u64;
     let tags = Tags::new(area.clone(), &info, options.cache);
+    let durability = Durability::default();
     if adopted || writable && superblock.clean {
         superblock = Superblock { clean: false, sequence: superblock.sequence + 1, ..superblock };
         superblock.write(&*tag_device)?;
     }
     let journal = match info.mode {
         Mode::Bitmap => None,
-        Mode::Journal => Some(open_journal(
-            &*data,
-            &area,
-            &info,
-            &tags,
-            &found.regions,
-            writable,
-            &mut recovered,
-        )?),
+        Mode::Journal => {
+            let mut replay = Replay {
+                data: &*data,
+                tags: &tags,
+                info: &info,
+                regions: &found.regions,
+                force: options.force,
+                lost: 0,
+            };
+            let opened = Journal::open(&area, &info, |extents, tuples, content| {
+                if writable { replay.record(extents, tuples, content) } else { Err(needs_replay()) }
+            });
+            let (journal, replayed) = opened.context(|| "replay the journal")?;
+            (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
+            recovered.lost = replay.lost;
+            if writable {
+                journal.empty(&*data, &tags, &durability)?;
+            }
+            Some(journal)
+        }
     };
     let unverified = !writable && !found.dirty.is_empty();
     let mut checked = Checked {
@@ -152,6 +181,7 @@ pub(super) fn open(
         tags,
         regions: found.regions,
         journal,
+        durability,
         report: Report::default(),
         // Who is dropped before it is recovered must not say that it is.
         writable: false,
@@ -162,7 +192,8 @@ pub(super) fn open(
     };
     if writable && !found.dirty.is_empty() {
         for region in &found.dirty {
-            retag(&checked, *region, &mut recovered).context(|| "recover a dirty region")?;
+            retag(&checked, *region, options.force, &mut recovered)
+                .context(|| "recover a dirty region")?;
         }
         checked.clean().context(|| "recover the dirty regions")?;
     }
@@ -176,7 +207,7 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     if now == [0; 16] || made_for == now {
         return Ok(false);
     }
-    if options.adopt {
+    if options.force {
         info.data_uuid = now;
         return Ok(true);
     }
@@ -213,6 +244,7 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
         physical_block: interval.max(below.physical_block),
         max_transfer: (below.max_transfer / interval * interval).max(interval),
         stable_writes: true,
+        rereads: true,
         poll: false,
         ..below
     };
@@ -224,75 +256,92 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
     Limits { max_transfer: most, fua: true, volatile_cache: false, atomic_write: most, ..limits }
 }
 
-fn open_journal(
-    data: &dyn Device,
-    area: &Area,
-    info: &Info,
-    tags: &Tags,
-    regions: &Regions,
-    writable: bool,
-    recovered: &mut Recovered,
-) -> Result<Journal> {
-    let (interval, size) = (info.interval as usize, info.kind.bytes());
-    let tagging = Tagging::new(info);
-    let replay = |extents: &[Extent], tuples: &[u8], content: &[u8]| {
-        if !writable {
-            return Err(needs_replay());
-        }
+/// Does again what records of the journal say.
+struct Replay<'a> {
+    data: &'a dyn Device,
+    tags: &'a Tags,
+    info: &'a Info,
+    regions: &'a Regions,
+    force: bool,
+    /// Sectors that were given up.
+    lost: u64,
+}
+
+impl Replay<'_> {
+    fn record(&mut self, extents: &[Extent], tuples: &[u8], content: &[u8]) -> Result<()> {
+        let (interval, size) = (self.info.interval as usize, self.info.kind.bytes());
+        let tagging = Tagging::new(self.info);
         let mut number = 0;
         for Extent { sector, count, discarded } in extents {
             if *discarded {
                 for sector in *sector..sector + count {
-                    let generation = regions.generation(sector * interval as u64);
-                    let (block, index) = tags.place(sector);
-                    let tuple = tagging.unwritten(sector, generation);
-                    tags.with(block, false, |slot| slot.set(index, tuple))?;
+                    let generation = self.regions.generation(sector * interval as u64);
+                    self.tag(sector, tagging.unwritten(sector, generation))?;
                 }
                 continue;
             }
             let (from, len) = (number * interval, *count as usize * interval);
             let mut buffer = Buffer::aligned(len)?;
             buffer.copy_from_slice(&content[from..from + len]);
-            let at = DevOffset(sector * interval as u64);
-            data.write_all_at(&[std::io::IoSlice::new(&buffer)], at, false)?;
-            for sector in *sector..sector + count {
-                let (block, index) = tags.place(sector);
-                let tuple = load(info.kind, &tuples[number * size..]);
-                tags.with(block, false, |slot| slot.set(index, tuple))?;
+            let written = self.write(*sector, &buffer);
+            for (sector, data) in (*sector..).zip(buffer.chunks_exact(interval)) {
+                if written.is_err() {
+                    let again = self.write(sector, data);
+                    self.give_up(again)?;
+                }
+                self.tag(sector, load(self.info.kind, &tuples[number * size..]))?;
                 number += 1;
             }
         }
         Ok(())
-    };
-    let (journal, replayed) = Journal::open(area, info, replay).context(|| "replay the journal")?;
-    (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
-    if writable {
-        journal.empty(data, tags)?;
     }
-    Ok(journal)
+
+    fn write(&self, sector: u64, data: &[u8]) -> Result<()> {
+        let at = DevOffset(sector * u64::from(self.info.interval));
+        self.data.write_all_at(&[std::io::IoSlice::new(data)], at, false)
+    }
+
+    fn tag(&mut self, sector: u64, tuple: Packed) -> Result<()> {
+        let (block, index) = self.tags.place(sector);
+        let tagged = self.tags.with(block, false, |slot| slot.set(index, tuple));
+        self.give_up(tagged)
+    }
+
+    /// A sector that is refused is lost, where that is asked for.
+    fn give_up(&mut self, done: Result<()>) -> Result<()> {
+        match done {
+            Err(_) if self.force => self.lost += 1,
+            done => done.context(|| GIVE_UP)?,
+        }
+        Ok(())
+    }
 }
 
 /// Gives the sectors of a region the tags of what they hold.
-fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()> {
+fn retag(checked: &Checked, region: u32, force: bool, recovered: &mut Recovered) -> Result<()> {
     let info = &checked.info;
     let start = u64::from(region) * info.region;
     let end = (start + info.region).min(info.data_size);
     let generation = checked.regions.generation(start);
     let interval = u64::from(info.interval);
     let mut buffer = Buffer::aligned((1 << 20).min(info.region) as usize)?;
-    let mut at = start;
+    let (mut at, mut refused) = (start, None);
     while at < end {
         let len = (end - at).min(buffer.len() as u64);
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // What cannot be read keeps its tag: who writes it makes it good again.
+            // What cannot be read keeps its tag: who writes it makes it good again. A block of tags is tried once.
+            if refused == Some(checked.tags.place(sector).0) {
+                recovered.unreadable += 1;
+                continue;
+            }
             if !whole && checked.data.read_exact_at(data, DevOffset(sector * interval)).is_err() {
                 recovered.unreadable += 1;
                 continue;
             }
             let (block, index) = checked.tags.place(sector);
-            recovered.retagged += checked.tags.with(block, false, |slot| {
+            let retagged = checked.tags.with(block, false, |slot| {
                 // One that was discarded may have been written since.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
@@ -301,7 +350,16 @@ fn retag(checked: &Checked, region: u32, recovered: &mut Recovered) -> Result<()
                     slot.set(index, checked.tagging.tuple(sector, data, generation));
                 }
                 u64::from(!fits)
-            })?;
+            });
+            recovered.retagged += match retagged {
+                Ok(retagged) => retagged,
+                Err(error) if force && is_of_a_place(error.errno()) => {
+                    refused = Some(block);
+                    recovered.unreadable += 1;
+                    0
+                }
+                Err(error) => return Err(error.context(GIVE_UP)),
+            };
         }
         at += len;
     }

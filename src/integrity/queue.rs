@@ -150,6 +150,7 @@ impl IntegrityQueue {
                 done.result = self.written(&bufs, at, done.result, flags);
             }
             (BioOp::Flush, _) => {
+                self.checked.durability.note(done.result.is_ok());
                 if done.result.is_ok() {
                     done.result = self.flushed();
                 }
@@ -240,7 +241,12 @@ impl IntegrityQueue {
         };
         match journal.write(checked, &writes, in_place) {
             Ok(results) => results,
-            Err(error) => smallvec![Err(error.errno()); batch.len()],
+            // None was carried out, for the sake of one of them.
+            Err(_) if batch.len() > 1 => batch
+                .iter()
+                .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
+                .collect(),
+            Err(error) => smallvec![Err(error.errno())],
         }
     }
 }
@@ -306,8 +312,12 @@ impl DeviceQueue for IntegrityQueue {
         if dev == Dev::OWN && self.checked.journal.is_some() {
             return Ok(());
         }
-        self.below.flush_now(dev)?;
-        if dev == Dev::OWN { self.flushed().map(drop) } else { Ok(()) }
+        let flushed = self.below.flush_now(dev);
+        if dev != Dev::OWN {
+            return flushed;
+        }
+        self.checked.durability.note(flushed.is_ok());
+        flushed.and_then(|()| self.flushed().map(drop))
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {

@@ -48,7 +48,14 @@ pub(super) struct Report {
     pub(super) unverified: AtomicU64,
     pub(super) retagged: AtomicU64,
     pub(super) contested: AtomicU64,
-    events: Mutex<(VecDeque<Event>, u64)>,
+    events: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Event>,
+    /// How many were dropped: mismatches, and others.
+    dropped: [u64; 2],
 }
 
 pub(super) fn add(counter: &AtomicU64, count: u64) {
@@ -69,32 +76,33 @@ impl Report {
 
     #[cold]
     pub(super) fn event(&self, event: Event) {
-        let mut events = self.events.lock();
-        if events.0.len() == KEPT {
-            events.0.pop_front();
-            events.1 += 1;
+        let mut kept = self.events.lock();
+        if kept.events.len() == KEPT {
+            let is_other = matches!(kept.events.pop_front(), Some(Event::Retagged { .. }));
+            kept.dropped[usize::from(is_other)] += 1;
         }
-        events.0.push_back(event);
+        kept.events.push_back(event);
     }
 
-    /// Takes the mismatches among the events, oldest first.
-    pub(super) fn take_mismatches(&self) -> Vec<Mismatch> {
-        let mut events = self.events.lock();
+    /// Takes the mismatches among the events, oldest first, and the number of those that were dropped before them.
+    pub(super) fn take_mismatches(&self) -> (Vec<Mismatch>, u64) {
+        let mut kept = self.events.lock();
         let mut found = Vec::new();
-        events.0.retain(|event| match event {
+        let dropped = std::mem::take(&mut kept.dropped[0]);
+        kept.events.retain(|event| match event {
             Event::Mismatch(mismatch) => {
                 found.push(*mismatch);
                 false
             }
             Event::Retagged { .. } => true,
         });
-        found
+        (found, dropped)
     }
 
     /// Takes the events since the last call, oldest first, and the number of those that were dropped before them.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
-        let mut events = self.events.lock();
-        let dropped = std::mem::take(&mut events.1);
-        (events.0.drain(..).collect(), dropped)
+        let mut kept = self.events.lock();
+        let dropped = std::mem::take(&mut kept.dropped);
+        (kept.events.drain(..).collect(), dropped.iter().sum())
     }
 }

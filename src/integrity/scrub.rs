@@ -226,6 +226,6 @@ impl Scrub<'_> {
 
 /// What block devices say of sectors that they cannot give, and not of themselves: the medium is ENODATA, their own protection information
 /// EILSEQ, the target EREMOTEIO.
-fn is_of_a_place(errno: Errno) -> bool {
+pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

@@ -19,6 +19,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
+/// After so many blocks that could not be written no more are tried to make room for one.
+const REFUSED: u32 = 4;
 
 /// Sectors in a row whose tuples are in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +191,7 @@ impl Tags {
         if block >= self.blocks {
             return Err(Error::invalid(format!("there is no tag block {block}")));
         }
+        let mut refused = 0;
         let at = loop {
             match state.index.get(&block).copied() {
                 Some(at) if !state.slots[at].loading => return Ok(at),
@@ -200,8 +203,11 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                Victim::Dirty(at) => self.write_slot(shard, state, at)?,
-                Victim::None => {
+                // One that cannot be written is none, and no reason to fail.
+                Victim::Dirty(at) if refused < REFUSED => {
+                    refused += u32::from(self.write_slot(shard, state, at).is_err());
+                }
+                Victim::Dirty(_) | Victim::None => {
                     let slot = Slot::new(self.kind)?;
                     state.slots.push(slot);
                     break state.slots.len() - 1;

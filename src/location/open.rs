@@ -15,8 +15,8 @@ pub struct OpenOptions {
     pub engine: Engine,
     /// Open for writing too.
     pub write: bool,
-    /// The data device of an integrity device may be another one than it was; from then on it is this one.
-    pub adopt: bool,
+    /// As [`IntegrityOptions::force`].
+    pub force: bool,
 }
 
 /// The device at a location, open for this process alone.
@@ -58,7 +58,7 @@ impl Location {
         }
         let how = IntegrityOptions {
             data_uuid: halves.identity,
-            adopt: options.adopt,
+            force: options.force,
             ..IntegrityOptions::default()
         };
         let (below, tags) = (Arc::clone(&data), halves.tags.clone());

@@ -41,7 +41,7 @@ pub(crate) fn open(place: &Location, options: &OpenOptions) -> Result<Volume> {
     if chosen().is_none() || options.engine == Engine::Null {
         return Volume::open(place, options);
     }
-    let how = location::OpenOptions { engine: options.engine, write: options.write, adopt: false };
+    let how = location::OpenOptions { engine: options.engine, write: options.write, force: false };
     let device = over(place.open(&how)?.device);
     if options.write { Volume::writable_on(device, options.clock) } else { Volume::on(device) }
 }

@@ -71,7 +71,7 @@ impl Case {
             interval: if seed & 1 == 0 { 512 } else { 4096 },
             kind: if seed & 4 == 0 { TupleKind::T10 } else { TupleKind::Nvme64 },
             mode: if seed & 2 == 0 { Mode::Bitmap } else { Mode::Journal },
-            generations: seed & 8 != 0,
+            generations: seed & 10 == 8,
             region: Some(REGION),
             journal: Some(96 << 10),
             ..FormatOptions::default()

@@ -1,11 +1,13 @@
 //! Devices below that fail: what they made of a write is undefined, but data and tag agree, and readers hear of errors as they were.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
 use ironmap::device::{
-    Device, DeviceProtection, DeviceQueue, Faults, Null, Ram, Record, Sim, WrongTuple,
+    Device, DeviceProtection, DeviceQueue, Faults, Layer, Layered, Null, Ram, Record, Request, Sim,
+    Verdict, WrongTuple,
 };
 use ironmap::integrity::{
     Event, Finding, FormatOptions, Integrity, IntegrityOptions, Mode, format,
@@ -113,7 +115,9 @@ fn an_error_at_any_request_is_told_and_harms_nothing_else() {
                 }
                 drop(queue);
                 sim.set_faults(Faults::default());
-                device.close().unwrap();
+                let closed = device.close().map_err(|error| error.to_string());
+                let behind = |error: &String| error.contains("recovered when it is opened again");
+                assert!(closed.as_ref().err().is_none_or(behind), "{closed:?}");
                 device
                     .scrub(&mut |found| panic!("{found:?}, request {number}"), &mut |_, _| {})
                     .unwrap();
@@ -199,6 +203,146 @@ fn a_closed_device_has_no_dirty_regions() {
         assert_eq!(opened.recovered.regions, 0);
         assert_eq!(read(&opened.device, 64 << 10, 512).unwrap_err().errno(), Errno::EILSEQ);
     }
+}
+
+/// Fails flushes while it is told to.
+#[derive(Debug)]
+struct FailingFlush(Arc<AtomicBool>);
+
+impl Layer for FailingFlush {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        let fails = matches!(request, Request::Flush) && self.0.load(Ordering::Relaxed);
+        Verdict { error: fails.then_some(Errno::EIO), ..Verdict::pass(request) }
+    }
+}
+
+/// The kernel tells of a failed flush once, and the next one succeeds, whatever was lost. So no later one makes it good: the device is
+/// recovered when it is opened again.
+#[test]
+fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
+    for (mode, of_tags, first) in [
+        (Mode::Bitmap, false, "flush"),
+        (Mode::Bitmap, false, "queue"),
+        (Mode::Bitmap, false, "close"),
+        (Mode::Bitmap, true, "close"),
+        (Mode::Journal, false, "close"),
+        (Mode::Journal, true, "close"),
+    ] {
+        let what = format!("{mode:?}, tags: {of_tags}, {first}");
+        let stand = Stand::new(SIZE, false, &options(mode), 4);
+        let fails = Arc::new(AtomicBool::new(false));
+        let over = |ram: &Arc<Ram>, faulty: bool| {
+            let flag = if faulty { Arc::clone(&fails) } else { Arc::default() };
+            Arc::new(Layered::with_layer(as_device(ram), FailingFlush(flag))) as Arc<dyn Device>
+        };
+        let (data, tags) =
+            (over(&stand.data, !of_tags), over(stand.tags.as_ref().unwrap(), of_tags));
+        let device = Integrity::open(data, Some(tags)).unwrap().device;
+        write(&device, 64 << 10, &[1; 8192], false).unwrap();
+        fails.store(true, Ordering::Relaxed);
+        let errno = match first {
+            "flush" => device.flush().unwrap_err().errno(),
+            "queue" => queue(&device).flush_now(Dev::OWN).unwrap_err(),
+            _ => device.close().unwrap_err().errno(),
+        };
+        assert_eq!(errno, Errno::EIO, "{what}");
+        fails.store(false, Ordering::Relaxed);
+        // What is written behind it can be made durable; nothing says that there is nothing to recover.
+        write(&device, 128 << 10, &[2; 8192], false).unwrap();
+        device.flush().unwrap();
+        let error = device.close().unwrap_err().to_string();
+        assert!(error.contains("recovered when it is opened again"), "{what}: {error}");
+        drop(device);
+        let opened = stand.open();
+        assert!(opened.recovered.crashed, "{what}");
+        for (at, fill) in [(64 << 10, 1), (128 << 10, 2)] {
+            assert_eq!(read(&opened.device, at, 8192).unwrap(), [fill; 8192], "{what}");
+        }
+        opened.device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
+    }
+}
+
+/// One block that a device refuses makes the others no less of a device: the map where there is nothing to recover, and what a crash has
+/// left, where it is asked to be given up. That is never read as if it were there.
+#[test]
+fn one_refused_block_keeps_nobody_from_the_others() {
+    let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
+        let data = Arc::new(Sim::new(as_device(&stand.data), data));
+        let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), tags));
+        let how = IntegrityOptions { force, ..IntegrityOptions::default() };
+        Integrity::open_with(data, Some(tags), &how)
+    };
+    let bad = |at: u64| Faults { bad_sectors: [at / 512].into(), ..Faults::default() };
+    let stand = Stand::new(SIZE, false, &options(Mode::Bitmap), 5);
+    let device = stand.open().device;
+    for at in [0, 768 << 10] {
+        write(&device, at, &[1; 4096], false).unwrap();
+    }
+    let crashed = stand.snapshot();
+    drop(device);
+    // 512 sectors have their tags in the first block, and a region 128.
+    let refused = open(&crashed, Faults::default(), bad(stand.tags_at()), false).unwrap_err();
+    assert!(refused.to_string().contains("--force"), "{refused}");
+    let opened = open(&crashed, Faults::default(), bad(stand.tags_at()), true).unwrap();
+    assert_eq!((opened.recovered.unreadable, opened.recovered.regions), (128, 2));
+    assert_eq!(read(&opened.device, 768 << 10, 4096).unwrap(), [1; 4096]);
+    assert_eq!(read(&opened.device, 0, 4096).unwrap_err().errno(), Errno::EIO);
+    drop(opened);
+
+    let opened = open(&stand, Faults::default(), bad(4096), false).unwrap();
+    assert_eq!(read(&opened.device, 0, 4096).unwrap(), [1; 4096]);
+    drop(opened);
+
+    let stand = Stand::new(SIZE, false, &options(Mode::Journal), 6);
+    let device = stand.open().device;
+    write(&device, 0, &[1; 4096], false).unwrap();
+    write(&device, 8192, &[2; 4096], false).unwrap();
+    let crashed = stand.snapshot();
+    write(&*crashed.data, 1024, &[9; 512], false).unwrap();
+    let refused = open(&crashed, bad(1024), Faults::default(), false).unwrap_err().to_string();
+    assert!(refused.contains("--force"), "{refused}");
+    let opened = open(&crashed, bad(1024), Faults::default(), true).unwrap();
+    assert_eq!(opened.recovered.lost, 1);
+    drop(opened);
+    let device = crashed.open().device;
+    assert_eq!(read(&device, 8192, 4096).unwrap(), [2; 4096]);
+    assert_eq!(read(&device, 0, 1024).unwrap(), [1; 1024]);
+    assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
+}
+
+/// Writes that share a record fail each for itself, and reads for no write's sake.
+#[test]
+fn a_refused_block_of_tags_fails_nobody_else() {
+    let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);
+    let faults = Faults { bad_sectors: [stand.tags_at() / 512].into(), ..Faults::default() };
+    let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), faults));
+    let device = Integrity::open(as_device(&stand.data), Some(tags)).unwrap().device;
+    let mut queue = queue(&device);
+    for (token, at) in [(0, 0), (1, 512 << 10)] {
+        queue.submit(bio(BioOp::Write, at, Buffer::aligned(4096).unwrap(), token)).unwrap();
+    }
+    queue.wait(2).unwrap();
+    let mut results: Vec<_> =
+        std::iter::from_fn(|| queue.pop()).map(|done| (done.bio.at.0, done.result)).collect();
+    results.sort_unstable_by_key(|(at, _)| *at);
+    assert_eq!(results, [(0, Err(Errno::EIO)), (512 << 10, Ok(4096))]);
+    drop((queue, device));
+
+    // 256 blocks of tags: those whose numbers differ by 64 share a place in memory.
+    let stand = Stand::new(64 << 20, false, &options(Mode::Bitmap), 8);
+    let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
+    let small = IntegrityOptions { cache: 0, ..IntegrityOptions::default() };
+    let opened = Integrity::open_with(as_device(&stand.data), Some(tags.clone()), &small).unwrap();
+    let device = opened.device;
+    write(&device, 0, &[1; 4096], false).unwrap();
+    let bad_sectors = [stand.tags_at() / 512].into();
+    tags.set_faults(Faults { bad_sectors, ..Faults::default() });
+    for step in 0..20 {
+        read(&device, (1 + step % 3) * (64 << 18), 4096).unwrap();
+    }
+    tags.set_faults(Faults::default());
+    device.close().unwrap();
+    assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
 }
 
 /// A recovery that fails says so, changes nothing about what is to be recovered, and the next one succeeds.
@@ -358,7 +502,8 @@ fn wrong_tuples_are_told_through_every_device_above() {
         let device = Arc::new(Sim::new(above(Arc::new(stand.open().device)), Faults::default()));
         change(&stand.data, 9 * 512, |byte| *byte ^= 1);
         assert_eq!(read(&*device, 9 * 512, 512).unwrap_err().errno(), Errno::EILSEQ);
-        let sectors = |wrong: Vec<WrongTuple>| wrong.iter().map(|it| it.sector).collect::<Vec<_>>();
+        let sectors =
+            |wrong: (Vec<WrongTuple>, u64)| wrong.0.iter().map(|it| it.sector).collect::<Vec<_>>();
         assert_eq!(sectors(device.take_wrong_tuples()), [9], "{number}");
         assert_eq!(sectors(device.take_wrong_tuples()), [], "{number}: they are told once");
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ironmap::ErrorKind;
 use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
-use ironmap::device::{Device, DeviceQueue, Ram};
+use ironmap::device::{Device, DeviceQueue, Faults, Ram, Sim};
 use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, format};
 use ironmap::units::DevOffset;
 
@@ -110,6 +110,8 @@ fn what_is_asked_for_must_fit() {
     }
     let journal = FormatOptions { mode: Mode::Journal, journal: Some(4096), ..options };
     assert_eq!(make(None, &journal).unwrap_err(), ErrorKind::InvalidInput);
+    let both = FormatOptions { mode: Mode::Journal, generations: true, ..options };
+    assert_eq!(make(None, &both).unwrap_err(), ErrorKind::InvalidInput);
     let mut seen = Vec::new();
     format(&as_device(&data), None, &options, &mut |done, all| seen.push((done, all))).unwrap();
     assert_eq!(seen.last().map(|(done, all)| done == all), Some(true));
@@ -117,4 +119,49 @@ fn what_is_asked_for_must_fit() {
     make(None, &FormatOptions { force: true, ..options }).unwrap();
     let nothing = Integrity::open(small, None).unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::UnknownFormat);
+}
+
+/// With tags elsewhere each whole sector is protected: a file system of shorter blocks may end with the last one.
+#[test]
+fn the_last_whole_sector_is_protected() {
+    for (interval, expected) in [(512, 20001 << 10), (4096, 20000 << 10)] {
+        let data = as_device(&Arc::new(Ram::new((20001 << 10) + 100)));
+        let tags = as_device(&Arc::new(Ram::new(8 << 20)));
+        let options = FormatOptions { interval, ..FormatOptions::default() };
+        let info = format(&data, Some(&tags), &options, &mut |_, _| {}).unwrap();
+        assert_eq!(info.data_size, expected);
+        let device = Integrity::open(data, Some(tags)).unwrap().device;
+        let last = expected - u64::from(interval);
+        write(&device, last, &vec![7; interval as usize], false).unwrap();
+        assert_eq!(read(&device, last, interval as usize).unwrap(), vec![7; interval as usize]);
+        device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
+    }
+}
+
+/// A device that is formatted anew is the new one or none, wherever that ends, and whatever becomes of the last block later: never the one
+/// that was there before, with tags of which some were overwritten.
+#[test]
+fn a_device_that_was_formatted_anew_is_gone() {
+    let larger = FormatOptions {
+        mode: Mode::Journal,
+        journal: Some(1 << 20),
+        force: true,
+        ..Default::default()
+    };
+    for fail_after in 0..40 {
+        let stand = Stand::new(SIZE, true, &FormatOptions::default(), fail_after);
+        let faults = Faults { fail_after: Some(fail_after), ..Faults::default() };
+        let sim: Arc<dyn Device> = Arc::new(Sim::new(as_device(&stand.data), faults));
+        let formatted = format(&sim, None, &larger, &mut |_, _| {});
+        if let Ok(opened) = stand.open_with(&IntegrityOptions::default()) {
+            let nothing = &mut |found| panic!("behind {fail_after} requests: {found:?}");
+            opened.device.scrub(nothing, &mut |_, _| {}).unwrap();
+        }
+        let Ok(info) = formatted else { continue };
+        let last = stand.data.size() - 4096;
+        write(&*stand.data, last, &[0xEE; 4096], false).unwrap();
+        assert_eq!(Integrity::probe(&*stand.data, None).unwrap().uuid, info.uuid);
+        return;
+    }
+    panic!("it never came to its end");
 }

@@ -76,6 +76,41 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     }
 }
 
+/// The sector that gets a tag of the new generation, for a write that wrote nothing, is one that fits its tag. What is wrong stays so.
+#[test]
+fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
+    const FIRST: u64 = 16;
+    for wrong in [1, 7, 16] {
+        let options =
+            FormatOptions { generations: true, region: Some(64 << 10), ..Default::default() };
+        let stand = Stand::new(SIZE, false, &options, 2);
+        for sector in FIRST..FIRST + wrong {
+            change(&stand.data, sector * 4096 + 9, |byte| *byte ^= 2);
+        }
+        let errno = Some(Errno::EAGAIN);
+        let faults = Faults { fail_at: Some(0), errno, ..Faults::default() };
+        let data = Arc::new(Sim::new(as_device(&stand.data), faults));
+        let tags = stand.tags.as_ref().map(as_device);
+        let device = Integrity::open(data.clone(), tags).unwrap().device;
+        write(&device, 64 << 10, &[2; 4096], false).unwrap_err();
+        let closed = device.close();
+        if wrong == 16 {
+            // There is none: it stays dirty, and that is told.
+            let error = closed.unwrap_err();
+            assert!(error.to_string().contains("stays dirty"), "{error}");
+            continue;
+        }
+        closed.unwrap();
+        drop(device);
+        let found = findings(&stand.open().device);
+        let sectors = found.iter().map(|found| match found {
+            Finding::Mismatch(mismatch) => mismatch.sector,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(sectors.collect::<Vec<_>>(), (FIRST..FIRST + wrong).collect::<Vec<_>>());
+    }
+}
+
 /// A region whose bit or generation could not be written has the generation that it had, whatever the device made of that: not while it
 /// is open, not behind a close, and not behind a crash was a write lost.
 #[test]

@@ -169,7 +169,7 @@ fn what_is_written_with_tuples_is_what_the_kernel_reads() {
         let mut found = vec![0; expected.len()];
         kernel(&path).read_exact_at(&mut found, FREE).unwrap();
         assert!(found == expected, "{path}");
-        assert_eq!(device.take_wrong_tuples(), []);
+        assert_eq!(device.take_wrong_tuples().0, []);
     }
 }
 
@@ -237,7 +237,7 @@ fn a_wrong_tuple_is_told_by_sector_and_field() {
                 let mismatch = Some(Mismatch { sector, field, expected, found });
                 vec![WrongTuple { sector, mismatch }; 2]
             });
-            assert_eq!(device.take_wrong_tuples(), wrong.unwrap_or_default(), "{path}");
+            assert_eq!(device.take_wrong_tuples().0, wrong.unwrap_or_default(), "{path}");
             // The kernel sees the same.
             let direct = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
             let block = path.replace("/dev/ng", "/dev/nvme");
@@ -249,7 +249,7 @@ fn a_wrong_tuple_is_told_by_sector_and_field() {
         let memory = Memory::Flat(Buffer::aligned(8 * unit as usize).unwrap());
         let (_, result) = run(&mut queue, BioOp::Read, MADE, memory);
         assert_eq!(result, Err(Errno::EILSEQ), "{path}");
-        assert_eq!(device.take_wrong_tuples()[0].sector, first + 1, "{path}");
+        assert_eq!(device.take_wrong_tuples().0[0].sector, first + 1, "{path}");
     }
 }
 
@@ -275,7 +275,7 @@ fn a_stale_tuple_is_told_by_sector() {
     std::fs::write(&setting, "1").unwrap();
     written.unwrap();
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Err(Errno::EILSEQ));
-    let found = device.take_wrong_tuples();
+    let (found, _) = device.take_wrong_tuples();
     // The disk itself compares its tuples, and does not say what it found.
     assert_eq!(found, [WrongTuple { sector: FREE / 512 + 2, mismatch: None }]);
     // Written anew it is whole again.

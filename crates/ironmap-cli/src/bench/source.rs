@@ -156,7 +156,7 @@ impl<'a> Opener<'a> {
             (Arc::clone(volume.device()), volume.engine(), volume.notices().to_vec())
         } else {
             let how =
-                OpenLocation { engine: self.engine, write: self.plan.rw.writes(), adopt: false };
+                OpenLocation { engine: self.engine, write: self.plan.rw.writes(), force: false };
             let opened = Location::parse(name.as_os_str())?.open(&how)?;
             (opened.device, opened.engine, opened.notices)
         };

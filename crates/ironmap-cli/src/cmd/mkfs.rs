@@ -135,7 +135,7 @@ fn fill(args: &Args, dir: &Path, time: Option<i64>, report: &mut Report) -> Resu
 }
 
 fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
-    let how = OpenLocation { engine: Engine::Psync, write: true, adopt: false };
+    let how = OpenLocation { engine: Engine::Psync, write: true, force: false };
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
     let superblock = Volume::make(&*opened.device, options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;

@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// after which no write is there in part
     #[arg(long, value_enum, default_value = "bitmap")]
     mode: HowSafe,
-    /// Count the generations of each region, so that a scrub finds writes that were lost, data and tag
+    /// Count the generations of each region, so that a scrub finds writes that were lost, data and tag; in bitmap mode only
     #[arg(long)]
     generation: bool,
     /// What one bit of the map stands for, in bytes: a power of two; by default as much as makes the map one block

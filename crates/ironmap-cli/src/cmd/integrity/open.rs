@@ -22,7 +22,8 @@ Examples:
   ironmap integrity open disk.img,tags.img
   ironmap integrity open --force /dev/sdc,/dev/nvme0n1p3   # after DATA was copied to another disk")]
 pub(super) struct Args {
-    /// Also where DATA is another device than the one that the tags were made for; from then on they are for this one
+    /// Also where DATA is another device than the one that the tags were made for: from then on they are for this one. And give up what cannot
+    /// be recovered: sectors that a device refuses to write, a dirty map that cannot be read
     #[arg(short = 'F', long)]
     force: bool,
     /// Write one JSON object
@@ -48,19 +49,28 @@ struct RecoveredRecord {
     unreadable: u64,
     records: u64,
     replayed: u64,
+    lost: u64,
     bad_map_blocks: u64,
 }
 
 impl RecoveredRecord {
     fn new(recovered: &Recovered) -> Self {
-        let Recovered { regions, retagged, unreadable, records, replayed, bad_map_blocks, .. } =
-            *recovered;
-        Self { regions, retagged, unreadable, records, replayed, bad_map_blocks }
+        let Recovered {
+            regions,
+            retagged,
+            unreadable,
+            records,
+            replayed,
+            lost,
+            bad_map_blocks,
+            ..
+        } = *recovered;
+        Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks }
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let how = OpenOptions { engine: Engine::Psync, write: true, adopt: args.force };
+    let how = OpenOptions { engine: Engine::Psync, write: true, force: args.force };
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));
