@@ -11,6 +11,11 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::skip::Need;
+use ironmap::bio::Buffer;
+use ironmap::dio::{DioFlags, StablePages};
+use ironmap::fs::ext4::Follow;
+use ironmap::units::FilePos;
+use ironmap::{Errno, FileOptions, OpenOptions, QueueOptions, Volume};
 use serde_json::Value;
 use support::{Bench, pattern, succeed, text, tool};
 
@@ -151,6 +156,37 @@ fn halves_are_partitions_of_one_disk() {
     refused(&bench.run(["ls", "integrity:disk@p1,disk:/"]), 3, &["disk@p1 and disk overlap"]);
     let inside = bench.run(["ls", "integrity:disk@p1,disk@2M:/"]);
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
+}
+
+/// A wrong sector is counted and told once for each read of it, whatever is done about memory that changes: the device itself has tried it again.
+#[test]
+fn a_wrong_sector_is_told_once_for_each_read() {
+    let bench = protected(&[]);
+    let at = place(&bench, "/dir/large") + 3 * SECTOR;
+    flip(&bench.image(), at + 77);
+    let halves = (bench.image(), bench.path("tags"));
+    let volume = format!("integrity:{},{}", halves.0.display(), halves.1.display());
+    let volume = Volume::open(&volume.parse().unwrap(), &OpenOptions::default()).unwrap();
+    let mut count = 0;
+    for way in [StablePages::ZeroCopy, StablePages::Bounce, StablePages::Lazy, StablePages::Owned] {
+        let inode = volume.fs().resolve(b"/dir/large", Follow::All).unwrap();
+        let options = FileOptions { stable_pages: Some(way), ..FileOptions::default() };
+        let file = volume.open_inode(inode, options).unwrap();
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        for (pos, len) in [(3 * SECTOR, 4096), (0, 64 << 10)] {
+            let mut lent = Buffer::aligned(len).unwrap();
+            let read = file.read_at(&mut queue, &mut lent, FilePos(pos)).map_err(|e| e.errno());
+            file.submit_read(&mut queue, lent, FilePos(pos), DioFlags::empty(), 0).unwrap();
+            queue.wait(1).unwrap();
+            let queued = queue.pop().unwrap().result.map_err(|error| error.errno());
+            assert_eq!([read, queued], [Err(Errno::EILSEQ); 2], "{way:?}: {len} at {pos}");
+            let (told, dropped) = volume.events().take_wrong_tuples();
+            let told: Vec<_> = told.iter().map(|wrong| wrong.sector).collect();
+            assert_eq!((told, dropped), (vec![at / SECTOR; 2], 0), "{way:?}: {len} at {pos}");
+            count += 2;
+        }
+    }
+    assert_eq!(volume.events().wrong_tuples(), count);
 }
 
 /// A flipped bit of a file's data: that file is an error with its sector and everything else is read; the scrub lists it, and a flipped bit of a tag.
