@@ -24,9 +24,12 @@ pub(super) struct OpenDirectory {
     reading: Mutex<Option<Reading>>,
 }
 
-/// A listing that is under way.
+/// A listing that is under way. What it has read ahead is right as long as no name has been removed: the kernel would believe for ever what it
+/// is told of one that has.
 struct Reading {
     listing: Listing,
+    /// What the [number of the names](super::nodes::Node::names) was when it began.
+    names: u64,
     /// What did not fit into the last reply, and the position before it.
     left: Option<(u64, DirEntry)>,
 }
@@ -109,10 +112,12 @@ impl Mount {
     ) -> Result<()> {
         let open = self.directories.get(handle)?;
         let mut place = open.reading();
+        let names = self.nodes.get(open.held.number()).names();
         let mut reading = match place.take() {
-            Some(reading) if reading.position() == position => reading,
+            Some(reading) if reading.position() == position && reading.names == names => reading,
             _ => Reading {
                 listing: open.held.inode()?.list(DirCursor::from_raw(position))?,
+                names,
                 left: None,
             },
         };

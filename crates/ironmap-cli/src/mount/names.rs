@@ -144,6 +144,7 @@ impl Mount {
         let moved = fs.lookup(from, old_name)?.number();
         let who = asker.with_umask(0);
         let rename = || fs.rename_as(from, old_name, to, new_name, flags, &who);
+        self.nodes.get(from).names_changed();
         self.removing(to, new_name, &[from, moved], rename)
     }
 
@@ -158,6 +159,7 @@ impl Mount {
     ) -> Result<()> {
         let fs = self.fs();
         let there = fs.lookup(dir, name).and_then(|inode| fs.hold(inode.number()));
+        self.nodes.get(dir).names_changed();
         remove()?;
         let mut changed = [&[dir], also].concat();
         if let Ok(held) = there {

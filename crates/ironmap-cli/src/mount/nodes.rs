@@ -5,7 +5,7 @@
 //! kernel knows it is held until it is forgotten; what has a name needs no holding.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ironmap::fs::ext4::{Held, ROOT};
@@ -44,13 +44,16 @@ pub(super) struct Node {
     pub(super) manner: Manner,
     /// Seconds since 1970 until which a read leaves no time stamp; reset by a change.
     quiet_until: AtomicI64,
+    /// How often a name in it has begun to stand for another inode, or for none.
+    names_changed: AtomicU64,
     /// Set when it has lost its last name.
     held: Mutex<Option<Held>>,
 }
 
 impl Node {
     fn new(manner: Manner) -> Self {
-        Self { manner, quiet_until: AtomicI64::new(i64::MIN), held: Mutex::default() }
+        let (quiet_until, names_changed) = (AtomicI64::new(i64::MIN), AtomicU64::default());
+        Self { manner, quiet_until, names_changed, held: Mutex::default() }
     }
 }
 
@@ -72,6 +75,16 @@ impl Node {
     /// The content or a time has changed.
     pub(super) fn changed(&self) {
         self.quiet_until.store(i64::MIN, Ordering::Relaxed);
+    }
+
+    /// A number that stays while the names of a directory stand for what they stood for.
+    pub(super) fn names(&self) -> u64 {
+        self.names_changed.load(Ordering::Relaxed)
+    }
+
+    /// A name is removed, or stands for another inode.
+    pub(super) fn names_changed(&self) {
+        self.names_changed.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -15,6 +15,7 @@ mod faults;
 mod flags;
 mod fsx;
 mod killed;
+mod listings;
 mod programs;
 mod random;
 mod sides;
