@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
 use fuser::{
@@ -88,6 +88,11 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(mount: Mount, threads: usize) -> Self {
         Self { mount: Arc::new(mount), pool: Pool::new(threads) }
+    }
+
+    /// As long as it is served.
+    pub(super) fn mount(&self) -> Weak<Mount> {
+        Arc::downgrade(&self.mount)
     }
 
     pub(super) fn connection(&self) -> Arc<OnceLock<OwnedFd>> {

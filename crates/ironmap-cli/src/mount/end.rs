@@ -7,7 +7,10 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -15,6 +18,9 @@ use rustix::mount::UnmountFlags;
 
 use super::fail::tell;
 use super::unmount::unmount;
+
+/// How long what the kernel has collected is waited for: whoever goes on writing can make more of it than the device takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct End {
     dir: PathBuf,
@@ -29,11 +35,15 @@ impl End {
         Ok(Self { dir: dir.to_owned(), device: device(dir)?, connection })
     }
 
-    /// Unmounts, by force what is in use: who goes on with a file that he has open gets ENOTCONN.
-    pub(super) fn by_signal(&self) {
-        if self.is_connected() && self.is_there() {
+    /// Unmounts, by force what is in use: who goes on with a file that he has open gets ENOTCONN. What he has written before is sent:
+    /// `wait_for_pages` returns behind that.
+    pub(super) fn by_signal(&self, wait_for_pages: impl FnOnce() + Send + 'static) {
+        let is_free = self.is_connected() && self.is_there() && {
             flush(&self.dir);
-            let _ = unmount(&self.dir, UnmountFlags::empty());
+            unmount(&self.dir, UnmountFlags::empty()).is_ok()
+        };
+        if !is_free && self.is_connected() {
+            within(PATIENCE, wait_for_pages);
         }
         self.cut();
     }
@@ -79,7 +89,19 @@ fn device(dir: &Path) -> rustix::io::Result<(u32, u32)> {
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// Has the kernel send what it collected.
+/// Works in another thread, and goes on without the end of it when time is over.
+fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = channel();
+    let work = move || {
+        work();
+        let _ = done.send(());
+    };
+    if thread::Builder::new().spawn(work).is_ok() {
+        let _ = is_done.recv_timeout(time);
+    }
+}
+
+/// Has the kernel send what it collected. It does not wait for the answers.
 fn flush(dir: &Path) {
     if let Ok(dir) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         let _ = rustix::fs::syncfs(dir);

@@ -1,5 +1,6 @@
 //! Open files: content, its space, and what makes it durable.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -91,6 +92,11 @@ impl Mount {
             write_back: self.options.writeback && !strict,
             ..FileOptions::default()
         }
+    }
+
+    /// What is open, each once.
+    pub(super) fn open_inodes(&self) -> HashSet<InodeNo> {
+        self.files.all().iter().map(|open| open.held.number()).collect()
     }
 
     /// Whether what is opened so leaves no time when it is read.

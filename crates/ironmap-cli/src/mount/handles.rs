@@ -43,6 +43,12 @@ impl<T> Handles<T> {
         drop(removed);
     }
 
+    /// All that are open now.
+    pub(super) fn all(&self) -> Vec<Arc<T>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().map(Arc::clone).collect()
+    }
+
     pub(super) fn clear(&self) {
         let all = std::mem::take(&mut *self.open.write().unwrap_or_else(PoisonError::into_inner));
         drop(all);

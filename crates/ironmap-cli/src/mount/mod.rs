@@ -94,6 +94,15 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
+    /// Waits until what the kernel has of all open files' pages is sent and answered: before it drops a page it writes it, and waits for
+    /// that. Only open files have such pages.
+    fn wait_for_pages(&self) {
+        let Some(notifier) = self.notifier.get() else { return };
+        for inode in self.open_inodes() {
+            let _ = notifier.inval_inode(fuser::INodeNo(inode.0), 0, 0);
+        }
+    }
+
     /// Behind each change of these inodes: the next read of one leaves a time, and it is durable at once where the mount or one of
     /// them is so.
     fn changed(&self, inodes: &[InodeNo]) -> Result<()> {

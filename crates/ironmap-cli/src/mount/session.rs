@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mount = mount.map_err(|error| Failure::at(&name, &error))?;
     let notifier = Arc::clone(&mount.notifier);
     let server = Server::new(mount, threads);
-    let connection = server.connection();
+    let (connection, mount) = (server.connection(), server.mount());
     let session = Session::new(server, &dir, &config);
     let session = session.map_err(|error| not_mounted(&dir, error))?;
     let _ = notifier.set(session.notifier());
@@ -105,7 +105,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let end = End::of(&dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
     let end = Arc::new(end);
     let by_signal = Arc::clone(&end);
-    interrupt::on_signal(move || by_signal.by_signal())
+    let wait_for_pages = move || {
+        if let Some(mount) = mount.upgrade() {
+            mount.wait_for_pages();
+        }
+    };
+    interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))
         .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
     if args.tell {
         Ready.tell().map_err(|error| Failure::host("standard output", error))?;

@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, kill_process};
 
-use crate::sides::{Ours, check, ironmap, require_mounts};
+use crate::sides::{Ours, check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
 fn volume() -> Bench {
@@ -125,6 +126,59 @@ fn what_is_mounted_above_stays() {
     ours.wait();
     assert!(dir.join("above").exists());
     drop(above);
+}
+
+/// A program that has stored through a mapping of a file, and has it still.
+struct Mapped(Child);
+
+impl Mapped {
+    /// Stores this many bytes, each an `a`. `stored` is a path at which nothing is yet.
+    fn store(file: &Path, len: u64, stored: &Path) -> Self {
+        let program = tool("xfs_io").arg("-f").arg(file).stdin(Stdio::piped()).spawn();
+        let mapped = Self(program.unwrap());
+        let commands = format!(
+            "truncate {len}\nmmap -rw 0 {len}\nmwrite -S 0x61 0 {len}\nopen -f {}\n",
+            stored.display()
+        );
+        mapped.0.stdin.as_ref().unwrap().write_all(commands.as_bytes()).unwrap();
+        while !stored.exists() {
+            std::thread::yield_now();
+        }
+        mapped
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What was written when a signal comes is on the volume, with the files open: what a writeback cache has collected, and what was stored through a
+/// mapping.
+#[test]
+fn a_signal_loses_nothing_that_was_written() {
+    const LEN: usize = 24 << 20;
+    require_mounts!("a_signal_loses_nothing_that_was_written");
+    if tool("xfs_io").arg("-V").output().is_err() {
+        return skip("a_signal_loses_nothing_that_was_written", "needs the program xfs_io");
+    }
+    for options in ["rw", "writeback_cache"] {
+        let bench = volume();
+        let dir = bench.path("mounted");
+        let mut ours = Ours::mount(&bench.image(), &dir, options);
+        let mapped = Mapped::store(&dir.join("mapped"), LEN as u64, &bench.path("stored"));
+        let (mut written, content) = (File::create(dir.join("written")).unwrap(), vec![b'b'; LEN]);
+        written.write_all(&content).unwrap();
+        kill_process(ours.id(), Signal::TERM).unwrap();
+        assert!(ours.wait().success());
+        drop((mapped, written));
+        check(&bench.image());
+        let on_volume = |name| bench.succeed(["cat", &bench.target(name)]);
+        assert!(on_volume("/written") == content, "{options}: written");
+        assert!(on_volume("/mapped") == vec![b'a'; LEN], "{options}: mapped");
+    }
 }
 
 /// A signal amid changes leaves a volume that is closed, in which nothing contradicts the counts: who goes on hears that it is over.
