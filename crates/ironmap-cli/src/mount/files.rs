@@ -52,6 +52,8 @@ pub(super) struct OpenFile {
     no_atime: bool,
     /// Writes are durable when they return, with what is needed to read them.
     sync: bool,
+    /// What `open` has asked for of that. The requests that are no writes do not say it.
+    sync_flags: i32,
     /// Takes any position and length: what the page cache sends.
     file: File,
     /// Takes what `O_DIRECT` takes: the caller's own requests, once he has asked for that.
@@ -75,6 +77,7 @@ impl Mount {
         let open = OpenFile {
             no_atime: self.is_read_without_time(held.number(), flags),
             sync: self.nodes.get(held.number()).manner.sync,
+            sync_flags: flags & open_flags::SYNC,
             held,
             file,
             strict: OnceLock::new(),
@@ -206,13 +209,18 @@ impl Mount {
             mode::INSERT_RANGE if !keep_size => Fallocate::Insert,
             _ => return Err(Fail(Errno::EOPNOTSUPP)),
         };
-        let inode = self.files.get(handle)?.held.number();
+        let open = self.files.get(handle)?;
+        let inode = open.held.number();
         if let Err(error) = self.fs().fallocate(inode, how, FilePos(pos), len) {
             self.forget_pages(inode, pos, len);
             return Err(error.into());
         }
         self.strip(inode, asker.keeps_set_id())?;
-        self.changed(&[inode])
+        self.changed(&[inode])?;
+        match open.sync_flags {
+            0 => Ok(()),
+            _ => self.sync_file(handle, false),
+        }
     }
 
     /// The first data, or the first hole, from a position on. The library knows which bytes of an allocated block were written; the
@@ -255,7 +263,7 @@ impl Mount {
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }
-        let durability = self.durability(&target, 0);
+        let durability = self.durability(&target, target.sync_flags);
         let mut done = 0;
         let copied = Lane::with(&self.volume, |lane| {
             while done < len {

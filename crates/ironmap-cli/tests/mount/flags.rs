@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use rustix::process::{Signal, kill_process};
 
 use crate::sides::{Ours, check, require_mounts, unmount};
@@ -69,6 +70,37 @@ fn what_is_synchronous_survives_a_killed_daemon() {
     assert!(dir.join("d/made").exists());
     assert!(fs::read(dir.join("s")).unwrap() == pattern(5000, 1));
     assert!(dir.join("plain/made").exists());
+    ours.unmount();
+    check(&bench.image());
+}
+
+/// What is allocated or copied through a descriptor with O_DSYNC is there when a daemon is killed at once, with the file's size.
+#[test]
+fn allocations_and_copies_are_as_synchronous_as_writes() {
+    const O_DSYNC: i32 = 0o10000;
+    const LEN: usize = 300_000;
+    require_mounts!("allocations_and_copies_are_as_synchronous_as_writes");
+    let bench =
+        volume(&[], &[("write /dev/null", "a", EXTENTS), ("write /dev/null", "c", EXTENTS)]);
+    let dir = bench.path("mounted");
+    let killed = |name: &str, change: &dyn Fn(&File)| {
+        let mut ours = Ours::mount(&bench.image(), &dir, "rw");
+        let mut open = File::options();
+        let open = open.write(true).custom_flags(O_DSYNC).open(dir.join(name)).unwrap();
+        change(&open);
+        kill_process(ours.id(), Signal::KILL).unwrap();
+        ours.wait();
+    };
+    killed("a", &|file| fallocate(file, FallocateFlags::empty(), 0, LEN as u64).unwrap());
+    killed("c", &|file| {
+        fs::write(dir.join("source"), pattern(LEN, 2)).unwrap();
+        let source = File::open(dir.join("source")).unwrap();
+        assert_eq!(copy_file_range(source, None, file, None, LEN).unwrap(), LEN);
+    });
+    let ours = Ours::mount(&bench.image(), &dir, "rw");
+    let allocated = fs::metadata(dir.join("a")).unwrap();
+    assert!(allocated.len() == LEN as u64 && allocated.blocks() >= LEN as u64 / 512);
+    assert!(fs::read(dir.join("c")).unwrap() == pattern(LEN, 2));
     ours.unmount();
     check(&bench.image());
 }
