@@ -73,7 +73,10 @@ impl Mount {
         let inode = held.inode()?;
         check_named(&inode)?;
         admit(&inode, flags)?;
-        let file = self.volume.open_inode(inode, self.file_options(false))?;
+        // The kernel's cache would take any position, and sends pages from their beginning: nobody could tell an overwrite then.
+        let around_cache = self.options.writeback && inode.flags().contains(InodeFlags::APPEND);
+        let write_back = self.options.writeback && !around_cache;
+        let file = self.volume.open_inode(inode, file_options(false, write_back))?;
         let open = OpenFile {
             no_atime: self.is_read_without_time(held.number(), flags),
             sync: self.nodes.get(held.number()).manner.sync,
@@ -83,18 +86,7 @@ impl Mount {
             strict: OnceLock::new(),
         };
         let handle = self.files.insert(open);
-        Ok(Opened { handle, direct: flags & open_flags::DIRECT != 0 })
-    }
-
-    fn file_options(&self, strict: bool) -> FileOptions {
-        FileOptions {
-            strict,
-            // Whether a write takes set-id bits away is the kernel's to say, with each.
-            keep_set_id: KeepSetId::Yes,
-            // The kernel sends the pages that it has collected in an order of its own.
-            write_back: self.options.writeback && !strict,
-            ..FileOptions::default()
-        }
+        Ok(Opened { handle, direct: around_cache || flags & open_flags::DIRECT != 0 })
     }
 
     /// What is open, each once.
@@ -115,7 +107,7 @@ impl Mount {
         if let Some(strict) = open.strict.get() {
             return Ok(strict);
         }
-        let strict = self.volume.open_inode(open.held.inode()?, self.file_options(true))?;
+        let strict = self.volume.open_inode(open.held.inode()?, file_options(true, false))?;
         Ok(open.strict.get_or_init(|| strict))
     }
 
@@ -320,6 +312,17 @@ impl Mount {
             }
         }
         held.stamp(Access::Read);
+    }
+}
+
+/// `write_back`: the kernel sends the pages that it has collected in an order of its own.
+fn file_options(strict: bool, write_back: bool) -> FileOptions {
+    FileOptions {
+        strict,
+        // Whether a write takes set-id bits away is the kernel's to say, with each.
+        keep_set_id: KeepSetId::Yes,
+        write_back,
+        ..FileOptions::default()
     }
 }
 
