@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
 use std::time::SystemTime;
 
 use fuser::{
@@ -492,16 +493,26 @@ impl Filesystem for Server {
     fn lseek(
         &self,
         _request: &Request,
-        _node: INodeNo,
+        node: INodeNo,
         handle: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        match self.mount.seek(handle, offset, whence) {
+        let work = move |mount: &Mount| match mount.seek(handle, offset, whence) {
             Ok(found) => reply.offset(found),
             Err(fail) => reply.error(fail.into()),
+        };
+        let inode = inode_of(node);
+        if !self.mount.is_open_for_writing(inode) {
+            return work(&self.mount);
         }
+        // What the kernel has not sent would be told as a hole. No thread of the pool may wait for what the pool has to serve.
+        let mount = Arc::clone(&self.mount);
+        let _ = thread::Builder::new().spawn(move || {
+            mount.wait_for_pages(inode, offset);
+            work(&mount);
+        });
     }
 
     fn copy_file_range(

@@ -48,6 +48,7 @@ const COPIED: u64 = 64 << 20;
 /// An open file.
 pub(super) struct OpenFile {
     held: Held,
+    writes: bool,
     /// Reads leave no time.
     no_atime: bool,
     /// Writes are durable when they return, with what is needed to read them.
@@ -78,6 +79,7 @@ impl Mount {
         let write_back = self.options.writeback && !around_cache;
         let file = self.volume.open_inode(inode, file_options(false, write_back))?;
         let open = OpenFile {
+            writes: flags & open_flags::ACCESS_MODE != 0,
             no_atime: self.is_read_without_time(held.number(), flags),
             sync: self.nodes.get(held.number()).manner.sync,
             sync_flags: flags & open_flags::SYNC,
@@ -89,9 +91,15 @@ impl Mount {
         Ok(Opened { handle, direct: around_cache || flags & open_flags::DIRECT != 0 })
     }
 
-    /// What is open, each once.
-    pub(super) fn open_inodes(&self) -> HashSet<InodeNo> {
-        self.files.all().iter().map(|open| open.held.number()).collect()
+    /// What is open for writing, each once.
+    pub(super) fn open_for_writing(&self) -> HashSet<InodeNo> {
+        let open = self.files.all();
+        open.iter().filter(|open| open.writes).map(|open| open.held.number()).collect()
+    }
+
+    /// Only such a file can have pages that the kernel has not sent.
+    pub(super) fn is_open_for_writing(&self, inode: InodeNo) -> bool {
+        self.files.any(|open| open.writes && open.held.number() == inode)
     }
 
     /// Whether what is opened so leaves no time when it is read.

@@ -49,6 +49,11 @@ impl<T> Handles<T> {
         open.values().map(Arc::clone).collect()
     }
 
+    pub(super) fn any(&self, is_it: impl Fn(&T) -> bool) -> bool {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().any(|open| is_it(open))
+    }
+
     pub(super) fn clear(&self) {
         let all = std::mem::take(&mut *self.open.write().unwrap_or_else(PoisonError::into_inner));
         drop(all);

@@ -94,12 +94,18 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits until what the kernel has of all open files' pages is sent and answered: before it drops a page it writes it, and waits for
-    /// that. Only open files have such pages.
-    fn wait_for_pages(&self) {
-        let Some(notifier) = self.notifier.get() else { return };
-        for inode in self.open_inodes() {
-            let _ = notifier.inval_inode(fuser::INodeNo(inode.0), 0, 0);
+    /// Waits until what the kernel has of a file's pages, from a position on, is sent and answered: before it drops a page it writes it, and
+    /// waits for that. None of the threads that serve may wait for it.
+    fn wait_for_pages(&self, inode: InodeNo, from: i64) {
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);
+        }
+    }
+
+    /// The same of all files that are open: the kernel has nothing of others that it has not sent.
+    fn wait_for_all_pages(&self) {
+        for inode in self.open_for_writing() {
+            self.wait_for_pages(inode, 0);
         }
     }
 

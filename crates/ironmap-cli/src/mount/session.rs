@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let by_signal = Arc::clone(&end);
     let wait_for_pages = move || {
         if let Some(mount) = mount.upgrade() {
-            mount.wait_for_pages();
+            mount.wait_for_all_pages();
         }
     };
     interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))

@@ -129,11 +129,11 @@ fn what_is_mounted_above_stays() {
 }
 
 /// A program that has stored through a mapping of a file, and has it still.
-struct Mapped(Child);
+pub(crate) struct Mapped(Child);
 
 impl Mapped {
     /// Stores this many bytes, each an `a`. `stored` is a path at which nothing is yet.
-    fn store(file: &Path, len: u64, stored: &Path) -> Self {
+    pub(crate) fn store(file: &Path, len: u64, stored: &Path) -> Self {
         let program = tool("xfs_io").arg("-f").arg(file).stdin(Stdio::piped()).spawn();
         let mapped = Self(program.unwrap());
         let commands = format!(

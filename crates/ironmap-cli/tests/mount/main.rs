@@ -8,6 +8,7 @@ mod support;
 mod rng;
 
 mod aligned;
+mod caches;
 mod cases;
 mod damaged;
 mod ending;

@@ -1,0 +1,51 @@
+//! What the kernel's caches hold, and the server does not know yet.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::SeekFrom;
+
+use crate::ending::Mapped;
+use crate::sides::{Ours, check, require_mounts, skip};
+use crate::support::{Bench, succeed, tool};
+
+const LEN: u64 = 64 << 20;
+const AT: u64 = 40 << 20;
+const STORED: u64 = 32 << 20;
+
+/// Where a file has data.
+fn data(file: &File) -> Vec<(u64, u64)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap();
+        found.push((data, at));
+    }
+    found
+}
+
+/// What the kernel has not sent yet is no hole, and what is one stays one: a copy that asks where data are has all of them, and no more.
+#[test]
+fn what_was_not_sent_is_data() {
+    require_mounts!("what_was_not_sent_is_data");
+    if tool("xfs_io").arg("-V").output().is_err() {
+        return skip("what_was_not_sent_is_data", "needs the program xfs_io");
+    }
+    for options in ["rw", "writeback_cache"] {
+        let bench = Bench::empty();
+        succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
+        let dir = bench.path("mounted");
+        let ours = Ours::mount(&bench.image(), &dir, options);
+        // A file that is opened has sent all, so they are open before.
+        let [written, stored] = ["written", "stored"].map(|name| File::create(dir.join(name)));
+        let (written, stored) = (written.unwrap(), stored.unwrap());
+        written.set_len(LEN).unwrap();
+        written.write_all_at(&[b'b'; 4096], AT).unwrap();
+        assert_eq!(data(&written), [(AT, AT + 4096)], "written with {options}");
+        // So much that the kernel is not done with it at once.
+        let mapped = Mapped::store(&dir.join("stored"), STORED, &bench.path("is_stored"));
+        assert_eq!(data(&stored), [(0, STORED)], "stored through a mapping with {options}");
+        drop((written, stored, mapped));
+        ours.unmount();
+        check(&bench.image());
+    }
+}
