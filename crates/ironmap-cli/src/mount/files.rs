@@ -307,16 +307,14 @@ impl Mount {
             if node.is_quiet(now) {
                 return;
             }
+            node.quiet_until(now.saturating_add(DAY));
             let Ok(inode) = self.fs().inspect(held.number(), |inode| Ok(inode.stat().clone()))
             else {
-                return;
+                return node.changed();
             };
             let (read, changed) = (inode.accessed, inode.modified.max(inode.changed));
-            let recent = read > changed && now.saturating_sub(read.seconds) < DAY;
-            let last = if recent { read.seconds } else { now };
-            node.quiet_until(last.saturating_add(DAY));
-            if recent {
-                return;
+            if read > changed && now.saturating_sub(read.seconds) < DAY {
+                return node.quiet_no_longer_than(read.seconds.saturating_add(DAY));
             }
         }
         held.stamp(Access::Read);

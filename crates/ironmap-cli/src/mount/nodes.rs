@@ -68,8 +68,14 @@ impl Node {
         now < self.quiet_until.load(Ordering::Relaxed)
     }
 
+    /// Says until when no read has to ask. It is said before the inode is looked at: a change meanwhile takes it back.
     pub(super) fn quiet_until(&self, then: i64) {
-        self.quiet_until.store(then, Ordering::Relaxed);
+        self.quiet_until.store(then, Ordering::SeqCst);
+    }
+
+    /// And how much earlier that ends, as it was found then.
+    pub(super) fn quiet_no_longer_than(&self, then: i64) {
+        self.quiet_until.fetch_min(then, Ordering::Relaxed);
     }
 
     /// The content or a time has changed.
@@ -134,5 +140,23 @@ impl Nodes {
             let all = std::mem::take(&mut *lock(shard));
             drop(all);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a read has found before a change keeps no later read from leaving a time.
+    #[test]
+    fn a_change_while_the_last_read_is_asked_for_counts() {
+        let node = Node::new(Manner::default());
+        node.quiet_until(100);
+        node.changed();
+        node.quiet_no_longer_than(50);
+        assert!(!node.is_quiet(10));
+        node.quiet_until(100);
+        node.quiet_no_longer_than(50);
+        assert!(node.is_quiet(49) && !node.is_quiet(50));
     }
 }
