@@ -23,6 +23,8 @@ pub(super) enum Atime {
 /// What a mount is like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
+    /// Options that are none are passed over.
+    pub(super) sloppy: bool,
     pub(super) read_only: bool,
     /// Every change is durable when it returns.
     pub(super) sync: bool,
@@ -102,7 +104,7 @@ impl Options {
                 | "comment",
                 _,
             ) => {}
-            _ if name.starts_with("x-") => {}
+            _ if name.starts_with("x-") || self.sloppy => {}
             _ => return Err(format!("-o {option}: no such option")),
         }
         Ok(())
@@ -181,11 +183,16 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
             Some("-t" | "-N") => {
                 rest.next();
             }
-            // Those that it may give and that change nothing here: sloppy, fake, no mtab, verbose.
             Some(flags)
                 if flags.len() > 1
                     && flags[1..].bytes().all(|flag| b"sfnv".contains(&flag))
-                    && flags.starts_with('-') => {}
+                    && flags.starts_with('-') =>
+            {
+                // The others change nothing here: no mtab, verbose.
+                let own_flags = [('s', "--sloppy"), ('f', "--fake")];
+                let asked = own_flags.iter().filter(|(flag, _)| flags.contains(*flag));
+                own.extend(asked.map(|(_, own)| OsString::from(own)));
+            }
             _ => own.push(arg.clone()),
         }
     }
@@ -206,6 +213,9 @@ mod tests {
         assert_eq!(options.flags, [MountOption::Dev]);
         assert_eq!(options.parse("uid=x").unwrap_err(), "-o uid: \"x\" is no number");
         assert_eq!(options.parse("jam=1").unwrap_err(), "-o jam=1: no such option");
+        options.sloppy = true;
+        options.parse("jam=1,ro").unwrap();
+        assert!(options.read_only && options.parse("uid=x").is_err());
     }
 
     #[test]
@@ -228,7 +238,11 @@ mod tests {
             as_mount_helper(&words(
                 "/sbin/mount.fuse.ironmap /dev/x /mnt -sv -o rw,dev -t fuse.ironmap"
             )),
-            Some(words("ironmap mount /dev/x /mnt -o rw,dev"))
+            Some(words("ironmap mount /dev/x /mnt --sloppy -o rw,dev"))
+        );
+        assert_eq!(
+            as_mount_helper(&words("mount.ironmap /dev/x /mnt -fn")),
+            Some(words("ironmap mount /dev/x /mnt --fake"))
         );
         assert_eq!(as_mount_helper(&words("/usr/bin/ironmap mount a b")), None);
     }

@@ -57,6 +57,12 @@ pub(crate) struct Args {
     /// Tell on standard output when it is mounted: for the program that stays in front
     #[arg(long, hide = true, requires = "foreground")]
     tell: bool,
+    /// As mount -s: pass over options that are none
+    #[arg(long, hide = true)]
+    sloppy: bool,
+    /// As mount -f: all but mounting it
+    #[arg(long, hide = true)]
+    fake: bool,
     /// The volume
     #[arg(value_name = "VOLUME", value_parser = volume())]
     volume: Location,
@@ -71,8 +77,12 @@ fn volume() -> impl TypedValueParser<Value = Location> {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut options = Options::default();
+    options.sloppy = args.sloppy;
     for text in &args.options {
         options.parse(text).map_err(Failure::usage)?;
+    }
+    if args.fake {
+        return Ok(());
     }
     if !args.foreground {
         return daemon::start();

@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
 use rustix::process::{Signal, kill_process};
 
-use crate::sides::{Ours, check, require_mounts, skip, unmount};
+use crate::sides::{Ours, check, ironmap, require_mounts, skip, unmount};
 use crate::support::{Bench, pattern, succeed, text, tool};
 
 const EPERM: i32 = 1;
@@ -210,4 +212,30 @@ fn a_double_dash_is_understood() {
     let mount = mount.unwrap();
     let unmounted = unmount(&dir);
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
+}
+
+/// As mount(8) calls it: what is faked is not mounted, and who is sloppy gives options that there are not.
+#[test]
+fn mount_8_can_fake_and_be_sloppy() {
+    require_mounts!("mount_8_can_fake_and_be_sloppy");
+    let bench = volume(&[], &[]);
+    let dir = bench.path("mounted");
+    fs::create_dir(&dir).unwrap();
+    let mount = |flags: &[&str]| {
+        let mut helper = Command::new(ironmap());
+        helper.arg0("/sbin/mount.fuse.ironmap").args([bench.image(), dir.clone()]).args(flags);
+        let told = helper.output().unwrap();
+        let is_mounted = unmount_if_mounted(&dir);
+        (told.status.success(), is_mounted)
+    };
+    assert_eq!(mount(&["-f", "-o", "rw"]), (true, false));
+    assert_eq!(mount(&["-o", "rw,jam=1"]), (false, false));
+    assert_eq!(mount(&["-s", "-o", "rw,jam=1"]), (true, true));
+}
+
+fn unmount_if_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let is_mounted = mounts.contains(dir.to_str().unwrap());
+    assert!(!is_mounted || unmount(dir));
+    is_mounted
 }
