@@ -130,6 +130,7 @@ impl Queue {
     /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, but
     /// for a read of a host file whose lease went meanwhile, which is done again through the kernel, and for what a bounce buffer's
     /// transfer left undone or a read that did not match its checksums, which are done again at once.
+    /// The last completion of a host file whose handle has gone closes it, and can wait for its lease's being taken again.
     /// Completions come in the order of the device, not of submission.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {

@@ -1,7 +1,7 @@
 //! A host file, open: raw while its lease stands, by the kernel otherwise, and the same to its user.
 
 use std::io::IoSliceMut;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::kernel::{Descriptor, Straight};
 use super::{HostDevice, HostReport, Lanes, Shared};
@@ -33,12 +33,18 @@ pub(super) struct OpenFile {
     shared: Arc<Shared>,
 }
 
-/// Waits, when the file is dropped, for the threads that may have it at that moment: then it is closed.
-struct Closing(Arc<Keeper>);
+/// Waits, when the file is dropped, for the threads that have it at that moment: then it is closed.
+struct Closing {
+    file: Weak<HostFile>,
+    keeper: Arc<Keeper>,
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.let_go();
+        // Mostly nobody has it, whatever they wait for of other files.
+        if self.file.strong_count() > 0 {
+            self.keeper.let_go();
+        }
     }
 }
 
@@ -76,7 +82,8 @@ impl HostHandle {
     ) -> Self {
         let FileOptions { strict, stable_pages, .. } = options;
         let descriptor = OnceLock::new();
-        let closing = Closing(Arc::clone(shared.keeping.keeper()));
+        let keeper = Arc::clone(shared.keeping.keeper());
+        let closing = Closing { file: Arc::downgrade(&file), keeper };
         let open = OpenFile { file, device, stable_pages, descriptor, _closing: closing, shared };
         Self { open: Arc::new(open), strict }
     }

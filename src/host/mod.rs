@@ -35,6 +35,9 @@ pub struct HostOptions {
 /// One stands for any number of files: it opens each device once, and has one thread that answers when leases are broken. A device
 /// stays open until the host is gone with its files and queues. That keeps no file system from being unmounted, but a device from
 /// being taken down (`losetup -d`, `dmsetup remove`).
+///
+/// Who opens one of its files for writing waits until the lease is let go: while this process is stopped, as long as
+/// `/proc/sys/fs/lease-break-time` says. The signal SIGRTMAX-2 is the host's own.
 #[derive(Clone)]
 pub struct Host {
     shared: Arc<Shared>,

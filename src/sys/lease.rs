@@ -1,7 +1,7 @@
 //! Kernel leases (`fcntl`), and the thread that is told when one is broken.
 //!
 //! A lease's signal is directed at one thread, which has all signals blocked and takes them with `sigtimedwait`: no handler of the
-//! application ever runs for it, and none of its signals is taken away.
+//! application ever runs for it. The signal's number must be nobody else's: who waited for it would compete with that thread.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

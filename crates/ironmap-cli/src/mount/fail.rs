@@ -2,15 +2,38 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
-use ironmap::{Errno, Error, ErrorKind};
+use ironmap::{Errno, Error, ErrorKind, Volume};
 
 use super::daemon;
 
 /// A line on standard error. Where nobody reads it, as behind a terminal that is gone, that is no reason to end.
 pub(super) fn tell(what: impl Display) {
     let _ = writeln!(io::stderr(), "ironmap: {what}");
+}
+
+/// The one that is mounted.
+static VOLUME: OnceLock<Volume> = OnceLock::new();
+
+/// From now on sectors of this volume are named that do not fit their tags.
+pub(super) fn name_sectors_of(volume: &Volume) {
+    let _ = VOLUME.set(volume.clone());
+}
+
+/// Tells, and the system's log too, which sectors of those that were read do not fit their tags.
+fn tell_wrong_sectors() {
+    let Some(volume) = VOLUME.get() else { return };
+    let (wrong, dropped) = volume.events().take_wrong_tuples();
+    if dropped > 0 {
+        tell(format_args!(
+            "{dropped} sectors did not fit their tags, and were too many to be named"
+        ));
+    }
+    for sector in wrong {
+        tell(&sector);
+        daemon::log(&sector);
+    }
 }
 
 /// The errno of a request that failed.
@@ -25,6 +48,10 @@ impl From<Error> for Fail {
     fn from(error: Error) -> Self {
         static ABORTED: Once = Once::new();
         match error.kind() {
+            ErrorKind::Io(Errno::EILSEQ) => {
+                tell(&error);
+                tell_wrong_sectors();
+            }
             ErrorKind::Corrupt | ErrorKind::Io(_) => tell(&error),
             ErrorKind::ReadOnly => ABORTED.call_once(|| {
                 tell(&error);

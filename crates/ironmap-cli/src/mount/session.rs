@@ -16,6 +16,7 @@ use ironmap::{Location, OpenOptions, Volume};
 use super::adapter::Server;
 use super::daemon::{self, Ready};
 use super::end::End;
+use super::fail::name_sectors_of;
 use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
@@ -98,6 +99,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in volume.notices() {
         report.note(notice);
     }
+    name_sectors_of(&volume);
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
     let threads = options.threads();

@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::sides::{Ours, check, require_mounts};
-use crate::support::{Bench, succeed, tool};
+use crate::sides::{Ours, check, require_mounts, unmount};
+use crate::support::{Bench, pattern, succeed, tool};
 
 const EUCLEAN: i32 = 117;
+const EILSEQ: i32 = 84;
 
 fn volume(requests: &[&str]) -> Bench {
     let bench = Bench::empty();
@@ -90,4 +91,34 @@ fn a_damaged_block_ends_a_listing_with_its_error() {
     let listed: Result<Vec<_>, _> = fs::read_dir(dir.join("many")).unwrap().collect();
     assert_eq!(listed.unwrap_err().raw_os_error(), Some(EUCLEAN));
     ours.unmount();
+}
+
+/// A program hears that a sector does not fit its tag by the errno alone: which one it is, and what was found there, says the mount.
+#[test]
+fn a_wrong_sector_is_named() {
+    require_mounts!("a_wrong_sector_is_named");
+    let bench = Bench::empty();
+    fs::write(bench.path("content"), pattern(50_000, 3)).unwrap();
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4", "-b", "4096"]).arg(bench.image()).arg("64M"));
+    bench.debugfs(&format!("write {} file", bench.path("content").display()));
+    File::create(bench.path("tags")).unwrap().set_len(4 << 20).unwrap();
+    bench.succeed(["integrity", "format", "image,tags"]);
+    let map = bench.json(&["map", "--json", "image:/file"]);
+    let sector = map["extents"][0]["physical"].as_u64().unwrap() / 4096 + 2;
+    let image = File::options().write(true).open(bench.image()).unwrap();
+    image.write_all_at(b"something else", sector * 4096).unwrap();
+    let dir = bench.path("mounted");
+    fs::create_dir(&dir).unwrap();
+    let mut mount = bench.command();
+    mount.args(["mount", "-f", "integrity:image,tags"]).arg(&dir);
+    let mut mount = mount.stderr(File::create(bench.path("said")).unwrap()).spawn().unwrap();
+    while !dir.join("file").exists() {
+        assert!(mount.try_wait().unwrap().is_none(), "it is not mounted");
+    }
+    let read = fs::read(dir.join("file"));
+    assert!(unmount(&dir) && mount.wait().unwrap().success());
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(EILSEQ));
+    let said = fs::read_to_string(bench.path("said")).unwrap();
+    assert!(said.contains(&format!("sector {sector}: guard: expected 0x")), "{said}");
+    check(&bench.image());
 }
