@@ -93,7 +93,7 @@ impl Model {
         let options = FormatOptions {
             interval: SECTOR as u32,
             mode,
-            generations,
+            generations: generations && mode == Mode::Bitmap,
             region: Some(4096),
             journal: Some(64 << 10),
             ..FormatOptions::default()

@@ -31,8 +31,8 @@ fn tell_wrong_sectors() {
         ));
     }
     for sector in wrong {
-        tell(&sector);
-        daemon::log(&sector);
+        tell(sector);
+        daemon::log(sector);
     }
 }
 
