@@ -478,7 +478,7 @@ fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
         fs::write(bench.source().join(format!("{number:0200}")), pattern(5000, number)).unwrap();
     }
     support::succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("128M"));
-    let mut command = bench.command();
+    let mut command = bench.hearing_command();
     command.args(["cp", "-rv", "source", &bench.target("/")]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = [0; 100];

@@ -298,7 +298,7 @@ fn an_interrupted_copy_leaves_nothing() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         // It may be done before the signal comes: then once more.
         let ended = (0..50).find_map(|_| {
-            let mut command = bench.command();
+            let mut command = bench.hearing_command();
             command.args(["cp", &bench.target("/large"), "out/large"]);
             let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
             while fs::read_dir(&out).unwrap().next().is_none() {

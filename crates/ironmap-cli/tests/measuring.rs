@@ -204,7 +204,9 @@ impl Drop for Running {
 }
 
 fn start(args: &[&str]) -> Running {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ironmap"));
+    // It hears of signals, also where the tests were started to ignore them, as in a shell's background.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_ironmap")]);
     command.arg("bench").args(args).stdout(Stdio::null()).stderr(Stdio::null());
     Running(command.spawn().unwrap())
 }

@@ -99,7 +99,6 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in volume.notices() {
         report.note(notice);
     }
-    name_sectors_of(&volume);
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
     let threads = options.threads();
@@ -127,6 +126,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.tell {
         Ready.tell().map_err(|error| Failure::host("standard output", error))?;
     }
+    // From here on the volume is closed, and not dropped.
+    name_sectors_of(&volume);
     let served = serve(session).map_err(|error| Failure::host(dir.display(), error));
     if served.is_err() {
         end.cut();

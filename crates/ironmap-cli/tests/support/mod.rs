@@ -77,6 +77,14 @@ impl Bench {
         command
     }
 
+    /// The program, which hears of the signals that end it, also where the tests were started to ignore them, as in a shell's background.
+    pub fn hearing_command(&self) -> Command {
+        let mut command = tool("env");
+        command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);
+        command.current_dir(self.dir.path()).env("TZ", "UTC0");
+        command
+    }
+
     /// Runs the program, which must succeed in silence.
     pub fn succeed<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<u8> {
         succeed(self.command().args(args)).stdout
