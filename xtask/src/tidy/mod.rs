@@ -40,7 +40,8 @@ pub(crate) fn run(root: &Path) -> ExitCode {
         println!("{finding}");
     }
     println!("tidy: {count} files, {} findings", findings.len());
-    if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // No file to check is a wrong root, not a tidy house.
+    if findings.is_empty() && count > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn check(path: &Path, source: &str) -> Vec<Finding> {
