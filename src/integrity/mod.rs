@@ -15,7 +15,7 @@
 //! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
 //! | `discard` | sectors that may hold anything |
 //! | `queue` | the way of a request |
-//! | `format`, `open`, `check`, `scrub` | what is done to all of a device |
+//! | `format`, `open`, `recover`, `check`, `scrub` | what is done to all of a device |
 
 mod area;
 mod check;
@@ -30,6 +30,7 @@ pub mod guard;
 mod journal;
 mod open;
 mod queue;
+mod recover;
 mod report;
 mod scrub;
 mod slot;
