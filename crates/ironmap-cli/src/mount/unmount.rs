@@ -40,8 +40,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let dir = &args.dir;
     let failed = |errno: Errno| Failure::host(dir.display(), errno);
-    let server = match Server::of(dir) {
-        Ok(server) => Some(server),
+    let daemon = match Daemon::of(dir) {
+        Ok(daemon) => Some(daemon),
         // It was killed: there is nobody to wait for.
         Err(Errno::NOTCONN) => None,
         Err(Errno::OPNOTSUPP | Errno::NODATA) => {
@@ -51,9 +51,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Err(errno) => return Err(failed(errno)),
     };
     // Before it is unmounted: behind that the number may be another process's.
-    let server = server.map(|server| server.watch()).transpose()?;
+    let daemon = daemon.map(|daemon| daemon.watch()).transpose()?;
     unmount(dir, UnmountFlags::empty())?;
-    let Some((mut ending, process)) = server else { return Ok(()) };
+    let Some((mut ending, process)) = daemon else { return Ok(()) };
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
     // What it has open is open until then.
@@ -66,22 +66,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The program that serves a mount.
-struct Server {
+struct Daemon {
     pid: Pid,
     /// Its descriptor at which it tells how the mount has ended.
     ending: u32,
 }
 
-impl Server {
+impl Daemon {
     fn of(dir: &Path) -> rustix::io::Result<Self> {
         let mut value = [0; 32];
         let len = rustix::fs::getxattr(dir, SERVER, &mut value)?;
         let text = std::str::from_utf8(&value[..len]).ok();
-        let server = text.and_then(|text| {
+        let daemon = text.and_then(|text| {
             let (pid, ending) = text.split_once(' ')?;
             Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, ending: ending.parse().ok()? })
         });
-        server.ok_or(Errno::NODATA)
+        daemon.ok_or(Errno::NODATA)
     }
 
     /// What tells how the mount has ended, and that the program has.
