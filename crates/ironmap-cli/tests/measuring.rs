@@ -165,7 +165,7 @@ fn the_file_is_synced_after_each_so_many_writes() {
         let rows = bench_of(env!("CARGO_BIN_EXE_ironmap").as_ref(), &args);
         let counters = &rows[1]["counters"];
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
-        // Only the first pass over the file converts, and later ones leave nothing but their time to be committed.
+        // The file is filled once.
         let writes = count("overwrites") + count("writes");
         assert!(writes >= 4096, "{counters}");
         count("handles") as f64 / (writes / every) as f64
