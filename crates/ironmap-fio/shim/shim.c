@@ -18,6 +18,7 @@ struct options {
 	char *volume;
 	char *engine;
 	char *integrity;
+	unsigned int host;
 	unsigned int fixedbufs;
 	unsigned int simple;
 };
@@ -29,6 +30,15 @@ static struct fio_option options[] = {
 		.type	= FIO_OPT_STR_STORE,
 		.off1	= offsetof(struct options, volume),
 		.help	= "Device or image (IMAGE@OFFSET, IMAGE@pN, integrity:DATA,TAGS) whose files are read and written",
+		.category = FIO_OPT_C_ENGINE,
+		.group	= FIO_OPT_G_INVALID,
+	},
+	{
+		.name	= "host",
+		.lname	= "Host files",
+		.type	= FIO_OPT_STR_SET,
+		.off1	= offsetof(struct options, host),
+		.help	= "Read files of mounted ext4 and XFS file systems around the kernel, instead of those of a volume",
 		.category = FIO_OPT_C_ENGINE,
 		.group	= FIO_OPT_G_INVALID,
 	},
@@ -86,20 +96,22 @@ static struct ironmap_job job_of(struct thread_data *td)
 	const struct options *o = td->eo;
 	const struct thread_options *t = &td->o;
 	bool dsync = t->sync_io == O_DSYNC;
+	/* Without create_serialize files are laid out by the jobs, when the first has opened the volume for all. */
+	bool makes = t->unlink || t->unlink_each_loop || !t->create_serialize;
 
 	return (struct ironmap_job) {
-		.volume		= o->volume ? o->volume : "",
+		.volume		= o->volume,
 		.engine		= o->engine,
 		.integrity	= o->integrity,
 		.max_block	= td_max_bs(td),
 		.pad		= t->mem_align,
 		.depth		= t->iodepth,
 		.durable	= dsync ? IRONMAP_DSYNC_EACH : t->sync_io ? IRONMAP_SYNC_EACH : IRONMAP_LATER,
-		/* Without create_serialize files are laid out by the jobs, when the first has opened the volume for all. */
-		.writes		= td_write(td) || td_trim(td) || t->unlink || t->unlink_each_loop || !t->create_serialize,
+		.writes		= td_write(td) || td_trim(td) || (makes && !o->host),
 		.strict		= t->odirect,
 		.fixedbufs	= o->fixedbufs,
 		.simple		= o->simple,
+		.host		= o->host != 0,
 	};
 }
 

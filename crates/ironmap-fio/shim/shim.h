@@ -24,7 +24,7 @@ enum ironmap_durable {
 	IRONMAP_SYNC_EACH,
 };
 
-/* What a job asks for. Strings may be NULL, but for the volume's, which may be empty. */
+/* What a job asks for. Strings may be NULL. */
 struct ironmap_job {
 	const char *volume;
 	const char *engine;
@@ -37,7 +37,8 @@ struct ironmap_job {
 	uint8_t strict;
 	uint8_t fixedbufs;
 	uint8_t simple;
-	uint32_t unused;
+	uint8_t host;		/* the files are the host's */
+	uint8_t unused[3];
 };
 
 enum ironmap_content {

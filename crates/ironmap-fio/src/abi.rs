@@ -14,8 +14,8 @@ use ironmap::{Engine, Errno, Error, ErrorKind, FileOptions};
 
 use crate::job::{Job, Op, Queued, Request};
 use crate::layout::{self, Content, Layout};
-use crate::options::{Options, stable_pages};
-use crate::{shared, version};
+use crate::options::{Options, Place, stable_pages};
+use crate::version;
 
 /// `struct ironmap_job`.
 #[repr(C)]
@@ -31,7 +31,8 @@ pub(crate) struct RawJob {
     strict: u8,
     fixedbufs: u8,
     simple: u8,
-    unused: u32,
+    host: u8,
+    unused: [u8; 3],
 }
 
 /// `struct ironmap_layout`.
@@ -138,7 +139,11 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 
 /// The file that an error is about.
 fn named(options: &Options, path: &CStr) -> String {
-    format!("{}:{}", options.volume, path.to_string_lossy())
+    let path = path.to_string_lossy();
+    match &options.place {
+        Place::Volume(name) => format!("{name}:{path}"),
+        Place::Host => path.into_owned(),
+    }
 }
 
 /// # Safety
@@ -160,16 +165,14 @@ unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     let engine = unsafe { text(raw.engine) };
     // SAFETY: the same.
     let integrity = unsafe { text(raw.integrity) };
-    let volume = volume.ok_or_else(|| {
-        Error::invalid("volume= is missing: the device or image that the files are on")
-    })?;
+    let place = Place::of(volume, raw.host != 0, raw.writes != 0)?;
     let file = FileOptions {
         strict: raw.strict != 0,
         stable_pages: integrity.map(stable_pages).transpose()?,
         ..FileOptions::default()
     };
     Ok(Options {
-        volume: volume.to_owned(),
+        place,
         engine: engine.map(str::parse::<Engine>).transpose()?.unwrap_or_default(),
         writes: raw.writes != 0,
         file,
@@ -221,15 +224,13 @@ pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
     exists: *mut c_int,
 ) -> c_int {
     let work = |options: &Options, path: &CStr| {
-        shared::expect(options);
-        let lent = shared::open(options, false)?;
-        let found = layout::size(lent.volume(), path.to_bytes());
+        let found = layout::size(options, path.to_bytes());
         let found = found.context(|| named(options, path))?;
         // SAFETY: the caller's promise.
         unsafe { size.write(found.unwrap_or(0)) };
         // SAFETY: the same.
         unsafe { exists.write(found.is_some().into()) };
-        lent.close()
+        Ok(())
     };
     // SAFETY: the same.
     unsafe { with_options(job, path, work) }
@@ -258,10 +259,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
         };
         let piece = usize::try_from(raw.piece).unwrap_or(usize::MAX);
         let mut layout = Layout { size: raw.size, content, create: raw.create != 0, piece, fill };
-        let lent = shared::open(options, true)?;
-        layout::lay_out(lent.volume(), path.to_bytes(), &mut layout)
-            .context(|| named(options, path))?;
-        lent.close()
+        layout::lay_out(options, path.to_bytes(), &mut layout).context(|| named(options, path))
     };
     // SAFETY: the same.
     unsafe { with_options(job, path, work) }
@@ -276,13 +274,9 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
 ) -> c_int {
     let mut gone = false;
     let work = |options: &Options, path: &CStr| {
-        let lent = shared::open(options, true)?;
-        let unlinked = layout::unlink(lent.volume(), path.to_bytes());
+        let unlinked = layout::unlink(options, path.to_bytes());
         gone = unlinked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-        if !gone {
-            unlinked.context(|| named(options, path))?;
-        }
-        lent.close()
+        if gone { Ok(()) } else { unlinked.context(|| named(options, path)) }
     };
     // SAFETY: the caller's promise.
     let told = unsafe { with_options(job, path, work) };

@@ -2,13 +2,12 @@
 
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Fallocate, Follow};
 use ironmap::units::FilePos;
 use ironmap::{Errno, Error, ErrorKind, File, Queue, QueueOptions, Result};
 
 use crate::abi::tell;
-use crate::options::Options;
-use crate::shared::{self, Lent};
+use crate::options::{Options, Place};
+use crate::store::Store;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,26 +69,26 @@ pub(crate) struct Job {
     options: Options,
     /// The first error has been told: fio itself tells no more than the errno.
     told: bool,
-    // Last: the last user closes it.
-    lent: Lent,
+    // Last: the last user of a volume closes it.
+    store: Store,
 }
 
 impl Job {
     pub(crate) fn open(options: Options) -> Result<Self> {
-        let lent = shared::open(&options, options.writes)?;
-        let mut queue = lent.volume().queue(&QueueOptions { depth: options.depth })?;
+        let store = Store::open(&options)?;
+        let mut queue = store.queue(&QueueOptions { depth: options.depth })?;
         queue.set_simple(options.simple);
-        let waits = options.depth == 1 && lent.volume().engine().is_immediate();
+        let waits = options.depth == 1 && store.engine(&options).is_immediate();
         let slots = if waits { Vec::new() } else { slots(&mut queue, &options)? };
         let (files, ends) = (Vec::new(), Vec::with_capacity(options.depth as usize));
-        Ok(Self { queue, slots, files, ends, options, told: false, lent })
+        Ok(Self { queue, slots, files, ends, options, told: false, store })
     }
 
     /// Ends it: what is in flight first, then what uses the volume, then the volume itself, where nobody else has it.
     pub(crate) fn close(self) -> Result<()> {
-        let Self { queue, slots, files, lent, .. } = self;
+        let Self { queue, slots, files, store, .. } = self;
         drop((queue, slots, files));
-        lent.close()
+        store.close()
     }
 
     /// The address of a request's memory; `None` where requests are waited for and fio's own is to be used: at depth 1, of an engine whose
@@ -99,9 +98,7 @@ impl Job {
     }
 
     pub(crate) fn open_file(&mut self, path: &[u8]) -> Result<usize> {
-        let volume = self.lent.volume();
-        let inode = volume.fs().resolve(path, Follow::All)?;
-        let file = volume.open_inode(inode, self.options.file)?;
+        let file = self.store.open_file(path, self.options.file)?;
         let free = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
             self.files.push(None);
             self.files.len() - 1
@@ -158,10 +155,7 @@ impl Job {
             Op::Write => file.write_at_with(queue, memory, pos, durable),
             // Who punches waits for all requests on the range; those of this thread end only when it takes them.
             Op::Trim if queue.outstanding() > 0 => return Queued::Busy,
-            Op::Trim => {
-                let (fs, len) = (self.lent.volume().fs(), request.len);
-                fs.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)
-            }
+            Op::Trim => self.store.punch(file, pos, request.len),
             Op::Sync => file.sync(queue).map(|()| 0),
             Op::DataSync => file.sync_data(queue).map(|()| 0),
         };
@@ -208,7 +202,10 @@ impl Job {
     fn tell_first(&mut self, error: &Error) {
         if !self.told && error.kind() != ErrorKind::WouldBlock {
             self.told = true;
-            tell(&format!("{}: {error}", self.options.volume));
+            match &self.options.place {
+                Place::Volume(name) => tell(&format!("{name}: {error}")),
+                Place::Host => tell(&error.to_string()),
+            }
         }
     }
 }

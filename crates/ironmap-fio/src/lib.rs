@@ -1,9 +1,10 @@
-//! The fio engine: `ioengine=external:libironmap_fio.so` makes files of an unmounted ext4 volume fio's targets.
+//! The fio engine: `ioengine=external:libironmap_fio.so` makes files of an unmounted ext4 volume, or of mounted file
+//! systems, fio's targets.
 //!
 //! A request goes from fio to `shim/shim.c`, which is compiled against fio's own header and turns its types to those of `shim/shim.h`;
-//! then to `abi`, where C becomes Rust and no panic gets out; then to the `job`, a thread's queue and memory. Volumes are
-//! opened once in a process and `shared`; files are made before the jobs begin (`layout`). An engine that was not built
-//! for the fio that loads it is refused (`version`).
+//! then to `abi`, where C becomes Rust and no panic gets out; then to the `job`, a thread's queue and memory. Its files
+//! are in a `store`: a volume, which is opened once in a process and `shared`, or the host. They are made before the jobs begin (`layout`).
+//! An engine that was not built for the fio that loads it is refused (`version`).
 //!
 //! It is under GPL-2.0, since fio's header is part of it. The library and the program do not depend on it.
 #![allow(unsafe_code, reason = "it speaks C")]
@@ -14,4 +15,5 @@ mod job;
 mod layout;
 mod options;
 mod shared;
+mod store;
 mod version;

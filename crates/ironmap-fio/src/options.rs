@@ -3,11 +3,19 @@
 use ironmap::dio::{DioFlags, StablePages};
 use ironmap::{Engine, Error, FileOptions, Result};
 
+/// Where a job's files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On a volume, as the user wrote it.
+    Volume(String),
+    /// On the host, in mounted file systems.
+    Host,
+}
+
 /// A job's options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// The volume, as the user wrote it.
-    pub(crate) volume: String,
+    pub(crate) place: Place,
     pub(crate) engine: Engine,
     /// Whether the job writes.
     pub(crate) writes: bool,
@@ -23,6 +31,20 @@ pub(crate) struct Options {
     pub(crate) simple: bool,
 }
 
+impl Place {
+    pub(crate) fn of(volume: Option<&str>, host: bool, writes: bool) -> Result<Self> {
+        match (volume, host) {
+            (Some(_), true) => Err(Error::invalid("volume= and host: the files are in one place")),
+            (Some(name), false) => Ok(Self::Volume(name.to_owned())),
+            (None, true) if writes => Err(Error::invalid("host files are only read")),
+            (None, true) => Ok(Self::Host),
+            (None, false) => Err(Error::invalid(
+                "volume= is missing: the device or image that the files are on; or host, for those of mounted file systems",
+            )),
+        }
+    }
+}
+
 /// A way to keep memory from changing, by its name.
 pub(crate) fn stable_pages(name: &str) -> Result<StablePages> {
     StablePages::ALL.into_iter().find(|way| way.name() == name).ok_or_else(|| {
@@ -34,6 +56,18 @@ pub(crate) fn stable_pages(name: &str) -> Result<StablePages> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_in_one_place() {
+        let volume = Place::Volume("image".into());
+        assert_eq!(Place::of(Some("image"), false, true).expect("a volume"), volume);
+        assert_eq!(Place::of(None, true, false).expect("the host"), Place::Host);
+        for (volume, host, writes) in
+            [(Some("image"), true, false), (None, false, false), (None, true, true)]
+        {
+            assert!(Place::of(volume, host, writes).is_err(), "{volume:?} {host} {writes}");
+        }
+    }
 
     #[test]
     fn ways_have_the_names_that_the_bench_gives_them() {

@@ -7,7 +7,6 @@ use ironmap::error::Context;
 use ironmap::{Engine, Error, ErrorKind, Location, OpenOptions, Volume};
 
 use crate::abi::tell;
-use crate::options::Options;
 
 static VOLUMES: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
@@ -42,8 +41,8 @@ fn volumes() -> MutexGuard<'static, Vec<Shared>> {
 }
 
 /// Says what a job will want of its volume. fio prepares all jobs before the first begins: who comes first opens it as all need it.
-pub(crate) fn expect(options: &Options) {
-    entry(&mut volumes(), &options.volume).writes |= options.writes;
+pub(crate) fn expect(name: &str, writes: bool) {
+    entry(&mut volumes(), name).writes |= writes;
 }
 
 fn entry<'a>(volumes: &'a mut Vec<Shared>, name: &str) -> &'a mut Shared {
@@ -55,27 +54,25 @@ fn entry<'a>(volumes: &'a mut Vec<Shared>, name: &str) -> &'a mut Shared {
 }
 
 /// Opens a volume, or shares it with who has it open.
-pub(crate) fn open(options: &Options, write: bool) -> Result<Lent, Error> {
+pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Error> {
     let mut volumes = volumes();
-    let shared = entry(&mut volumes, &options.volume);
-    let name = options.volume.clone();
+    let shared = entry(&mut volumes, name);
+    let name = name.to_owned();
     if let Some(open) = &mut shared.open {
-        check(open, options, write)?;
+        check(open, &name, engine, write)?;
         open.users += 1;
         return Ok(Lent { volume: Some(open.volume.clone()), name });
     }
     let writable = write || shared.writes;
-    let how = OpenOptions { engine: options.engine, write: writable, ..OpenOptions::default() };
+    let how = OpenOptions { engine, write: writable, ..OpenOptions::default() };
     let volume = Volume::open(&name.parse::<Location>()?, &how).map_err(explain)?;
     volume.notices().iter().for_each(|notice| tell(&format!("{name}: {notice}")));
     let process = process::id();
-    let engine = options.engine;
     shared.open = Some(Open { volume: volume.clone(), engine, writable, users: 1, process });
     Ok(Lent { volume: Some(volume), name })
 }
 
-fn check(open: &Open, options: &Options, write: bool) -> Result<(), Error> {
-    let name = &options.volume;
+fn check(open: &Open, name: &str, engine: Engine, write: bool) -> Result<(), Error> {
     if open.process != process::id() {
         return Err(explain(Error::new(
             ErrorKind::Busy,
@@ -88,10 +85,10 @@ fn check(open: &Open, options: &Options, write: bool) -> Result<(), Error> {
             format!("{name}: a job that only reads has it open"),
         ));
     }
-    if open.engine != options.engine {
-        let (one, other) = (open.engine, options.engine);
+    if open.engine != engine {
+        let other = open.engine;
         return Err(Error::invalid(format!(
-            "{name}: engine={other}, and another job has engine={one}"
+            "{name}: engine={engine}, and another job has engine={other}"
         )));
     }
     Ok(())

@@ -92,6 +92,47 @@ done
 "$ironmap" integrity check "$beneath" >"$scratch/log" 2>&1 || fail "integrity check"
 e2fsck -fn "$scratch/data" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"
 
+# Of a mounted file system, raw: what the kernel wrote, and what the engine makes itself.
+host_files() {
+    local fs=$1 make=$2 engine what
+    rm -f "$scratch/host"
+    truncate -s 512M "$scratch/host"
+    $make "$scratch/host"
+    mount -o loop "$scratch/host" "$mounted"
+    quietly --name=job --filename="$mounted/f" --size=4m --rw=randwrite --bs=4k --verify=crc32c --do_verify=0 --direct=1 --end_fsync=1 ||
+        fail "$fs: the kernel writes"
+    for engine in auto psync io_uring; do
+        for what in "--filename=$mounted/f --verify=crc32c --iodepth=8 --thread" "--filename=$mounted/f --verify=crc32c --bs=4k" \
+            "--filename=$mounted/laid/out --numjobs=2 --bs=1k-64k --iodepth=4 --unlink=1"; do
+            # shellcheck disable=SC2086
+            quietly --name=job --ioengine="external:$ENGINE" --host --engine="$engine" --size=4m --rw=randread --bs=4k $what ||
+                fail "$fs, $engine: $what"
+            ! grep '^ironmap: ' "$scratch/log" || fail "$fs, $engine: something is told of: $what"
+        done
+    done
+    [ ! -e "$mounted/laid/out" ] || fail "$fs: the file was not removed"
+    umount "$mounted"
+}
+
+step "host files"
+if [ "$(id -u)" = 0 ]; then
+    host_files ext4 "mke2fs -qF -t ext4 -b 4096"
+    if command -v mkfs.xfs >/dev/null; then
+        host_files XFS "mkfs.xfs -qf -m reflink=0"
+    else
+        skip "fio engine, host files of XFS: needs mkfs.xfs"
+    fi
+else
+    skip "fio engine, host files: needs root"
+fi
+head -c 1M /dev/zero >"$scratch/plain"
+host() { quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch/plain" --size=1m --rw=randread "$@"; }
+# Whatever the scratch directory is on: root or not, a file that was just written by who has it open is the kernel's.
+exec 9>>"$scratch/plain"
+host --bs=4k || fail "a host file that is being written"
+grep -q '^ironmap: .*plain: the kernel serves it: ' "$scratch/log" || fail "who serves the file is not told"
+exec 9>&-
+
 step "requests that are carried out at once take time, and so do syncs"
 latency() { jq -e ".jobs[0].$1.mean > $2" "$scratch/json" >/dev/null || fail "$1 below $2 ns: $3"; }
 if command -v jq >/dev/null; then
@@ -121,6 +162,11 @@ fi
 
 step "what is refused, is refused in one line"
 refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
+refused "host files are only read" host --rw=randrw
+refused "in one place" host --volume="$image"
+refused "not a regular file" quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch" --size=4m --rw=read
+refused "no such file" quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch/none" --size=4m --rw=read \
+    --allow_file_create=0
 refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume="$scratch/none" --filename=/f --size=4m --rw=read --numjobs=4
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0 --create_serialize=0

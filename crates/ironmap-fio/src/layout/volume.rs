@@ -1,4 +1,4 @@
-//! Files before the jobs begin: how large they are, and how they are made.
+//! Files of a volume.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,34 +8,12 @@ use ironmap::fs::ext4::{Credentials, Ext4, Fallocate, Follow, NewFile, ROOT};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, QueueOptions, Result, Volume};
 
+use super::{Content, Layout};
+
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
 
-/// What a file that is made has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// Nothing: it grows as it is written.
-    Grows,
-    /// Its size, and no space.
-    Sparse,
-    /// Its size, and space that reads as zeros.
-    Preallocated,
-    /// What fio fills its buffers with, so that reads find extents that are written.
-    Written,
-}
-
-/// How a file is made that is not there, or too short.
-pub(crate) struct Layout<'a> {
-    pub(crate) size: u64,
-    pub(crate) content: Content,
-    /// Whether it may be made at all.
-    pub(crate) create: bool,
-    /// Bytes that are filled at once.
-    pub(crate) piece: usize,
-    pub(crate) fill: &'a mut dyn FnMut(&mut [u8]),
-}
-
 /// The size of a regular file; `None` where there is none.
-pub(crate) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
+pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     match volume.fs().resolve(path, Follow::All) {
         Ok(inode) if inode.file_type() == FileType::Regular => Ok(Some(inode.size())),
         Ok(_) => Err(Error::new(ErrorKind::WrongFileType, "is not a regular file")),
@@ -46,7 +24,7 @@ pub(crate) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
 
 /// Makes a file, with the directories that lead to it, or extends it. What it has is kept, but of a file that is to be written all
 /// is written anew.
-pub(crate) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
+pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
     if layout.content == Content::Written {
         write(volume, number, layout)?;
@@ -78,12 +56,7 @@ fn make(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
 }
 
 fn create(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
-    if !layout.create {
-        return Err(Error::new(ErrorKind::NotFound, "no such file (allow_file_create=0)"));
-    }
-    if layout.size == 0 {
-        return Err(Error::new(ErrorKind::NotFound, "no such file, and no size= to make it of"));
-    }
+    layout.may_be_made()?;
     let (above, name) = split(path);
     let mut dir = ROOT;
     for part in above.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
@@ -112,7 +85,7 @@ fn write(volume: &Volume, number: InodeNo, layout: &mut Layout<'_>) -> Result<()
 }
 
 /// Removes a file's name.
-pub(crate) fn unlink(volume: &Volume, path: &[u8]) -> Result<()> {
+pub(super) fn unlink(volume: &Volume, path: &[u8]) -> Result<()> {
     let fs = volume.fs();
     let (above, name) = split(path);
     fs.unlink(fs.resolve(above, Follow::All)?.number(), name)

@@ -1,0 +1,79 @@
+//! What a job's files are on: a volume that it shares, or the host.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ironmap::fs::ext4::{Fallocate, Follow};
+use ironmap::host::HostOptions;
+use ironmap::units::FilePos;
+use ironmap::{Engine, Error, File, FileOptions, Host, Queue, QueueOptions, Result};
+
+use crate::abi::tell;
+use crate::options::{Options, Place};
+use crate::shared::{self, Lent};
+
+/// What a job's files are on.
+pub(crate) enum Store {
+    Volume(Lent),
+    Host(Host),
+}
+
+impl Store {
+    pub(crate) fn open(options: &Options) -> Result<Self> {
+        Ok(match &options.place {
+            Place::Volume(name) => {
+                Self::Volume(shared::open(name, options.engine, options.writes)?)
+            }
+            Place::Host => Self::Host(Host::new(&HostOptions { engine: options.engine })?),
+        })
+    }
+
+    /// As it is; of the host, as it was asked for.
+    pub(crate) fn engine(&self, options: &Options) -> Engine {
+        match self {
+            Self::Volume(lent) => lent.volume().engine(),
+            Self::Host(_) => options.engine,
+        }
+    }
+
+    pub(crate) fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        match self {
+            Self::Volume(lent) => lent.volume().queue(options),
+            Self::Host(host) => host.queue(options),
+        }
+    }
+
+    /// Who serves a file of the host is told: the figures are the kernel's where it is the kernel.
+    pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
+        match self {
+            Self::Volume(lent) => {
+                let volume = lent.volume();
+                volume.open_inode(volume.fs().resolve(path, Follow::All)?, options)
+            }
+            Self::Host(host) => {
+                let path = Path::new(OsStr::from_bytes(path));
+                let file = host.open(path, options)?;
+                if let Some(refusal) = file.host().and_then(|report| report.refusal) {
+                    tell(&format!("{}: the kernel serves it: {refusal}", path.display()));
+                }
+                Ok(file)
+            }
+        }
+    }
+
+    pub(crate) fn punch(&self, file: &File, pos: FilePos, len: usize) -> Result<usize> {
+        let Self::Volume(lent) = self else {
+            return Err(Error::invalid("host files are only read"));
+        };
+        let fs = lent.volume().fs();
+        fs.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)
+    }
+
+    pub(crate) fn close(self) -> Result<()> {
+        match self {
+            Self::Volume(lent) => lent.close(),
+            Self::Host(_) => Ok(()),
+        }
+    }
+}
