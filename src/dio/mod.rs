@@ -55,9 +55,9 @@ bitflags! {
         const NOWAIT = 0x1;
         /// Poll for the completion where the device can and one bio suffices; otherwise cleared, quietly.
         const HIPRI = 0x2;
-        /// The request waits for its completion whatever it is.
+        /// Not by the simple path. In Linux a request with this flag is waited for; here who waits calls `read_at` or `write_at`.
         const FORCE_WAIT = 0x4;
-        /// A fault in the middle may leave a part done.
+        /// Not by the simple path. In Linux a fault in the caller's memory may leave a part done; memory does not fault here.
         const PARTIAL = 0x8;
         /// Copy through a bounce buffer even where the device could take the memory.
         const BOUNCE = 0x10;

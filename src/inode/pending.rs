@@ -83,8 +83,13 @@ impl Pending {
         self.ranges.load(Ordering::Acquire)
     }
 
+    /// Whether the metadata tell all that was written.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.size() == 0 && !self.has_ranges()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.size() == 0 && !self.has_ranges() && !self.within.lock().orphan
+        self.is_settled() && !self.within.lock().orphan
     }
 
     /// Notes what was written to an unwritten extent. Says whether there is much to be settled now.

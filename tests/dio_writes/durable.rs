@@ -187,6 +187,10 @@ fn atomic_writes_are_one_bio_or_refused() {
     let (file, mut queue) = (bench.written("file", 16), bench.queue());
     let number = file.inode();
     bench.fs().fallocate(number, Fallocate::Punch, FilePos(9 * BLOCK), BLOCK).unwrap();
+    let keep = Fallocate::Allocate { keep_size: false };
+    bench.fs().fallocate(number, keep, FilePos(14 * BLOCK), 4 * BLOCK).unwrap();
+    bench.fs().sync().unwrap();
+    let before = map(&file);
     for way in WAYS {
         for (pos, len) in [(0, 512), (BLOCK, BLOCK), (4 * BLOCK, 4 * BLOCK)] {
             let seen = bench.seen(|| {
@@ -196,18 +200,22 @@ fn atomic_writes_are_one_bio_or_refused() {
             });
             assert_eq!(seen.writes, 1, "{way:?}: {len} at {pos}");
         }
-        let before = content(&file, &mut queue);
+        let content_before = content(&file, &mut queue);
         for (pos, len, expected) in [
             (0, 3 * BLOCK, Errno::EINVAL),
             (512, BLOCK, Errno::EINVAL),
             (0, 8 * BLOCK, Errno::EINVAL),
             (100, 512, Errno::EINVAL),
             (8 * BLOCK, 4 * BLOCK, Errno::EOPNOTSUPP),
+            (9 * BLOCK, BLOCK, Errno::EOPNOTSUPP),
+            (16 * BLOCK, BLOCK, Errno::EOPNOTSUPP),
+            (32 * BLOCK, BLOCK, Errno::EOPNOTSUPP),
         ] {
             let result = way.write((&file, &mut queue), memory(len, 0x33), pos, DioFlags::ATOMIC);
             assert_eq!(result.unwrap_err().errno(), expected, "{way:?}: {len} at {pos}");
         }
-        assert!(content(&file, &mut queue) == before, "{way:?}");
+        assert!(content(&file, &mut queue) == content_before, "{way:?}");
+        assert_eq!(map(&file), before, "{way:?}: what was refused has taken space");
     }
 }
 

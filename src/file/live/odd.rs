@@ -156,6 +156,7 @@ impl LiveFile {
         // Nobody else can reach this memory.
         let how = How { ours: true, ..how };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], start, how)?;
+        live.stamp_write();
         let full = live.open.wrote(start, widened, (left | more) - Left::GROW);
         // The size is what was asked for, not what was written.
         live.open.wrote(pos, len, left & Left::GROW);

@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use super::LiveFile;
+use super::write::would_change;
 use crate::bio::Memory;
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected};
@@ -46,14 +47,22 @@ impl LiveFile {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let hold =
             self.enter(queue, At::Pos(pos).range(len as u64), flags.contains(DioFlags::NOWAIT))?;
-        let view =
-            queue.views.current(&mut queue.state.lives, live, flags.contains(DioFlags::NOWAIT));
-        let result = view.and_then(|view| {
-            let target = view.target(live, None);
-            with_queue!(&mut queue.device, device => {
-                dio::read_vectored_now(device, &mut queue.state, &target, bufs, pos, flags)
-            })
-        });
+        let nowait = flags.contains(DioFlags::NOWAIT);
+        // Size and map are of one time: with an older map, what was appended since would read as zeros.
+        let result = loop {
+            let view = match queue.views.current(&mut queue.state.lives, live, nowait) {
+                Ok(view) => view,
+                Err(error) => break Err(error),
+            };
+            if let Some(target) = view.current_target(live, view.open(), None) {
+                break with_queue!(&mut queue.device, device => {
+                    dio::read_vectored_now(device, &mut queue.state, &target, bufs, pos, flags)
+                });
+            }
+            if nowait {
+                break Err(would_change());
+            }
+        };
         self.leave(queue, hold);
         result
     }
@@ -107,17 +116,20 @@ impl LiveFile {
         };
         let holding = Holding { slot: live.slot.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
-        let submitted = match queue.views.current(
-            &mut queue.state.lives,
-            live,
-            flags.contains(DioFlags::NOWAIT),
-        ) {
-            Err(error) => Err(Rejected::boxed(error, memory)),
-            Ok(view) => {
-                let target = view.target(live, Some(holding));
-                with_queue!(&mut queue.device, device => {
+        let nowait = flags.contains(DioFlags::NOWAIT);
+        // As above.
+        let submitted = loop {
+            let view = match queue.views.current(&mut queue.state.lives, live, nowait) {
+                Ok(view) => view,
+                Err(error) => break Err(Rejected::boxed(error, memory)),
+            };
+            if let Some(target) = view.current_target(live, view.open(), Some(holding)) {
+                break with_queue!(&mut queue.device, device => {
                     dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
-                })
+                });
+            }
+            if nowait {
+                break Err(Rejected::boxed(would_change(), memory));
             }
         };
         if submitted.is_err() {

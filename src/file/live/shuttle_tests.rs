@@ -166,3 +166,34 @@ fn appends_do_not_overlap() {
         assert_eq!(model.file.size(), ((BLOCKS + 4) * BLOCK) as u64);
     });
 }
+
+/// Who is the last to close a file leaves what another has opened it for, written and closed meanwhile.
+#[test]
+fn a_close_keeps_what_others_have_written() {
+    explore(20, || {
+        let device: Arc<dyn Device> = Arc::new(Layered::with_layer(Arc::new(base()), Yields));
+        let volume = Volume::writable_on(device, Clock::System).unwrap();
+        let open = |volume: &Volume| {
+            let inode = volume.fs().lookup(ROOT, b"file").unwrap();
+            volume.open_inode(inode, FileOptions::default()).unwrap()
+        };
+        let write = move |volume: &Volume, block: usize| {
+            let mut buf = Buffer::aligned(BLOCK).unwrap();
+            buf.fill(block as u8 + 1);
+            let mut queue = volume.queue(&QueueOptions { depth: 1 }).unwrap();
+            let file = open(volume);
+            file.write_at(&mut queue, &buf, FilePos((block * BLOCK) as u64)).unwrap();
+        };
+        let threads = [BLOCKS, BLOCKS + 1].map(|first| {
+            let volume = volume.clone();
+            thread::spawn(move || (0..2).for_each(|round| write(&volume, first + 2 * round)))
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let (file, mut buf) = (open(&volume), Buffer::aligned(4 * BLOCK).unwrap());
+        let mut queue = volume.queue(&QueueOptions { depth: 1 }).unwrap();
+        file.read_at(&mut queue, &mut buf, FilePos((BLOCKS * BLOCK) as u64)).unwrap();
+        for (at, block) in buf.chunks(BLOCK).enumerate() {
+            assert!(block.iter().all(|byte| *byte == (BLOCKS + at) as u8 + 1), "block {at}");
+        }
+    });
+}

@@ -149,7 +149,7 @@ impl View {
     }
 
     #[inline(always)]
-    fn open(&self) -> &OpenInode {
+    pub(super) fn open(&self) -> &OpenInode {
         &self.known.inode
     }
 

@@ -112,7 +112,10 @@ impl LiveFile {
         *place = pos;
         let result = self.write_held(queue, &cut(bufs, len), pos, how);
         let full = match &result {
-            Ok(more) => live.open.wrote(pos, len, left | *more),
+            Ok(more) => {
+                live.stamp_write();
+                live.open.wrote(pos, len, left | *more)
+            }
             Err(_) => false,
         };
         self.end_place(left);
@@ -235,7 +238,13 @@ impl LiveFile {
         let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
-            Some(written) => written,
+            Some(true) => true,
+            // Its blocks and their state would be told by a transaction of its own.
+            Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
+                let what = "an atomic write to what holds no data yet";
+                return Err(Error::io(Errno::EOPNOTSUPP, what));
+            }
+            Some(false) => false,
             None if nowait => return Err(would_change()),
             None if !has_extents => return Ok(Ready::ByFileSystem),
             None => {
@@ -246,7 +255,6 @@ impl LiveFile {
                 false
             }
         };
-        live.held.stamp(Access::Write);
         let mut left = Left::empty();
         left.set(Left::GROW, grows);
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
@@ -442,7 +450,10 @@ impl LiveFile {
             }
         };
         match &submitted {
-            Ok(()) => queue.state.lives.expect(left),
+            Ok(()) => {
+                live.stamp_write();
+                queue.state.lives.expect(left);
+            }
             Err(_) => {
                 self.end_place(left);
                 queue.state.lives.cancel(holding);

@@ -105,7 +105,8 @@ impl Drop for Held {
             last = self.fs.settle(self.number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             inode = writing.locks.exclusive(self.number);
-            if last.is_ok() && open.is_last() {
+            // What another has written meanwhile, and left to this one, lies behind the size that the metadata tell.
+            if last.is_ok() && open.is_last() && open.inode().pending.is_settled() {
                 let _ = self.fs.cut_orphan(self.number, open.inode());
             }
         }
