@@ -9,8 +9,10 @@ use std::process::Command;
 use std::sync::{Arc, Barrier};
 
 use common::image::scratch;
+use ironmap::bio::Buffer;
 use ironmap::device::{Device, Limits, Ram, Record};
 use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT};
+use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, Location, OpenOptions, Volume};
 
 fn fsck(image: &Path) {
@@ -76,6 +78,12 @@ fn whoever_closes_it_finds_it_closed() {
 }
 
 /// `INCOMPAT_RECOVER` of the superblock.
+fn bytes_of(ram: &Ram) -> Buffer {
+    let mut bytes = Buffer::aligned(ram.size() as usize).unwrap();
+    ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+    bytes
+}
+
 fn needs_recovery(image: &Path) -> bool {
     let mut features = [0; 4];
     File::open(image).unwrap().read_exact_at(&mut features, 1024 + 0x60).unwrap();
@@ -107,6 +115,41 @@ fn a_protected_volume_is_held_while_it_is_open() {
     drop(volume);
     assert_eq!(seq(&image), clean);
     fsck(&image);
+}
+
+/// A volume that another node has taken meanwhile is not written any more, by its close neither, and that tells so.
+#[test]
+fn a_protected_volume_that_was_taken_away_is_left_alone() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-Fq", "-t", "ext4", "-b", "1024", "-O", "mmp,^metadata_csum"]);
+    mke2fs.args(["-E", "mmp_update_interval=1"]);
+    assert!(mke2fs.arg(&image).arg("8M").status().unwrap().success());
+    let bytes = std::fs::read(&image).unwrap();
+    let block = u64::from_le_bytes(bytes[1024 + 0x168..][..8].try_into().unwrap());
+    let ram = Arc::new(Ram::from_image(&bytes));
+    let volume = Volume::writable_on(ram.clone(), Clock::default()).unwrap();
+    let mkdir = |number: u32| {
+        let name = number.to_string();
+        let who = Credentials::default();
+        let made = volume.fs().create(ROOT, name.as_bytes(), NewFile::Directory, 0o755, &who);
+        made.and_then(|_| volume.fs().sync())
+    };
+    mkdir(0).unwrap();
+    let mut sector = Buffer::aligned(1024).unwrap();
+    ram.read_exact_at(&mut sector, DevOffset(block * 1024)).unwrap();
+    sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
+    let taken = [std::io::IoSlice::new(&sector)];
+    ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
+    // It looks once in a second.
+    let refused = (1..).find_map(|number| mkdir(number).err()).unwrap();
+    assert!(refused.to_string().contains("another node"), "{refused}");
+    let before = bytes_of(&ram);
+    let closed = volume.close().unwrap_err();
+    assert!(closed.to_string().contains("another node"), "{closed}");
+    drop(volume);
+    assert!(bytes_of(&ram)[..] == before[..], "something was written");
 }
 
 /// A volume whose blocks are shorter than the device's sectors is refused before anything is written to it, by name, and so for reading.

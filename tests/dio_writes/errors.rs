@@ -162,3 +162,21 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     drop((file, queue));
     bench.close();
 }
+
+/// A device's error is an error of the write alone, also where the file system writes the data itself and frees what it had taken for it.
+#[test]
+fn data_that_cannot_be_written_does_not_end_the_volume() {
+    for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096"] {
+        let bench = Bench::new(mkfs);
+        let sectors = bench.soil();
+        let number = bench.create("file");
+        bench.fs().sync().unwrap();
+        bench.faults.set_faults(Faults { bad_sectors: sectors, ..Faults::default() });
+        let failed = bench.fs().write(number, FilePos(0), &[7; 3 * BLOCK as usize]);
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{mkfs}");
+        bench.faults.set_faults(Faults::default());
+        bench.fs().write(number, FilePos(0), &[8; 3 * BLOCK as usize]).unwrap();
+        bench.fs().sync().unwrap();
+        bench.close();
+    }
+}

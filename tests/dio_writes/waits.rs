@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use ironmap::device::{QueueOptions, Ram};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Fallocate, ROOT, WriteCounts};
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{Fallocate, ROOT, SetAttributes, WriteCounts};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, Result};
 
@@ -57,6 +58,44 @@ fn nowait_is_refused_where_metadata_would_change() {
     let at = hole.append(&mut queue, &memory(512, 1), NONE).unwrap();
     assert_eq!(at.0, 8 * BLOCK);
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
+}
+
+/// A write that is refused for want of a slot has changed no time either.
+#[test]
+fn nowait_that_is_refused_leaves_no_time() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) =
+        (bench.written("file", 8), bench.volume.queue(&QueueOptions { depth: 1 }).unwrap());
+    let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+    let set = SetAttributes { modified: Some(past), ..SetAttributes::default() };
+    bench.fs().set_attributes(file.inode(), &set).unwrap();
+    let modified = || bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().modified)).unwrap();
+    file.submit_read(&mut queue, memory(BLOCK, 0), FilePos(0), NONE, 1).unwrap();
+    let refused = file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NOWAIT, 2);
+    assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(modified(), past);
+    queue.wait(1).unwrap();
+    queue.pop().unwrap().result.unwrap();
+    file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NOWAIT, 3).unwrap();
+    assert_ne!(modified(), past);
+    queue.wait(1).unwrap();
+    queue.pop().unwrap().result.unwrap();
+    drop((file, queue));
+    bench.close();
+}
+
+/// A write in flight that makes its file longer is noted when it ends: a close before that would lose it.
+#[test]
+fn a_volume_is_not_closed_over_its_writes_in_flight() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.hole("file", 0), bench.queue());
+    file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
+    assert_eq!(bench.volume.close().unwrap_err().kind(), ErrorKind::Busy);
+    queue.wait(1).unwrap();
+    assert_eq!(queue.pop().unwrap().result.unwrap() as u64, BLOCK);
+    drop((file, queue));
+    let image = bench.close();
+    assert!(image.ask_debugfs("stat file\n").contains("Size: 4096"));
 }
 
 /// No handle is needed for a block that was never written: with NOWAIT it is written like any other.

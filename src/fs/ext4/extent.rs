@@ -44,7 +44,10 @@ pub(super) fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Nod
         return Err(place.field("eh_depth").corrupt(format!("{found} instead of {expected}")));
     }
     let (entries, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
-    if entries > max || max > rest.len() / ENTRY {
+    if max == 0 || max > rest.len() / ENTRY {
+        return Err(place.field("eh_max").corrupt(format!("room for {max} entries")));
+    }
+    if entries > max {
         return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
     }
     if entries == 0 && found > 0 {
@@ -216,5 +219,21 @@ fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
 pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
     if let Some((at, sum)) = seed.and_then(|seed| extent_checksum(seed, bytes)) {
         bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node without room could not be split in however many: who writes would divide by that.
+    #[test]
+    fn a_node_without_room_is_refused() {
+        let mut root = [0; 60];
+        root[..2].copy_from_slice(&MAGIC.to_le_bytes());
+        let field = |root: &[u8]| node(root, None, Place::new("extent header")).map(drop);
+        assert_eq!(field(&root).unwrap_err().place().unwrap().field, "eh_max");
+        root[4] = 4;
+        field(&root).unwrap();
     }
 }

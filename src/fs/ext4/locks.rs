@@ -163,6 +163,15 @@ impl Locks {
         }
     }
 
+    /// Those that are open.
+    pub(crate) fn opened(&self) -> Vec<Arc<OpenInode>> {
+        let mut opened = Vec::new();
+        for shard in &self.inodes {
+            opened.extend(shard.lock().values().map(|known| Arc::clone(&known.inode)));
+        }
+        opened
+    }
+
     /// Those that have been written to and whose metadata do not tell it yet.
     pub(crate) fn unsettled(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();

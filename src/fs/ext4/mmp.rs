@@ -18,19 +18,44 @@ use crate::units::FsBlock;
 
 /// How often the sequence number is looked at while waiting.
 const LOOK: Duration = Duration::from_millis(250);
-/// The longest wait, whatever interval the volume names.
-const LONGEST: Duration = Duration::from_secs(20);
+/// The longest interval that the format knows, in seconds: a volume that names a longer one is not believed.
+const LONGEST_INTERVAL: u16 = 300;
+
+/// How long a holder is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A reader who is wrong reads nonsense, and does no harm: 20 seconds are the most, whatever interval the volume names.
+    Read,
+    /// As long as a holder that is alive may take to count on.
+    Write,
+}
+
+impl Purpose {
+    fn longest(self) -> Duration {
+        match self {
+            Self::Read => Duration::from_secs(20),
+            Self::Write => Duration::MAX,
+        }
+    }
+}
+
+/// How long a node has to be waited for that counts on in intervals of so many seconds: twice, and a minute more than once where they are long.
+pub(super) fn patience(interval: u16) -> Duration {
+    let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
+    Duration::from_secs((2 * interval + 1).min(interval + 60))
+}
 
 /// Refuses a volume that another node has: `Busy`, with the node's name.
-pub(super) fn check(device: &dyn Device, sb: &Superblock) -> Result<()> {
+pub(super) fn check(device: &dyn Device, sb: &Superblock, purpose: Purpose) -> Result<()> {
     let Some(block) = sb.mmp_block else { return Ok(()) };
-    check_with(device, sb, block, std::thread::sleep)
+    check_with(device, sb, block, purpose, std::thread::sleep)
 }
 
 fn check_with(
     device: &dyn Device,
     sb: &Superblock,
     block: FsBlock,
+    purpose: Purpose,
     wait: impl Fn(Duration),
 ) -> Result<()> {
     let first = read(device, sb, block)?;
@@ -50,9 +75,9 @@ fn check_with(
         let what = format!("e2fsck is at work on it, from {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
-    // The holder counts on once in an interval, and may be late by as much.
-    let interval = first.mmp_check_interval.get().max(sb.mmp_interval).max(1);
-    let limit = Duration::from_secs(2 * u64::from(interval)).min(LONGEST);
+    // The holder raises its interval where the device is slow.
+    let limit =
+        patience(first.mmp_check_interval.get().max(sb.mmp_interval)).min(purpose.longest());
     for _ in 0..limit.as_millis() / LOOK.as_millis() {
         wait(LOOK);
         if read(device, sb, block)?.mmp_seq.get() != seq {
@@ -113,10 +138,21 @@ mod tests {
     /// Opens a volume made by mke2fs whose sequence number is set to `seq`, and which `step` counts on at each wait. Gives the
     /// outcome and how long was waited.
     fn opened(features: &str, seq: Option<u32>, step: u32) -> (Result<()>, Duration) {
+        opened_to(Purpose::Read, 5, features, seq, step)
+    }
+
+    fn opened_to(
+        purpose: Purpose,
+        interval: u16,
+        features: &str,
+        seq: Option<u32>,
+        step: u32,
+    ) -> (Result<()>, Duration) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let mut mke2fs = Command::new("/sbin/mke2fs");
-        mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features]).arg(&path).arg("4M");
+        mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features]);
+        mke2fs.args(["-E", &format!("mmp_update_interval={interval}")]).arg(&path).arg("4M");
         assert!(mke2fs.status().unwrap().success());
         let mode = OpenMode { direct: false, ..OpenMode::default() };
         let device = Psync::new(Arc::new(BlockFile::open(&path, &mode).unwrap()));
@@ -131,7 +167,7 @@ mod tests {
             set(seq);
         }
         let waited = Cell::new(Duration::ZERO);
-        let outcome = check_with(&device, &sb, sb.mmp_block.unwrap(), |time| {
+        let outcome = check_with(&device, &sb, sb.mmp_block.unwrap(), purpose, |time| {
             waited.set(waited.get() + time);
             now.set(now.get() + step);
             set(now.get());
@@ -150,8 +186,21 @@ mod tests {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Busy, "alive");
         assert_eq!(waited, LOOK, "the first change is enough");
         let (outcome, waited) = opened(plain, Some(77), 0);
-        assert!(outcome.is_ok() && waited > LOOK && waited <= LONGEST, "dead: {waited:?}");
+        assert_eq!((outcome.unwrap(), waited), ((), Duration::from_secs(11)), "dead");
         let (outcome, _) = opened("mmp,metadata_csum", Some(77), 0);
         assert_eq!(outcome.unwrap_err().place().unwrap().field, "mmp_checksum");
+    }
+
+    #[test]
+    fn who_writes_waits_as_long_as_a_slow_holder_may_take() {
+        for (interval, to_read, to_write) in [(5, 11, 11), (30, 20, 61), (300, 20, 360)] {
+            for (purpose, seconds) in [(Purpose::Read, to_read), (Purpose::Write, to_write)] {
+                let (outcome, waited) =
+                    opened_to(purpose, interval, "mmp,^metadata_csum", Some(77), 0);
+                assert!(outcome.is_ok());
+                assert_eq!(waited, Duration::from_secs(seconds), "{interval} s, {purpose:?}");
+            }
+        }
+        assert_eq!(patience(u16::MAX), Duration::from_secs(360), "a hostile interval");
     }
 }

@@ -20,8 +20,6 @@ use crate::units::FsBlock;
 
 /// Sequence numbers above this have meanings of their own.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// The longest that is waited for another node, whatever interval the volume names.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// The protection of a volume, until it is dropped. A thread of its own keeps it up.
 pub(crate) struct MmpHold {
@@ -62,7 +60,7 @@ impl MmpHold {
             lost: AtomicBool::new(false),
         });
         count.write(seq % SEQ_MAX)?;
-        std::thread::sleep((2 * interval + Duration::from_secs(1)).min(LONGEST));
+        std::thread::sleep(mmp::patience(sb.mmp_interval));
         if !count.is_ours(seq % SEQ_MAX)? {
             return Err(Error::new(ErrorKind::Busy, "another node took it at the same time (mmp)"));
         }

@@ -96,7 +96,7 @@ impl Ext4 {
     /// `events` too.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let superblock = Self::read_superblock(&*device)?;
-        mmp::check(&*device, &superblock)?;
+        mmp::check(&*device, &superblock, mmp::Purpose::Read)?;
         Self::open_held(device, events)
     }
 

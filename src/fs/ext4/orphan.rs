@@ -1,7 +1,7 @@
 //! Orphans: inodes without a name that were still open, or that were being truncated. Reading needs nothing of them; they
 //! are counted for reports.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -67,6 +67,57 @@ impl Ext4 {
             next = inode.raw_dtime;
         }
         Ok(listed)
+    }
+}
+
+/// The list in memory: which orphans are on it, in the order in which they came. Nothing about it takes longer the longer it is, since a hostile
+/// orphan file names millions.
+#[derive(Debug, Default)]
+pub(crate) struct OrphanList {
+    by_age: BTreeMap<u64, InodeNo>,
+    ages: HashMap<InodeNo, u64>,
+}
+
+impl OrphanList {
+    pub(super) fn contains(&self, number: InodeNo) -> bool {
+        self.ages.contains_key(&number)
+    }
+
+    pub(super) fn newest(&self) -> Option<InodeNo> {
+        self.by_age.last_key_value().map(|(_, number)| *number)
+    }
+
+    pub(super) fn newest_first(&self) -> impl Iterator<Item = InodeNo> {
+        self.by_age.values().rev().copied()
+    }
+
+    /// The orphans that came next after one and before it; `None` where it is not on the list.
+    pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
+        let age = *self.ages.get(&number)?;
+        let newer = self.by_age.range(age + 1..).next();
+        let older = self.by_age.range(..age).next_back();
+        Some((newer.map(|(_, number)| *number), older.map(|(_, number)| *number)))
+    }
+
+    pub(super) fn push(&mut self, number: InodeNo) {
+        let age = self.by_age.last_key_value().map_or(0, |(age, _)| age + 1);
+        self.by_age.insert(age, number);
+        self.ages.insert(number, age);
+    }
+
+    pub(super) fn remove(&mut self, number: InodeNo) {
+        if let Some(age) = self.ages.remove(&number) {
+            self.by_age.remove(&age);
+        }
+    }
+}
+
+impl FromIterator<InodeNo> for OrphanList {
+    /// The oldest comes first.
+    fn from_iter<I: IntoIterator<Item = InodeNo>>(numbers: I) -> Self {
+        let mut list = Self::default();
+        numbers.into_iter().for_each(|number| list.push(number));
+        list
     }
 }
 

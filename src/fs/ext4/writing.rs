@@ -10,17 +10,19 @@ use super::disk::superblock::RawSuperblock;
 use super::errors::{Errors, OnError, STATE_ERROR};
 use super::jbd2::{self, LogWriter, Transactions};
 use super::locks::Locks;
+use super::mmp;
 use super::mmp_hold::MmpHold;
 use super::ops::Patience;
+use super::orphan::OrphanList;
 use super::quota::Quota;
 use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
+use crate::inode::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
-use crate::units::InodeNo;
 
 /// `s_state`: cleanly unmounted.
 const STATE_VALID: u16 = 1;
@@ -58,8 +60,8 @@ pub(crate) struct Writing {
     pub(crate) alloc: Allocator,
     pub(crate) locks: Locks,
     pub(crate) clock: Clock,
-    /// The list of orphans on the device, the newest last.
-    pub(crate) orphans: Mutex<Vec<InodeNo>>,
+    /// The list of orphans on the device.
+    pub(crate) orphans: Mutex<OrphanList>,
     /// What the next new inode's generation is made of.
     generations: AtomicU32,
     /// The quota files, where the volume has any: set when it is opened.
@@ -116,7 +118,8 @@ impl Ext4 {
         if !device.is_writable() {
             return Err(Error::read_only("the device was opened read-only"));
         }
-        let mut found = Self::open(Arc::clone(&device), events)?;
+        mmp::check(&*device, &Self::read_superblock(&*device)?, mmp::Purpose::Write)?;
+        let mut found = Self::open_held(Arc::clone(&device), events)?;
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock)?;
         let journal = found.journal.clone();
@@ -130,8 +133,9 @@ impl Ext4 {
         fs.journal = journal;
         drop(found);
         // First: e2fsck asks what to do with a log of a volume that does not say that it has one.
-        fs.mark_open(log.is_some(), clock)?;
+        fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
+            log.forget_abort()?;
             log.open(&fs.blocks)?;
         }
         let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
@@ -193,13 +197,15 @@ impl Ext4 {
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
     }
 
-    /// Says on the device that the volume is in use.
-    fn mark_open(&self, journaled: bool, clock: Clock) -> Result<()> {
+    /// Says on the device that the volume is in use, and that it has errors where only the journal says so.
+    fn mark_open(&self, log: Option<&LogWriter>, clock: Clock) -> Result<()> {
         let now = clock.now();
         self.write_superblock(|raw| {
             let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
-            let state = raw.s_state.get();
-            if journaled {
+            let errors = log.is_some_and(LogWriter::has_recorded_abort);
+            let state = raw.s_state.get() | if errors { STATE_ERROR } else { 0 };
+            raw.s_state.set(state);
+            if log.is_some() {
                 raw.s_feature_incompat.set((incompat | Incompat::RECOVER).bits());
             } else {
                 raw.s_state.set(state & !STATE_VALID);
@@ -213,8 +219,11 @@ impl Ext4 {
     /// Commits and writes everything to its place, and says on the device that nothing is to be recovered. Further changes are refused.
     /// Closing it again gives what it gave.
     ///
+    /// Requests in flight of other threads are waited for.
+    ///
     /// # Errors
-    /// As [`sync`](Self::sync). The volume is then as after a crash.
+    /// As [`sync`](Self::sync), the volume being then as after a crash; `Busy` where the calling thread has requests in flight, and may try
+    /// again behind them.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -225,8 +234,11 @@ impl Ext4 {
             }
             None => {}
         }
+        // What they write is noted when they end, and could not be settled any more.
+        for open in writing.locks.opened() {
+            drop(Alone::wait(&open, 0..u64::MAX)?);
+        }
         let settled = self.settle_all(Patience::Some);
-        // A thread that has requests in flight may try again behind them.
         if settled.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return settled;
         }
@@ -239,6 +251,7 @@ impl Ext4 {
     /// The same, all files being settled.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.commit_and_flush()?;
+        self.check_held()?;
         writing.transactions.abort(&Error::read_only("the volume was closed"));
         writing.locks.all_changed();
         let mut log = writing.log.lock();

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Block;
 use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::mmp_hold::MmpHold;
 use crate::fs::ext4::ops::Patience;
 use crate::fs::ext4::order::{Rank, before};
 use crate::fs::ext4::writing::Writing;
@@ -45,11 +46,13 @@ impl Ext4 {
         transactions.check()?;
         self.store_stamps()?;
         self.store_errors()?;
-        let newest = transactions.newest();
-        if transactions.is_committed(newest) {
-            return self.blocks.flush();
-        }
-        self.commit(newest)
+        self.commit_with_data(transactions.newest())
+    }
+
+    /// Returns when a transaction is committed, and what was written to the device before the call is durable.
+    pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
+        // A commit that is under way may have flushed the device before that was written.
+        if self.commit_shared(tid)? { Ok(()) } else { self.blocks.flush() }
     }
 
     /// Commits what was done before; without a flush where that is committed already.
@@ -61,6 +64,11 @@ impl Ext4 {
 
     /// Returns when a transaction is committed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<()> {
+        self.commit_shared(tid).map(drop)
+    }
+
+    /// The same; gives whether the device was flushed behind this call.
+    fn commit_shared(&self, tid: Tid) -> Result<bool> {
         // It waits for handles.
         before(Rank::Handle);
         let writing = self.writing()?;
@@ -84,9 +92,10 @@ impl Ext4 {
     pub(crate) fn commit_to(&self, log: &mut LogWriter) -> Result<()> {
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
-        writing.transactions.commit(Tid(1), freeze, |_, work, frozen| {
+        let committed = writing.transactions.commit(Tid(1), freeze, |_, work, frozen| {
             log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now())
-        })
+        });
+        committed.map(drop)
     }
 
     fn freeze(&self, tid: Tid, work: &Work) -> Frozen {
@@ -102,9 +111,7 @@ impl Ext4 {
         if frozen.is_empty() && work.revoked.is_empty() {
             return self.blocks.flush();
         }
-        if let Some(mmp) = &*writing.mmp.lock() {
-            mmp.check()?;
-        }
+        self.check_held()?;
         let mut log = writing.log.lock();
         // A log that was closed while this was waited for takes no more.
         writing.transactions.check()?;
@@ -120,11 +127,29 @@ impl Ext4 {
     }
 
     /// Writes what is committed to its place where the log is getting full.
+    ///
+    /// # Errors
+    /// `Io`, which aborts: what a flush that fails was to make durable is not known, and nobody else may hear of it.
     pub(crate) fn make_room(&self) -> Result<()> {
-        match &mut *self.writing()?.log.lock() {
+        self.check_held()?;
+        let made = match &mut *self.writing()?.log.lock() {
             Some(log) if log.fill() >= CHECKPOINT_AT => log.checkpoint(&self.blocks),
             _ => Ok(()),
-        }
+        };
+        made.inspect_err(|error| self.abort(error))
+    }
+
+    /// Whether the volume is still this node's. Where another one has it, nothing is written any more, nor noted of why.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        let writing = self.writing()?;
+        let held = writing.mmp.lock().as_ref().map_or(Ok(()), MmpHold::check);
+        held.inspect_err(|error| {
+            writing.transactions.abort(error);
+            writing.locks.all_changed();
+        })
     }
 
     /// Nothing is changed any more after an operation that failed half way.
@@ -141,6 +166,9 @@ impl Ext4 {
     /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
     fn record_abort(&self, writing: &Writing, why: &Error) {
         self.stop(writing, why);
+        if self.check_held().is_err() {
+            return;
+        }
         // Until the superblock has it, too: a checkpoint that writes the block at the same time would be undone.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {

@@ -1,7 +1,7 @@
 //! An operation in the running transaction.
 
 use super::transactions::{Joined, Work};
-use crate::error::{Error, ErrorKind, Place, Result};
+use crate::error::{Errno, Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Part;
@@ -24,6 +24,8 @@ pub(crate) struct Handle<'a> {
     held: Option<Held>,
     /// Something was changed since the transaction was joined.
     changed: bool,
+    /// The step that failed has taken back what it did.
+    taken_back: bool,
 }
 
 impl Ext4 {
@@ -50,10 +52,12 @@ impl Ext4 {
             work: Work::default(),
             held: Some(held),
             changed: false,
+            taken_back: false,
         };
         let result = work(&mut handle);
         if let Err(error) = &result
             && handle.changed
+            && !handle.taken_back
             && !error.kind().is_expected()
         {
             self.abort(error);
@@ -167,6 +171,16 @@ impl Handle<'_> {
         Ok(())
     }
 
+    /// The step that fails now has taken back what it did, or did nothing: its error, of any kind, does not end the volume.
+    pub(crate) fn took_back(&mut self) {
+        self.taken_back = true;
+    }
+
+    /// Whether it has; to be asked once, by who goes on behind the failure.
+    pub(crate) fn was_taken_back(&mut self) -> bool {
+        std::mem::take(&mut self.taken_back)
+    }
+
     /// The transaction that it is in.
     pub(crate) fn tid(&self) -> Tid {
         self.tid
@@ -191,6 +205,10 @@ impl Handle<'_> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        // Half an operation, of which nobody will say how it ended.
+        if self.changed && std::thread::panicking() {
+            self.fs.abort(&Error::io(Errno::EIO, "an operation panicked"));
+        }
         self.leave();
     }
 }

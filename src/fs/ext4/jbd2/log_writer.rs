@@ -140,6 +140,17 @@ impl LogWriter {
         self.write_superblock(blocks, 0)
     }
 
+    /// Whether an error that ended commits is recorded.
+    pub(crate) fn has_recorded_abort(&self) -> bool {
+        let raw = RawJournalSuperblock::ref_from_prefix(&self.raw);
+        raw.is_ok_and(|(fields, _)| fields.s_errno.get() != 0)
+    }
+
+    /// Removes that record, with the next write of the journal's superblock.
+    pub(crate) fn forget_abort(&mut self) -> Result<()> {
+        self.record(0)
+    }
+
     /// Says that recovery begins at the tail.
     pub(crate) fn open(&mut self, blocks: &Blocks) -> Result<()> {
         self.write_superblock(blocks, self.tail)
@@ -147,10 +158,15 @@ impl LogWriter {
 
     /// Records why there are no more commits.
     pub(crate) fn record_abort(&mut self, blocks: &Blocks, errno: Errno) -> Result<()> {
-        let mut raw = self.raw.clone();
-        self.edit(&mut raw, |fields| fields.s_errno.set((-errno.0) as u32))?;
-        self.raw = raw;
+        self.record(-errno.0)?;
         self.write_superblock(blocks, self.tail)
+    }
+
+    fn record(&mut self, errno: i32) -> Result<()> {
+        let mut raw = self.raw.clone();
+        self.edit(&mut raw, |fields| fields.s_errno.set(errno as u32))?;
+        self.raw = raw;
+        Ok(())
     }
 
     fn write_superblock(&mut self, blocks: &Blocks, start: u32) -> Result<()> {

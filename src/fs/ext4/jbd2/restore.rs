@@ -40,7 +40,7 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
         Some(start) => walked_sequence(fs, &log, start)?.wrapping_add(1),
         None => log.superblock.sequence,
     };
-    let (log, raw) = emptied(fs, log)?;
+    let (log, raw) = emptied(fs, log, next)?;
     fs.blocks.write_device(log.block(0)?, &[IoSlice::new(&raw)], true)?;
     LogWriter::new(&log, raw, fs.superblock.block_size, next).map(Some)
 }
@@ -56,7 +56,7 @@ pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
         Some(start) => walked_sequence(fs, &log, start)?,
         None => return Err(PLACE.field("s_start").corrupt("the log has no start any more")),
     };
-    let (log, raw) = emptied(fs, log)?;
+    let (log, raw) = emptied(fs, log, next)?;
     let mut writer = LogWriter::new(&log, raw, fs.superblock.block_size, next)?;
     writer.open(&fs.blocks)?;
     Ok(writer)
@@ -68,10 +68,11 @@ fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// The journal as it is with nothing in its log, and its first block then.
-fn emptied(fs: &Arc<Ext4>, log: Log) -> Result<(Log, Block)> {
+/// The journal as it is with nothing in its log, and its first block then. That has the number of the transaction to come, also for who opens
+/// it after a crash before there is one: with an older number, the log's old transactions would follow the new ones.
+fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
-    let raw = with_features(fs, fs.blocks.read_device(first)?)?;
+    let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;
     let blocks = u64::from(log.superblock.blocks);
     let superblock = JournalSuperblock::parse(&raw, first, fs.superblock.block_size, blocks)?;
     Ok((log.with(superblock), raw))
@@ -96,8 +97,9 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     blocks.flush()
 }
 
-/// The journal's superblock of an empty log, with the features that new transactions have: Linux too sets them when it mounts.
-fn with_features(fs: &Ext4, mut raw: Block) -> Result<Block> {
+/// The journal's superblock of an empty log, with the features that new transactions have: Linux too sets them when it mounts. An error that
+/// is recorded there stays until the file system's superblock has it.
+fn made_ready(fs: &Ext4, mut raw: Block, next: u32) -> Result<Block> {
     let bytes = raw.for_change()?;
     let Ok((fields, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
         return Err(PLACE.corrupt("it is cut short"));
@@ -115,7 +117,7 @@ fn with_features(fs: &Ext4, mut raw: Block) -> Result<Block> {
     }
     fields.s_feature_incompat.set(features.bits() as u32);
     fields.s_start.set(0);
-    fields.s_errno.set(0);
+    fields.s_sequence.set(next);
     seal_journal_superblock(fields);
     Ok(raw)
 }

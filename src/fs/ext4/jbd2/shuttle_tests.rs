@@ -31,6 +31,8 @@ struct Seen {
     changed: BTreeMap<Tid, Vec<FsBlock>>,
     frozen: Tid,
     writing: bool,
+    /// Writes that have begun.
+    begun: u32,
     written: Tid,
     /// The first transaction that must never be written.
     aborted: Option<Tid>,
@@ -67,16 +69,18 @@ impl Journal {
     }
 
     fn commit(&self, tid: Tid) -> Result<()> {
+        let before = self.seen.lock().unwrap().begun;
         let result = self.transactions.commit(
             tid,
             |tid, work| self.freeze(tid, work),
             |tid, work, ()| self.write(tid, &work),
         );
-        if result.is_ok() {
-            let written = self.seen.lock().unwrap().written;
-            assert!(written >= tid, "{tid:?} is promised, {written:?} is written");
+        if let Ok(is_behind) = result {
+            let seen = self.seen.lock().unwrap();
+            assert!(seen.written >= tid, "{tid:?} is promised, {:?} is written", seen.written);
+            assert!(!is_behind || seen.begun > before, "{tid:?} was being written at the call");
         }
-        result
+        result.map(drop)
     }
 
     fn freeze(&self, tid: Tid, work: &Work) {
@@ -93,6 +97,7 @@ impl Journal {
         {
             let mut seen = self.seen.lock().unwrap();
             assert!(!std::mem::replace(&mut seen.writing, true), "two commits write");
+            seen.begun += 1;
             assert_eq!(tid.0, seen.written.0 + 1, "commits come in their order");
             assert!(seen.aborted.is_none_or(|from| tid < from), "{tid:?} has half an operation");
             let (mut all, mut blocks) =

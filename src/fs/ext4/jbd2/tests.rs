@@ -1,8 +1,11 @@
 //! What the log's writer leaves, recovered by e2fsck and by the reading side: oracles that know nothing of it.
 
-use crate::error::Place;
+use std::sync::Arc;
+
+use crate::device::{Device, Faults, Ram, Sim};
+use crate::error::{ErrorKind, Place};
 use crate::fs::ext4::for_tests::{Image, output};
-use crate::fs::ext4::{Ext4, ROOT};
+use crate::fs::ext4::{Clock, Ext4, ROOT};
 use crate::units::FsBlock;
 
 fn set_owner(fs: &Ext4, uid: u16) {
@@ -164,4 +167,81 @@ fn an_operation_that_fails_half_way_makes_the_volume_read_only() {
     let out = output("e2fsck", &["-fy", image.path().to_str().unwrap()]);
     assert!(out.status.code().unwrap() <= 1, "{}", String::from_utf8_lossy(&out.stdout));
     image.recover();
+}
+
+fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
+    Ext4::open_for_writing(device, &Arc::default(), Clock::System)
+}
+
+/// A crash while a volume is opened leaves a log whose old transactions no later recovery takes for those that follow its new ones.
+#[test]
+fn an_opening_that_was_interrupted_brings_nothing_old_back() {
+    for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
+        let image = Image::new(kind, "8M");
+        let fs = image.open();
+        // All of one length: behind a new one the log goes on with an old one.
+        for uid in 1..=6 {
+            set_owner(&fs, uid);
+            fs.sync().unwrap();
+        }
+        let crashed = Ram::from_image(&std::fs::read(image.path()).unwrap());
+        let mut cuts = 0;
+        loop {
+            let ram = Arc::new(crashed.snapshot());
+            let faults = Faults { fail_after: Some(cuts), ..Faults::default() };
+            if open(Arc::new(Sim::new(ram.clone(), faults))).is_ok() {
+                break;
+            }
+            let again = open(ram.clone()).unwrap();
+            set_owner(&again, 77);
+            again.sync().unwrap();
+            let seen = Ext4::open(Arc::new(ram.snapshot()), &Arc::default()).unwrap();
+            assert_eq!(seen.inode(ROOT).unwrap().stat().uid, 77, "{kind}, request {cuts}");
+            cuts += 1;
+        }
+        assert!(cuts > 10, "{kind}: {cuts}");
+    }
+}
+
+/// An error that only the journal tells of is the volume's from the next opening on, as Linux and e2fsck have it.
+#[test]
+fn an_error_that_the_journal_tells_of_is_kept() {
+    let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "8M");
+    let said = image.debugfs("bmap <8> 0");
+    let block: u64 = said.split_whitespace().next().unwrap().parse().unwrap();
+    let errno = |value: Option<i32>| {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().read(true).write(true).open(image.path()).unwrap();
+        let mut bytes = value.unwrap_or(0).to_be_bytes();
+        match value {
+            Some(_) => file.write_all_at(&bytes, block * 1024 + 0x20).unwrap(),
+            None => file.read_exact_at(&mut bytes, block * 1024 + 0x20).unwrap(),
+        }
+        i32::from_be_bytes(bytes)
+    };
+    errno(Some(-5));
+    let fs = image.open();
+    fs.close().unwrap();
+    drop(fs);
+    assert_eq!(errno(None), 0);
+    let said = output("dumpe2fs", &["-h", image.path().to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("clean with errors"), "{said}");
+}
+
+/// What a checkpoint was to flush may be anybody's: where that fails, nobody is told of success afterwards.
+#[test]
+fn a_checkpoint_that_fails_ends_the_volume() {
+    let image = Image::new("-t ext4 -b 1024 -J size=1", "8M");
+    let ram = Arc::new(Ram::from_image(&std::fs::read(image.path()).unwrap()));
+    let sim = Arc::new(Sim::new(ram, Faults::default()));
+    let fs = open(sim.clone()).unwrap();
+    for uid in 0..200 {
+        set_owner(&fs, uid);
+        fs.sync().unwrap();
+    }
+    sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
+    assert!(fs.make_room().is_err(), "the log is more than half full");
+    sim.set_faults(Faults::default());
+    assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }

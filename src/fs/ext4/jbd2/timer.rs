@@ -55,6 +55,7 @@ impl Stop {
             self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
             // What fails aborts the journal, and whoever asks next hears of it.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
+                let _ = fs.check_held();
                 fs.leave_stamps();
                 if committed.elapsed() < interval {
                     continue;

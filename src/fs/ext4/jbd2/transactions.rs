@@ -155,7 +155,8 @@ impl Transactions {
     }
 
     /// Returns when a transaction is committed. Where that is not under way, the caller does it: `freeze` is called when the
-    /// transaction is complete and no other runs yet, `write` while the next one runs already.
+    /// transaction is complete and no other runs yet, `write` while the next one runs already. Gives whether all of `write` came behind
+    /// this call: what it flushes of the device is then what the caller has written before, too.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; what `write` gives, which aborts.
@@ -164,8 +165,9 @@ impl Transactions {
         tid: Tid,
         freeze: impl FnOnce(Tid, &Work) -> F,
         write: impl FnOnce(Tid, Work, F) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut state = self.state.lock();
+        let is_to_come = tid >= state.running;
         state.waiting += u32::from(tid == state.running);
         let mut patient = true;
         while state.committed < tid {
@@ -176,10 +178,10 @@ impl Transactions {
                 let patience = state.patience;
                 patient = self.ended(tid).wait_for(&mut state, patience);
             } else {
-                return self.lead(state, freeze, write);
+                return self.lead(state, freeze, write).map(|()| true);
             }
         }
-        Ok(())
+        Ok(is_to_come)
     }
 
     /// Commits the running transaction.
@@ -256,5 +258,44 @@ impl State {
                 Err(Error::new(ErrorKind::ReadOnly, what))
             }
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn change(transactions: &Transactions) -> Tid {
+        let Ok(Joined::In(tid)) = transactions.join(1) else { panic!("there is room") };
+        transactions.leave(1, Work { blocks: vec![FsBlock(7)], ..Work::default() });
+        tid
+    }
+
+    /// A flush of the device that has begun covers nothing that is written from then on: who syncs that needs one more.
+    #[test]
+    fn who_joins_a_commit_under_way_hears_that_its_flush_may_be_past() {
+        let transactions = Transactions::new(8);
+        let first = change(&transactions);
+        let (begun, has_begun) = mpsc::channel();
+        let (go, may_go) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let write = move |_, _, ()| {
+                begun.send(()).unwrap();
+                may_go.recv().unwrap();
+                Ok(())
+            };
+            let leader = scope.spawn(|| transactions.commit(first, |_, _| (), write));
+            has_begun.recv().unwrap();
+            let follower =
+                scope.spawn(|| transactions.commit(first, |_, _| (), |_, _, ()| unreachable!()));
+            go.send(()).unwrap();
+            assert!(leader.join().unwrap().unwrap(), "its own write");
+            assert!(!follower.join().unwrap().unwrap(), "it came behind the flush");
+        });
+        let again = transactions.commit(first, |_, _| (), |_, _, ()| unreachable!());
+        assert!(!again.unwrap(), "committed long ago");
+        let second = change(&transactions);
+        assert!(transactions.commit(second, |_, _| (), |_, _, ()| Ok(())).unwrap());
     }
 }

@@ -107,8 +107,8 @@ impl Ext4 {
     }
 
     /// Writes blocks where they are mapped, and maps those that are not, up to a file's new end. Gives the block that it came to: not the
-    /// last one where space ran out, and an error if there was none for the first. Where it takes several transactions, the size follows
-    /// in each.
+    /// last one where space ran out or the device failed, and an error if that was at the first. Where it takes several transactions, the
+    /// size follows in each.
     fn write_blocks(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -128,7 +128,11 @@ impl Ext4 {
             }
             match self.write_extent(handle, &inode, blocks, next..range.end) {
                 Ok(reached) => next = reached,
-                Err(error) if error.is_for_space() && next > range.start => break,
+                Err(error)
+                    if next > range.start && (error.is_for_space() || handle.was_taken_back()) =>
+                {
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -149,7 +153,7 @@ impl Ext4 {
             return self.fill_hole(handle, inode, blocks, first, count);
         }
         let behind = FileBlock(first.0 + count);
-        self.write_data(inode, blocks, first, start, count)?;
+        self.write_data(inode, blocks, first, start, count).inspect_err(|_| handle.took_back())?;
         if kind == IomapType::Unwritten {
             self.set_range_state(handle, inode, first..behind, ExtentState::Written)?;
         }
@@ -167,10 +171,12 @@ impl Ext4 {
     ) -> Result<FileBlock> {
         let room = self.find_room(handle, inode, first, count)?;
         let extent = room.extent(first, ExtentState::Written);
-        let filled = self
-            .write_data(inode, blocks, first, room.start, room.len.into())
-            .and_then(|()| self.map_extent(handle, inode, extent));
-        if let Err(error) = filled {
+        if let Err(error) = self.write_data(inode, blocks, first, room.start, room.len.into()) {
+            self.give_back(handle, &room)?;
+            handle.took_back();
+            return Err(error);
+        }
+        if let Err(error) = self.map_extent(handle, inode, extent) {
             self.give_back(handle, &room)?;
             return Err(error);
         }
@@ -363,8 +369,12 @@ impl Ext4 {
             let range = FileBlock(0)..FileBlock(count);
             let moved = self.write_blocks(handle, inode.number(), &blocks, range, inode.size());
             if let Err(error) = moved {
+                let was_taken_back = handle.was_taken_back();
                 let empty = self.inode_or_orphan(inode.number())?;
                 self.store_inline(handle, &empty, &old)?;
+                if was_taken_back {
+                    handle.took_back();
+                }
                 return Err(error);
             }
             Ok(())

@@ -321,10 +321,7 @@ impl Ext4 {
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
         let newest = if data_only { Tid(open.newest_map()) } else { transactions.newest() };
-        if transactions.is_committed(newest) {
-            return self.blocks.flush();
-        }
-        self.commit(newest)
+        self.commit_with_data(newest)
     }
 
     /// Whether all that is needed to read a file's blocks is durable. What waits to be settled is in no transaction yet; it is asked for

@@ -17,10 +17,10 @@ impl Ext4 {
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         let mut list = self.writing()?.orphans.lock();
         // Twice it would name itself as the next: a file that was written behind its end, and then loses its name.
-        if list.iter().rev().any(|orphan| *orphan == number) {
+        if list.contains(number) {
             return Ok(());
         }
-        let next = list.last().copied();
+        let next = list.newest();
         self.set_next_orphan(handle, number, next)?;
         self.set_first_orphan(handle, Some(number))?;
         list.push(number);
@@ -30,14 +30,13 @@ impl Ext4 {
     /// Takes an inode off the list, if it is on it. Its `i_dtime` is the caller's to set.
     pub(super) fn remove_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         let mut list = self.writing()?.orphans.lock();
-        let Some(at) = list.iter().rposition(|orphan| *orphan == number) else { return Ok(()) };
-        let next = at.checked_sub(1).map(|at| list[at]);
-        match list.get(at + 1) {
-            Some(newer) => self.set_next_orphan(handle, *newer, next)?,
-            None => self.set_first_orphan(handle, next)?,
+        let Some((newer, older)) = list.beside(number) else { return Ok(()) };
+        match newer {
+            Some(newer) => self.set_next_orphan(handle, newer, older)?,
+            None => self.set_first_orphan(handle, older)?,
         }
         self.set_next_orphan(handle, number, None)?;
-        list.remove(at);
+        list.remove(number);
         Ok(())
     }
 
@@ -74,9 +73,8 @@ impl Ext4 {
 
     /// The orphans that were found, all on the list, the newest first.
     pub(super) fn adopt_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
-        let mut found = self.listed_orphans()?;
-        found.reverse();
-        *self.writing()?.orphans.lock() = found;
+        let found = self.listed_orphans()?;
+        *self.writing()?.orphans.lock() = found.into_iter().rev().collect();
         for filed in self.filed_orphans()? {
             self.transact(4, |handle| {
                 self.add_orphan(handle, filed.inode)?;
@@ -92,6 +90,6 @@ impl Ext4 {
                 })
             })?;
         }
-        Ok(self.writing()?.orphans.lock().iter().rev().copied().collect())
+        Ok(self.writing()?.orphans.lock().newest_first().collect())
     }
 }
