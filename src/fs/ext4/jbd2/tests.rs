@@ -245,3 +245,23 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     sim.set_faults(Faults::default());
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
+
+/// What an operation that panicked has changed is half of it: nothing commits that.
+#[test]
+fn an_operation_that_panics_ends_the_volume() {
+    let image = Image::new("-t ext4 -b 1024", "8M");
+    let fs = image.open();
+    let block = spare(&fs);
+    let half = std::panic::AssertUnwindSafe(|| {
+        fs.transact::<()>(4, |handle| {
+            handle.create(block, |bytes| bytes.fill(0x11))?;
+            panic!("on purpose")
+        })
+    });
+    assert!(std::panic::catch_unwind(half).is_err());
+    assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
+    drop(fs);
+    image.recover();
+    let fs = image.open();
+    assert!(fs.blocks.read_device(block).unwrap().iter().all(|byte| *byte == 0));
+}
