@@ -187,6 +187,34 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
 }
 
+/// What a copy has left is replaced by the next one, special files too. A file replaces none of these: it may be /dev/null.
+#[test]
+fn special_files_are_replaced_by_special_files_alone() {
+    let bench = Bench::new();
+    let root = rustix::process::geteuid().is_root();
+    bench.debugfs("mknod pipe p");
+    if root {
+        bench.debugfs("mknod node c 1 3");
+    }
+    bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+    bench.debugfs("set_inode_field /pipe mode 010612");
+    if root {
+        bench.debugfs("rm node");
+        bench.debugfs("mknod node c 1 5");
+    }
+    bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+    let pipe = || fs::symlink_metadata(bench.path("copy/pipe")).unwrap();
+    assert_eq!(pipe().mode(), 0o010_612);
+    if root {
+        let node = fs::symlink_metadata(bench.path("copy/node")).unwrap();
+        assert_eq!(node.rdev(), rustix::fs::makedev(1, 5));
+    }
+    let output = bench.run(["cp", &bench.target("/small"), "copy/pipe"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("copy/pipe: exists"), "{}", text(&output.stderr));
+    assert!(pipe().file_type().is_fifo());
+}
+
 /// A directory that holds itself is walked once, by `cp` and by `ls`.
 #[test]
 fn a_directory_below_itself_ends_the_walk() {

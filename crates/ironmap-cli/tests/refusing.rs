@@ -154,6 +154,40 @@ fn paths_that_lead_nowhere_are_named() {
     assert!(!bench.path("copy").exists());
 }
 
+/// A copy does not replace what it is read from, by whatever name and way it comes there: neither half of an integrity device.
+#[test]
+fn the_volume_that_is_copied_from_is_not_replaced() {
+    let bench = Bench::empty();
+    for name in ["data", "tags", "other"] {
+        File::create(bench.path(name)).unwrap().set_len(16 << 20).unwrap();
+        bench.succeed(["mkfs", "-q", name]);
+    }
+    bench.succeed(["integrity", "format", "--force", "data,tags"]);
+    fs::write(bench.path("small"), "small").unwrap();
+    let [plain, volume] =
+        ["other", "integrity:data,tags"].map(|volume| move |path: &str| format!("{volume}:{path}"));
+    bench.succeed(["cp", "small", &plain("/other")]);
+    for name in ["data", "tags"] {
+        bench.succeed(["cp", "small", &volume(&format!("/{name}"))]);
+    }
+    std::os::unix::fs::symlink("other", bench.path("link")).unwrap();
+    fs::hard_link(bench.path("other"), bench.path("second-name")).unwrap();
+    let says = "is the volume that is copied from";
+    refuse(
+        &bench,
+        &[
+            case(&["cp", &plain("/other"), "other"], 1, says),
+            case(&["cp", &plain("/other"), "link"], 1, says),
+            case(&["cp", &plain("/other"), "second-name"], 1, says),
+            case(&["cp", &plain("/other"), "."], 1, says),
+            case(&["cp", "-r", &plain("/"), "."], 1, says),
+            case(&["cp", "-T", &format!("./{}", plain("/other")), "other"], 1, says),
+            case(&["cp", &volume("/data"), "data"], 1, says),
+            case(&["cp", &volume("/tags"), "."], 1, says),
+        ],
+    );
+}
+
 #[test]
 fn a_damaged_volume_is_code_4_with_the_place() {
     let bench = Bench::new();

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
-use super::place::{Directory, Place};
+use super::place::{Directory, Place, Spared};
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
@@ -27,6 +27,7 @@ use crate::source::{Source, join};
 pub(super) struct Copier<'a> {
     args: &'a Args,
     source: &'a Source,
+    spared: Spared,
     report: &'a mut Report,
     queue: Queue,
     buffer: Buffer,
@@ -42,6 +43,7 @@ impl<'a> Copier<'a> {
     pub(super) fn new(
         args: &'a Args,
         source: &'a Source,
+        spared: Spared,
         queue: Queue,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
@@ -49,6 +51,7 @@ impl<'a> Copier<'a> {
         Ok(Self {
             args,
             source,
+            spared,
             report,
             queue,
             buffer,
@@ -126,7 +129,7 @@ impl<'a> Copier<'a> {
         }
         let number = inode.number();
         if let Some(first) = self.links.get(&number) {
-            place.clear()?;
+            place.clear(host_type(&inode), &self.spared)?;
             return rustix::fs::linkat(CWD, first, &*place.dir.fd, &place.name, AtFlags::empty())
                 .map_err(|errno| place.failed(errno));
         }
@@ -146,10 +149,10 @@ impl<'a> Copier<'a> {
         let xattrs = self.xattrs(&inode, path);
         let stat = inode.stat().clone();
         let file = self.source.file(inode, path)?;
-        place.check()?;
+        place.check(HostType::RegularFile, &self.spared)?;
         // Half a file looks like a whole one, and what it would replace may be a whole one.
         let part = place.beside();
-        part.clear()?;
+        part.clear(HostType::RegularFile, &self.spared)?;
         let copy = part.create()?;
         let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
@@ -197,26 +200,21 @@ impl<'a> Copier<'a> {
 
     fn copy_symlink(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
         let Some(target) = self.source.link_target(inode, path)? else { return Ok(false) };
-        place.clear()?;
+        place.clear(HostType::Symlink, &self.spared)?;
         rustix::fs::symlinkat(OsStr::from_bytes(&target), &*place.dir.fd, &place.name)
             .map_err(|errno| place.failed(errno))?;
         self.set_node(place, inode, path)
     }
 
     fn copy_node(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
-        let host = match inode.file_type() {
-            FileType::CharDevice => HostType::CharacterDevice,
-            FileType::BlockDevice => HostType::BlockDevice,
-            FileType::Fifo => HostType::Fifo,
-            _ => HostType::Socket,
-        };
         if inode.stat().device.is_some() && !self.attributes.is_root() {
             let name = self.source.name(path);
             self.report
                 .warning(format_args!("{name}: a device node, left out: only root makes it"));
             return Ok(false);
         }
-        place.clear()?;
+        let host = host_type(inode);
+        place.clear(host, &self.spared)?;
         let (major, minor) = inode.stat().device.unwrap_or_default();
         let device = rustix::fs::makedev(major, minor);
         rustix::fs::mknodat(&*place.dir.fd, &place.name, host, Mode::RUSR | Mode::WUSR, device)
@@ -237,4 +235,8 @@ impl<'a> Copier<'a> {
             Vec::new()
         })
     }
+}
+
+fn host_type(inode: &Inode) -> HostType {
+    HostType::from_raw_mode(inode.stat().mode)
 }

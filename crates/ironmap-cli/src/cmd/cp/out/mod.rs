@@ -11,7 +11,7 @@ use std::path::Path;
 use ironmap::fs::FileType;
 
 use self::copier::Copier;
-use self::place::{Directory, Place};
+use self::place::{Directory, Place, Spared};
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
@@ -44,7 +44,7 @@ fn copy(args: &Args, target: &Target, dest: &Path, report: &mut Report) -> Resul
     let queue = source.queue()?;
     let destination = destination(args, &target.path, dest, kind == FileType::Directory)?;
     report.progress = progress(kind, inode.size());
-    let mut copier = Copier::new(args, &source, queue, report)?;
+    let mut copier = Copier::new(args, &source, Spared::of(&target.volume), queue, report)?;
     match destination {
         Destination::Within(into) => copier.fill(&into, &inode, &target.path),
         Destination::As(place) => copier.copy(&place, inode, &target.path),

@@ -6,9 +6,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use ironmap::Location;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -20,6 +22,9 @@ pub(super) struct Directory {
     pub(super) fd: Rc<OwnedFd>,
     path: PathBuf,
 }
+
+/// What a volume is opened from, by device and inode: a copy out of it replaces none of that.
+pub(super) struct Spared(Vec<(u64, u64)>);
 
 /// A name in a directory, whether something has it or not.
 pub(super) struct Place {
@@ -43,6 +48,14 @@ impl Directory {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Spared {
+    pub(super) fn of(location: &Location) -> Self {
+        let sites = [Some(location.data()), location.tags()].into_iter().flatten();
+        let found = sites.filter_map(|site| site.path.metadata().ok());
+        Self(found.map(|found| (found.dev(), found.ino())).collect())
     }
 }
 
@@ -100,28 +113,33 @@ impl Place {
         rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes the file or link of this name, if there is one.
+    /// Removes what has this name and a copy may replace, if there is something.
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub(super) fn clear(&self) -> Result<(), Failure> {
-        if self.check()? { self.remove() } else { Ok(()) }
+    pub(super) fn clear(&self, new: FileType, spared: &Spared) -> Result<(), Failure> {
+        if self.check(new, spared)? { self.remove() } else { Ok(()) }
     }
 
-    /// Whether a file or link has this name. What is neither is left alone, and an error: a copy to `/dev/null` must not replace it.
-    pub(super) fn check(&self) -> Result<bool, Failure> {
+    /// Whether something has this name that a copy of this type may replace. What may not be replaced is left alone, and an error: of special
+    /// files all but by another one, since a copy to `/dev/null` must not replace it.
+    pub(super) fn check(&self, new: FileType, spared: &Spared) -> Result<bool, Failure> {
         let stat = match rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(self.failed(errno)),
         };
+        let refused = |why| Err(Failure::new(format!("{}: {why}", self.path().display())));
+        if spared.0.contains(&(stat.st_dev, stat.st_ino)) {
+            return refused("is the volume that is copied from");
+        }
+        let special = |kind| !matches!(kind, FileType::RegularFile | FileType::Symlink);
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile | FileType::Symlink => Ok(true),
             FileType::Directory => Err(self.failed(Errno::ISDIR)),
-            _ => Err(Failure::new(format!(
-                "{}: exists, and is neither a file nor a symbolic link",
-                self.path().display()
-            ))),
+            there if special(there) && !special(new) => {
+                refused("exists, and is neither a file nor a symbolic link")
+            }
+            _ => Ok(true),
         }
     }
 
