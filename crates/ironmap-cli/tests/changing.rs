@@ -3,14 +3,15 @@
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 mod support;
+#[path = "support/trees.rs"]
+mod trees;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +21,8 @@ use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
 use ironmap::{OpenOptions, Volume};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
-use support::{Bench, pattern, text, tool, xattr};
+use support::{Bench, pattern, text, tool};
+use trees::{compare, space, view};
 
 /// What is done to both volumes, `@` being the volume or its mount point. A line that begins with `!` has to fail on both.
 const STEPS: &str = "
@@ -165,98 +167,6 @@ rmdir @/set-group/inherits
 ! rmdir @/t
 ";
 
-/// What is compared of a file.
-#[derive(Debug, PartialEq, Eq)]
-struct View {
-    mode: u32,
-    owner: (u32, u32),
-    links: u64,
-    size: u64,
-    device: u64,
-    target: Option<PathBuf>,
-    content: Option<u64>,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// As lsattr has them.
-    flags: u32,
-    /// `None` for what was made by the test itself.
-    modified: Option<(i64, i64)>,
-}
-
-fn view(root: &Path, begun: i64) -> BTreeMap<PathBuf, View> {
-    let mut found = BTreeMap::new();
-    let mut pending = vec![root.to_owned()];
-    while let Some(path) = pending.pop() {
-        let stat = fs::symlink_metadata(&path).unwrap();
-        if stat.is_dir() {
-            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-        let content = stat.is_file().then(|| {
-            use std::hash::{DefaultHasher, Hash, Hasher};
-            let mut hasher = DefaultHasher::new();
-            fs::read(&path).unwrap().hash(&mut hasher);
-            hasher.finish()
-        });
-        let view = View {
-            mode: stat.mode(),
-            owner: (stat.uid(), stat.gid()),
-            links: stat.nlink(),
-            size: if stat.is_dir() { 0 } else { stat.size() },
-            device: stat.rdev(),
-            target: stat.is_symlink().then(|| fs::read_link(&path).unwrap()),
-            content,
-            xattrs: xattrs(&path),
-            flags: flags(&path, &stat),
-            modified: (stat.mtime() < begun).then_some((stat.mtime(), stat.mtime_nsec())),
-        };
-        found.insert(path.strip_prefix(root).unwrap().to_owned(), view);
-    }
-    found
-}
-
-/// What the files take, in units of 512 bytes: holes and preallocated space are as expected.
-fn space(root: &Path, views: &BTreeMap<PathBuf, View>) -> BTreeMap<PathBuf, u64> {
-    let files = views.iter().filter(|(_, view)| view.content.is_some());
-    files.map(|(path, _)| (path.clone(), fs::metadata(root.join(path)).unwrap().blocks())).collect()
-}
-
-/// Those that users set; how content is mapped is another thing.
-fn flags(path: &Path, stat: &fs::Metadata) -> u32 {
-    if !stat.is_dir() && !stat.is_file() {
-        return 0;
-    }
-    let flags = rustix::fs::ioctl_getflags(fs::File::open(path).unwrap()).unwrap();
-    flags.bits() & 0xFF
-}
-
-fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut names = vec![0; 4096];
-    let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
-    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    names
-        .map(|name| {
-            let text = std::str::from_utf8(name).unwrap();
-            (name.to_vec(), xattr(path, text).unwrap())
-        })
-        .collect()
-}
-
-fn compare(expected: &BTreeMap<PathBuf, View>, found: &BTreeMap<PathBuf, View>) {
-    let mut wrong = String::new();
-    for (path, view) in expected {
-        match found.get(path) {
-            None => wrong += &format!("{} is missing\n", path.display()),
-            Some(found) if found != view => {
-                wrong += &format!("{}:\n  {view:?}\n  {found:?}\n", path.display());
-            }
-            Some(_) => {}
-        }
-    }
-    for path in found.keys().filter(|path| !expected.contains_key(*path)) {
-        wrong += &format!("{} is too much\n", path.display());
-    }
-    assert_eq!(wrong, "", "expected, then found");
-}
-
 /// A tree with one of each, times long ago.
 fn fill(root: &Path, as_root: bool) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
@@ -350,12 +260,12 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     }
     fsck(&own.path());
     let expected = view(mount.dir(), begun);
-    let space = space(mount.dir(), &expected);
+    let theirs = space(mount.dir(), &expected);
     let mount = own.mount("ro");
     compare(&expected, &view(mount.dir(), begun));
-    for (path, blocks) in self::space(mount.dir(), &expected) {
+    for (path, blocks) in space(mount.dir(), &expected) {
         // A tree may have a block more where extents were split and could be merged again.
-        assert!(blocks.abs_diff(space[&path]) <= 8, "{}: {blocks}", path.display());
+        assert!(blocks.abs_diff(theirs[&path]) <= 8, "{}: {blocks}", path.display());
     }
 }
 
