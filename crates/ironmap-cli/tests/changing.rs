@@ -75,6 +75,21 @@ cp -a source/program @/set-group/theirs
 cp -r @/tree @/tree2
 cp -a @/kept @/kept2
 cp -a @/kept/again @/kept2/again2
+touch @/capable @/capable2
+cp -a source/program @/capable
+cp -a @/kept/program @/capable2
+mkdir @/hands-down
+setfattr -n system.posix_acl_default -v 0x0200000001000700ffffffff020007000700000004000500ffffffff10000700ffffffff20000500ffffffff @/hands-down
+cp -a source/small source/dir source/pipe source/link @/hands-down
+cp -p source/large @/hands-down
+cp source/program @/hands-down
+touch @/had-list
+setfattr -n system.posix_acl_access -v 0x0200000001000700ffffffff020007000700000004000500ffffffff10000700ffffffff20000500ffffffff @/had-list
+cp -p source/small @/had-list
+mkdir @/had-lists
+mkdir @/had-lists/empty
+setfattr -n system.posix_acl_default -v 0x0200000001000700ffffffff020007000700000004000500ffffffff10000700ffffffff20000500ffffffff @/had-lists/empty
+cp -a source/dir/. @/had-lists
 mkdir @/linked
 cp -a source/small source/again source/program @/linked
 ! cp -a source/small @/kept/small @/linked
@@ -207,6 +222,8 @@ fn fill(root: &Path, as_root: bool) {
         std::os::unix::fs::chown(root.join("dir/block"), Some(1234), Some(70_000)).unwrap();
         std::os::unix::fs::lchown(root.join("link"), Some(12), Some(13)).unwrap();
         set("large", "trusted.t", b"t").unwrap();
+        let may_open_raw_sockets = [&[1, 0, 0, 2, 0, 32][..], &[0; 14]].concat();
+        set("program", "security.capability", &may_open_raw_sockets).unwrap();
     }
     rustix::fs::mknodat(
         CWD,

@@ -81,6 +81,10 @@ impl Keep {
 
     /// Whether this one is kept: access lists are a part of the mode.
     pub(super) fn xattr(self, name: &[u8]) -> bool {
-        if name.starts_with(b"system.posix_acl_") { self.mode } else { self.xattrs }
+        if is_access_list(name) { self.mode } else { self.xattrs }
     }
+}
+
+pub(super) fn is_access_list(attribute: &[u8]) -> bool {
+    attribute.starts_with(b"system.posix_acl_")
 }

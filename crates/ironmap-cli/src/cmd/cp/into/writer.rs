@@ -10,7 +10,7 @@ use ironmap::fs::{FileType, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, File};
 
-use super::super::keep::Times;
+use super::super::keep::{Times, is_access_list};
 use super::stream::{Pieces, Stream, check_whole};
 use super::{Entry, How, Identity, PIECE, Step};
 use crate::failure::{Failure, Report};
@@ -351,19 +351,21 @@ impl Writer {
             open.file = None;
         }
         let Open { entry, name, number, .. } = &open;
-        let fs = name.fs();
+        let (fs, keep, stat) = (name.fs(), self.how.keep, &entry.stat);
+        // A new owner takes capabilities away.
+        if keep.ownership && !open.new {
+            let (uid, gid) = (Some(stat.uid), Some(stat.gid));
+            let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+            fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))?;
+        }
+        if keep.mode {
+            open.drop_access_lists().map_err(|error| name.failed(&error))?;
+        }
         for Xattr { name: attribute, value } in &entry.xattrs {
             if let Err(error) = fs.setxattr(*number, attribute, value, SetXattr::Any) {
                 let first = || (0, format!("{name}: {error}"));
                 self.refused.entry(attribute.clone()).or_insert_with(first).0 += 1;
             }
-        }
-        let keep = self.how.keep;
-        let stat = &entry.stat;
-        if keep.ownership && !open.new {
-            let (uid, gid) = (Some(stat.uid), Some(stat.gid));
-            let set = SetAttributes { uid, gid, ..SetAttributes::default() };
-            fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))?;
         }
         let link = stat.file_type == FileType::Symlink;
         let permissions = (keep.mode && !link).then_some(stat.mode & 0o7777);
@@ -425,6 +427,18 @@ impl Open {
         let Self { name, number, .. } = self;
         name.fs().truncate(*number, size).map_err(|error| name.failed(&error))?;
         self.give_back_room()
+    }
+
+    /// Removes access lists that the source does not have: they were there, or come from the directory above, and give other rights.
+    fn drop_access_lists(&self) -> ironmap::Result<()> {
+        let Self { entry, name, number, .. } = self;
+        let (fs, given) = (name.fs(), &entry.xattrs);
+        for Xattr { name, .. } in fs.inode(*number)?.xattrs()? {
+            if is_access_list(&name) && given.iter().all(|xattr| xattr.name != name) {
+                fs.removexattr(*number, &name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Frees what was allocated for more content than there is.
