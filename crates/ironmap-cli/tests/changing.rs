@@ -80,6 +80,8 @@ cp -a source/program @/capable
 cp -a @/kept/program @/capable2
 mkdir @/hands-down
 setfattr -n system.posix_acl_default -v 0x0200000001000700ffffffff020007000700000004000500ffffffff10000700ffffffff20000500ffffffff @/hands-down
+mkdir @/hands-down/masked
+mkdir -p @/hands-down/above/below
 cp -a source/small source/dir source/pipe source/link @/hands-down
 cp -p source/large @/hands-down
 cp source/program @/hands-down

@@ -35,18 +35,16 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change_each(&args.targets, report, |volumes, target, report| {
         if args.parents {
             for above in above(target) {
-                make_missing(args, &volumes.name(&above)?, 0o777 & !umask() | 0o300, report)?;
+                make_missing(args, &volumes.name(&above)?, 0o777, umask() & !0o300, report)?;
             }
         }
-        let permissions = match &args.mode {
-            Some(mode) => mode.apply(0o777, true, umask()),
-            None => 0o777 & !umask(),
+        // A mode that the user gave is not masked.
+        let (permissions, umask) = match &args.mode {
+            Some(mode) => (mode.apply(0o777, true, umask()), 0),
+            None => (0o777, umask()),
         };
-        let name = volumes.name(target)?;
-        if args.parents {
-            return make_missing(args, &name, permissions, report);
-        }
-        make(args, &name, permissions, report)
+        let make = if args.parents { make_missing } else { make };
+        make(args, &volumes.name(target)?, permissions, umask, report)
     })
 }
 
@@ -54,10 +52,11 @@ fn make_missing(
     args: &Args,
     name: &Name,
     permissions: u32,
+    umask: u32,
     report: &Report,
 ) -> Result<(), Failure> {
     match name.look(Follow::All)? {
-        None => make(args, name, permissions, report),
+        None => make(args, name, permissions, umask, report),
         Some(there) if there.file_type() == FileType::Directory => Ok(()),
         Some(_) => {
             Err(name.failed(&Error::new(ErrorKind::Exists, "exists, and is not a directory")))
@@ -65,9 +64,15 @@ fn make_missing(
     }
 }
 
-fn make(args: &Args, name: &Name, permissions: u32, report: &Report) -> Result<(), Failure> {
-    // An access list that the directory above has for new ones takes the umask's place; a mode that the user gave is not masked.
-    let who = Credentials { umask: if args.mode.is_some() { 0 } else { umask() }, ..caller() };
+fn make(
+    args: &Args,
+    name: &Name,
+    permissions: u32,
+    umask: u32,
+    report: &Report,
+) -> Result<(), Failure> {
+    // An access list that the directory above has for new ones takes the umask's place.
+    let who = Credentials { umask, ..caller() };
     let made = name.fs().create(name.dir, &name.name, NewFile::Directory, permissions, &who);
     made.map_err(|error| name.failed(&error))?;
     if args.verbose {
