@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
@@ -395,6 +395,44 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     }
     bench.succeed(["rm", "-r", &bench.target("/source")]);
     fsck(&bench.image());
+}
+
+/// What a range that does not fit has got before space ran out lies before the file's end, as the kernel leaves it: so it is seen, and a
+/// copy or a truncation has it.
+#[test]
+fn the_size_goes_with_the_space_that_a_range_got() {
+    require!([Need::Root, Need::Tool("fallocate")]);
+    for (options, how) in [("-b 4096", ""), ("-b 1024", ""), ("-b 4096", "-z"), ("-b 4096", "-n")] {
+        let mut mke2fs = vec!["-t", "ext4"];
+        mke2fs.extend(options.split(' '));
+        let (twin, own) = (Image::mke2fs("24M", &mke2fs), Image::mke2fs("24M", &mke2fs));
+        let args = |at: &str| -> Vec<String> {
+            let args = format!("fallocate {how} -o 5000 -l 64M {at}/file");
+            args.split_whitespace().map(str::to_owned).collect()
+        };
+        let bench = Bench::empty();
+        let mount = twin.mount("rw");
+        fs::write(mount.dir().join("file"), "").unwrap();
+        let theirs = args(mount.dir().to_str().unwrap());
+        let theirs = tool(&theirs[0]).args(&theirs[1..]).output().unwrap();
+        assert!(text(&theirs.stderr).contains("No space left"), "{}", text(&theirs.stderr));
+        let at = format!("{}:", own.path().display());
+        bench.succeed(["touch", &format!("{at}/file")]);
+        let ours = bench.run(args(&at));
+        assert_eq!(ours.status.code(), Some(1), "{options} {how}");
+        assert!(text(&ours.stderr).contains("ENOSPC"), "{}", text(&ours.stderr));
+        fsck(&own.path());
+        // How much fits is not the same.
+        let check = |dir: &Path| {
+            let file = fs::metadata(dir.join("file")).unwrap();
+            let held = file.blocks() * 512;
+            assert!(held > 10 << 20, "{options} {how}: {held} bytes");
+            let size = if how == "-n" { 0 } else { held };
+            assert!(file.size().abs_diff(size) < 64 << 10, "{options} {how}: {}", file.size());
+        };
+        check(mount.dir());
+        check(own.mount("ro").dir());
+    }
 }
 
 /// Ctrl-C ends a copy between two files and closes the volume. The program waits for the reader of its pipe when the signal comes.

@@ -141,20 +141,6 @@ impl Ext4 {
         })
     }
 
-    fn first_hole(self: &Arc<Self>, number: InodeNo, range: Range<u64>) -> Result<Option<u64>> {
-        let (size, inode) = (self.superblock.block_size, self.inode_or_orphan(number)?);
-        let end = FileBlock(size.blocks_for(range.end));
-        let mut next = size.block_of(FilePos(range.start));
-        while next < end {
-            let (_, count, kind) = self.mapping(&inode, next..end)?;
-            if kind == IomapType::Hole {
-                return Ok(Some(size.pos_of(next).0));
-            }
-            next.0 += count;
-        }
-        Ok(None)
-    }
-
     /// Zeros what the last block of a file holds behind its end: the file is about to grow over it.
     ///
     /// # Errors

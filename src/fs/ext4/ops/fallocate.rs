@@ -68,8 +68,7 @@ impl Ext4 {
             let range = pos.0..end;
             match how {
                 Fallocate::Allocate { keep_size } => {
-                    self.allocate_range(&inode, range.clone())?;
-                    self.grow(number, end, keep_size)
+                    self.allocate_and_grow(&inode, range, keep_size)
                 }
                 Fallocate::Punch => {
                     self.empty_range(&inode, range)?;
@@ -77,13 +76,31 @@ impl Ext4 {
                 }
                 Fallocate::Zero { keep_size } => {
                     self.empty_range(&inode, range.clone())?;
-                    self.allocate_range(&self.inode_or_orphan(number)?, range)?;
-                    self.grow(number, end, keep_size)
+                    self.allocate_and_grow(&self.inode_or_orphan(number)?, range, keep_size)
                 }
                 Fallocate::Collapse => self.collapse(&inode, range),
                 Fallocate::Insert => self.insert(&inode, range),
             }
         })
+    }
+
+    /// Allocates the holes of a range. The size goes with it, also where space ends within it: what is allocated is not left behind the end.
+    fn allocate_and_grow(
+        self: &Arc<Self>,
+        inode: &Inode,
+        range: Range<u64>,
+        keep_size: bool,
+    ) -> Result<()> {
+        let number = inode.number();
+        let Err(error) = self.allocate_range(inode, range.clone()) else {
+            return self.grow(number, range.end, keep_size);
+        };
+        match self.first_hole(number, range.clone()) {
+            Ok(Some(reached)) if reached > range.start => {
+                self.grow(number, reached, keep_size).and(Err(error))
+            }
+            _ => Err(error),
+        }
     }
 
     /// The new size where it is larger, and the times.
@@ -113,6 +130,25 @@ impl Ext4 {
             next.0 += placed;
         }
         Ok(())
+    }
+
+    /// Where a range of bytes has its first hole; at the beginning of a block.
+    pub(super) fn first_hole(
+        self: &Arc<Self>,
+        number: InodeNo,
+        range: Range<u64>,
+    ) -> Result<Option<u64>> {
+        let (size, inode) = (self.superblock.block_size, self.inode_or_orphan(number)?);
+        let end = FileBlock(size.blocks_for(range.end));
+        let mut next = size.block_of(FilePos(range.start));
+        while next < end {
+            let (_, count, kind) = self.mapping(&inode, next..end)?;
+            if kind == IomapType::Hole {
+                return Ok(Some(size.pos_of(next).0));
+            }
+            next.0 += count;
+        }
+        Ok(None)
     }
 
     fn allocate_unwritten(
