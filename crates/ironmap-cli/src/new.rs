@@ -1,6 +1,5 @@
 //! New files of a volume, as the caller's.
 
-use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Credentials, Follow, Inode, NewFile};
 use ironmap::{Error, ErrorKind};
 
@@ -25,11 +24,10 @@ pub(crate) fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>,
     if name.wants_directory() {
         return Err(name.failed(&Error::new(ErrorKind::IsADirectory, "names a directory")));
     }
-    // A link that leads nowhere: the kernel would make what it leads to.
-    if name.look(Follow::NotLast)?.is_some_and(|there| there.file_type() == FileType::Symlink) {
-        return Err(
-            name.failed(&Error::new(ErrorKind::NotFound, "the symbolic link leads nowhere"))
-        );
+    // A link that leads nowhere: as with the kernel, what it leads to is made. A loop of links is another error.
+    if let Some(link) = name.look(Follow::NotLast)? {
+        let target = link.read_link().map_err(|error| name.failed(&error))?;
+        return find_or_create(&name.beside(&target)?, create);
     }
     let number = name.fs().create(name.dir, &name.name, NewFile::Regular, 0o666, &caller());
     let inode = number.and_then(|number| name.fs().inode(number));

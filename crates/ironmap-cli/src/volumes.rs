@@ -201,6 +201,15 @@ impl Name {
         Self { source, dir, name: name.to_vec(), path }
     }
 
+    /// What a path stands for that begins in the directory of this name, as the target of a symbolic link does.
+    pub(crate) fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
+        let path = match path.first() {
+            Some(b'/') => path.to_vec(),
+            _ => [split(&self.path).0, path].concat(),
+        };
+        Self::of(Rc::clone(&self.source), &path)
+    }
+
     /// The failure for what is not done.
     pub(crate) fn refused(&self, why: impl fmt::Display) -> Failure {
         Failure::new(format!("{self}: {why}"))

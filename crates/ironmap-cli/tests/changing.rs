@@ -38,6 +38,8 @@ touch @/f @/a/now
 touch -d 2001-02-03T04:05:06.5Z @/a/t
 touch -c @/absent
 touch -r @/a/t @/a/t2
+! touch -h @/absent
+touch -c -h @/absent
 truncate -s 5000 @/t
 truncate -s +1K @/t
 truncate -s -100 @/t
@@ -47,6 +49,14 @@ truncate -s >8KB @/t
 truncate -c -s 1 @/absent
 truncate -r @/t @/t2
 truncate -s 1M @/t3
+ln -s a/led-to @/leads
+ln -s leads @/leads2
+touch @/leads2
+ln -s ../truncated @/a/leads
+truncate -s 3 @/a/leads
+ln -s missing/x @/astray
+! touch @/astray
+touch -c @/astray
 ! mkdir -p @/t3/x
 ! truncate -s 1 @/a
 ! truncate -s 1 @/missing/x
@@ -352,6 +362,7 @@ fn failures_name_the_path_and_the_rest_goes_on() {
     };
     fails(&["mkdir", &at("/dir"), &at("/new")], 1, &[&at("/dir: "), "EEXIST"]);
     fails(&["mkdir", &at("/no/dir")], 1, &[&at("/no/dir: "), "ENOENT"]);
+    fails(&["touch", "-h", &at("/absent")], 1, &[&at("/absent: "), "ENOENT"]);
     fails(&["rmdir", &at("/dir")], 1, &[&at("/dir: "), "ENOTEMPTY"]);
     fails(&["rm", &at("/")], 1, &[&at("/: "), "not removed"]);
     fails(&["rm", &at("/missing"), &at("/nothing")], 1, &[&at("/missing: "), "ENOENT"]);

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Follow, Inode, SetAttributes};
+use ironmap::fs::ext4::{Follow, SetAttributes};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -59,10 +59,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             (accessed, modified) = (found.inode.stat().accessed, found.inode.stat().modified);
         }
         let name = volumes.name(target)?;
-        let inode: Option<Inode> = if args.no_dereference {
-            name.look(Follow::NotLast)?
-        } else {
-            find_or_create(&name, !args.no_create)?
+        let inode = match (args.no_dereference, args.no_create) {
+            (false, no_create) => find_or_create(&name, !no_create)?,
+            (true, true) => name.look(Follow::NotLast)?,
+            // With -h nothing is made.
+            (true, false) => Some(name.find(Follow::NotLast)?),
         };
         let Some(inode) = inode else { return Ok(()) };
         let set = SetAttributes {
