@@ -361,6 +361,7 @@ fn failures_name_the_path_and_the_rest_goes_on() {
         }
     };
     fails(&["mkdir", &at("/dir"), &at("/new")], 1, &[&at("/dir: "), "EEXIST"]);
+    fails(&["mkdir", &at("/")], 1, &[&at("/: "), "the directory is there", "EEXIST"]);
     fails(&["mkdir", &at("/no/dir")], 1, &[&at("/no/dir: "), "ENOENT"]);
     fails(&["touch", "-h", &at("/absent")], 1, &[&at("/absent: "), "ENOENT"]);
     fails(&["rmdir", &at("/dir")], 1, &[&at("/dir: "), "ENOTEMPTY"]);

@@ -148,6 +148,7 @@ fn paths_that_lead_nowhere_are_named() {
             case(&["cp", &at("/small"), "no/such/dir"], 1, "no/such: No such file or directory"),
             case(&["cp", &at("/small"), "copy/"], 1, "copy/: is not a directory (ENOTDIR)"),
             case(&["cp", &at("/small"), "/dev/null"], 1, "/dev/null: exists"),
+            case(&["cp", &at("/small"), "/dev/stdout"], 1, "ironmap cat"),
             case(&["cp", "-r", &at("/dir"), "image"], 1, "image: Not a directory"),
         ],
     );

@@ -152,7 +152,7 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(refuse(ErrorKind::NotFound, "an empty name"));
     }
     if name == b"." || name == b".." {
-        return Err(refuse(ErrorKind::Exists, "`.` and `..` are there"));
+        return Err(refuse(ErrorKind::Exists, "the directory is there"));
     }
     if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
         return Err(Error::invalid("a name holds neither `/` nor NUL"));

@@ -80,7 +80,14 @@ fn destination(
     }
     // A link that the user names is followed, to a file that is there.
     let dest = if dest.is_symlink() {
-        &dest.canonicalize().map_err(|error| Failure::host(dest.display(), error))?
+        &dest.canonicalize().map_err(|error| {
+            if dest.exists() {
+                // A pipe behind /dev/stdout, say.
+                let what = "leads to nothing that a file could replace: use ironmap cat";
+                return Failure::new(format!("{}: {what}", dest.display()));
+            }
+            Failure::host(dest.display(), error)
+        })?
     } else {
         dest
     };
