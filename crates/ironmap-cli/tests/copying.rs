@@ -60,6 +60,22 @@ fn a_tree_comes_out_as_it_went_in() {
     assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
 }
 
+/// What the directory hands down that a copy comes to, is no right that the source gives.
+#[test]
+fn a_copy_takes_over_no_access_list() {
+    let bench = Bench::new();
+    let dir = bench.path("hands-down");
+    fs::create_dir(&dir).unwrap();
+    support::succeed(tool("setfacl").args(["-d", "-m", "user:7:rwx"]).arg(&dir));
+    bench.succeed(["cp", "-r", &bench.target("/"), "hands-down/copy"]);
+    let copy = dir.join("copy");
+    for name in names(&copy) {
+        for list in ["system.posix_acl_access", "system.posix_acl_default"] {
+            assert_eq!(xattr(&copy.join(&name), list), None, "{name:?}");
+        }
+    }
+}
+
 /// Nanoseconds and unwritten extents, which mke2fs does not make.
 #[test]
 fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {

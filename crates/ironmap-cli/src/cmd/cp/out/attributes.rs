@@ -12,6 +12,8 @@ use rustix::io::Errno;
 
 use super::place::{Directory, Place};
 
+const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
 /// Sets the attributes of copies, and counts what the host refuses to keep.
 pub(super) struct Attributes {
     user: Uid,
@@ -60,6 +62,7 @@ impl Attributes {
         if let Some((user, group)) = self.owner(stat) {
             rustix::fs::fchown(&fd, Some(user), Some(group))?;
         }
+        drop_access_lists(&fd, xattrs)?;
         for Xattr { name, value } in xattrs {
             let result = rustix::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
@@ -117,6 +120,21 @@ impl Attributes {
             format!("the attribute {name} of {count} files was not kept; the first: {first}")
         })
     }
+}
+
+/// Removes access lists that come from the directory above and are not of the source: they give other rights.
+fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
+    for list in ACCESS_LISTS {
+        if xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {
+            continue;
+        }
+        match rustix::fs::fremovexattr(&fd, list) {
+            // None there; or none can be, on this file or file system.
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 fn times(stat: &Stat) -> Timestamps {
