@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier};
 use common::image::scratch;
 use ironmap::bio::Buffer;
 use ironmap::device::{Device, Limits, Ram, Record};
-use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT};
+use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT, SetAttributes};
 use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, Location, OpenOptions, Volume};
 
@@ -130,20 +130,19 @@ fn a_protected_volume_that_was_taken_away_is_left_alone() {
     let block = u64::from_le_bytes(bytes[1024 + 0x168..][..8].try_into().unwrap());
     let ram = Arc::new(Ram::from_image(&bytes));
     let volume = Volume::writable_on(ram.clone(), Clock::default()).unwrap();
-    let mkdir = |number: u32| {
-        let name = number.to_string();
-        let who = Credentials::default();
-        let made = volume.fs().create(ROOT, name.as_bytes(), NewFile::Directory, 0o755, &who);
-        made.and_then(|_| volume.fs().sync())
+    let change = |number: u64| {
+        let permissions = Some(0o700 | (number % 8) as u32);
+        let set = SetAttributes { permissions, ..SetAttributes::default() };
+        volume.fs().set_attributes(ROOT, &set).and_then(|()| volume.fs().sync())
     };
-    mkdir(0).unwrap();
+    change(0).unwrap();
     let mut sector = Buffer::aligned(1024).unwrap();
     ram.read_exact_at(&mut sector, DevOffset(block * 1024)).unwrap();
     sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
     let taken = [std::io::IoSlice::new(&sector)];
     ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
     // It looks once in a second.
-    let refused = (1..).find_map(|number| mkdir(number).err()).unwrap();
+    let refused = (1..).find_map(|number| change(number).err()).unwrap();
     assert!(refused.to_string().contains("another node"), "{refused}");
     let before = bytes_of(&ram);
     let closed = volume.close().unwrap_err();

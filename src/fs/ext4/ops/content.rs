@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Inode};
@@ -20,6 +20,14 @@ const PIECE: usize = 8 << 20;
 const CREDITS: u32 = 16;
 /// The room for the content of a file that lies in its inode is smaller than this, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
+
+/// How far blocks were written.
+struct Reached {
+    /// The block behind them.
+    block: FileBlock,
+    /// Why no further, where that was the device: what was written before is the file's all the same.
+    failed: Option<Error>,
+}
 
 /// Whole blocks of a file with their new content.
 struct Blocks<'a> {
@@ -97,13 +105,14 @@ impl Ext4 {
         content[skip..skip + bytes.len()].copy_from_slice(bytes);
         let blocks = Blocks { first, content: &content };
         let credits = CREDITS + self.credits_for_map(&inode);
-        let reached = self.transact_for_space(credits, |handle| {
-            let reached = self.write_blocks(handle, number, &blocks, first..behind, end)?;
-            let reached = size.pos_of(reached).0.min(end);
+        let (reached, failed) = self.transact_for_space(credits, |handle| {
+            let Reached { block, failed } =
+                self.write_blocks(handle, number, &blocks, first..behind, end)?;
+            let reached = size.pos_of(block).0.min(end);
             self.set_size(handle, number, reached.max(inode.size()))?;
-            Ok(reached)
+            Ok((reached, failed))
         })?;
-        Ok((reached - pos.0) as usize)
+        failed.map_or(Ok((reached - pos.0) as usize), Err)
     }
 
     /// Writes blocks where they are mapped, and maps those that are not, up to a file's new end. Gives the block that it came to: not the
@@ -116,9 +125,9 @@ impl Ext4 {
         blocks: &Blocks<'_>,
         range: Range<FileBlock>,
         end: u64,
-    ) -> Result<FileBlock> {
+    ) -> Result<Reached> {
         let size = self.superblock.block_size;
-        let mut next = range.start;
+        let (mut next, mut failed) = (range.start, None);
         while next < range.end {
             let inode = self.inode_or_orphan(number)?;
             let needed = CREDITS + self.credits_for_map(&inode);
@@ -128,15 +137,15 @@ impl Ext4 {
             }
             match self.write_extent(handle, &inode, blocks, next..range.end) {
                 Ok(reached) => next = reached,
-                Err(error)
-                    if next > range.start && (error.is_for_space() || handle.was_taken_back()) =>
-                {
+                Err(error) if error.is_for_space() && next > range.start => break,
+                Err(error) if next > range.start && handle.was_taken_back() => {
+                    failed = Some(error);
                     break;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(next)
+        Ok(Reached { block: next, failed })
     }
 
     /// Writes what is one extent, or becomes one; gives the block behind it.
@@ -368,7 +377,7 @@ impl Ext4 {
             let blocks = Blocks { first: FileBlock(0), content: &content };
             let range = FileBlock(0)..FileBlock(count);
             let moved = self.write_blocks(handle, inode.number(), &blocks, range, inode.size());
-            if let Err(error) = moved {
+            if let Err(error) = moved.and_then(|reached| reached.failed.map_or(Ok(()), Err)) {
                 let was_taken_back = handle.was_taken_back();
                 let empty = self.inode_or_orphan(inode.number())?;
                 self.store_inline(handle, &empty, &old)?;
