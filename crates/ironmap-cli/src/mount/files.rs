@@ -8,7 +8,7 @@ use fuser::FileHandle;
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::{Access, Fallocate, Held, Inode, InodeFlags, KeepSetId};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{Errno, File, FileOptions};
+use ironmap::{Errno, ErrorKind, File, FileOptions};
 
 use super::fail::{Fail, Result};
 use super::lane::{Lane, MOST};
@@ -211,12 +211,17 @@ impl Mount {
         };
         let open = self.files.get(handle)?;
         let inode = open.held.number();
-        if let Err(error) = self.fs().fallocate(inode, how, FilePos(pos), len) {
+        let done = self.fs().fallocate(inode, how, FilePos(pos), len);
+        if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            return Err(error.into());
+            // What there was room for is the file's.
+            if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
+                return Ok(done?);
+            }
         }
         self.strip(inode, asker.keeps_set_id())?;
         self.changed(&[inode])?;
+        done?;
         match open.sync_flags {
             0 => Ok(()),
             _ => self.sync_file(handle, false),

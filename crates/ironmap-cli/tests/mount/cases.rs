@@ -143,7 +143,7 @@ const CASES: &[(&str, &str)] = &[
         "space without content",
         r"
         fallocate -l 100000 f; stat -c '%s %b' f; fallocate -n -l 500000 f; stat -c %s f; cat f | md5sum; yes | head -c 100000 > f; fallocate -p -o 5000 -l 50000 f; md5sum f; fallocate -z -o 1000 -l 3000 f; md5sum f
-        fallocate -z -o 90000 -l 20000 f; stat -c %s f; fallocate -z -n -o 190000 -l 20000 f; stat -c %s f; md5sum f; fallocate -l 0 f; fallocate -p -o 0 -l 110000 f; stat -c %s f; fallocate -n -l 100G g; stat -c %s g; rm g; fallocate -l 100G g; [ $(stat -c %s g) -gt $((20 << 20)) ] && echo grown; rm g; mknod p p; mkdir d; fallocate -l 1 d",
+        fallocate -z -o 90000 -l 20000 f; stat -c %s f; fallocate -z -n -o 190000 -l 20000 f; stat -c %s f; md5sum f; fallocate -l 0 f; fallocate -p -o 0 -l 110000 f; stat -c %s f; fallocate -n -l 100G g; stat -c %s g; rm g; fallocate -l 100G g; [ $(stat -c %s g) -gt $((20 << 20)) ] && echo grown; rm g; touch s; chmod 6777 s; $U fallocate -l 100G s; stat -c %a s; rm s; mknod p p; mkdir d; fallocate -l 1 d",
     ),
     (
         "times that are set",

@@ -92,15 +92,17 @@ impl Ext4 {
         keep_size: bool,
     ) -> Result<()> {
         let number = inode.number();
-        let Err(error) = self.allocate_range(inode, range.clone()) else {
-            return self.grow(number, range.end, keep_size);
+        let error = match self.allocate_range(inode, range.clone()) {
+            Ok(()) => return self.grow(number, range.end, keep_size),
+            Err(error) if error.is_for_space() => error,
+            Err(error) => return Err(error),
         };
-        match self.first_hole(number, range.clone()) {
-            Ok(Some(reached)) if reached > range.start => {
-                self.grow(number, reached, keep_size).and(Err(error))
-            }
-            _ => Err(error),
+        if let Some(reached) = self.first_hole(number, range.clone())?
+            && reached > range.start
+        {
+            self.grow(number, reached, keep_size)?;
         }
+        Err(error)
     }
 
     /// The new size where it is larger, and the times.
