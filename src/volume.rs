@@ -50,7 +50,7 @@ pub enum TailLoss {
 /// An ext2, ext3 or ext4 volume that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
 #[derive(Clone)]
 pub struct Volume {
-    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it.
+    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it. Open files share it.
     timer: Option<Arc<CommitTimer>>,
     fs: Arc<Ext4>,
     device: Arc<dyn Device>,
@@ -254,8 +254,10 @@ impl Volume {
     /// A handle for the data of a regular file.
     ///
     /// # Errors
-    /// `IsADirectory`, `WrongFileType`, or `Encrypted`.
+    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` where the file was removed since the inode was decoded.
     pub fn open_inode(&self, inode: Inode, options: FileOptions) -> Result<File> {
+        let (held, now) = self.fs.hold_decoded(&inode)?;
+        let inode = now.unwrap_or(inode);
         match inode.file_type() {
             FileType::Regular => {}
             FileType::Directory => {
@@ -269,9 +271,9 @@ impl Volume {
                 "the content is encrypted and no key is held",
             ));
         }
-        let held = self.fs.hold(inode.number())?;
         let limits = self.device.limits();
-        Ok(match LiveFile::new(held, options, self.owner, limits, &self.slots) {
+        let timer = self.timer.clone();
+        Ok(match LiveFile::new(held, timer, options, self.owner, limits, &self.slots) {
             Some(file) => file.into(),
             None => VolumeFile::new(inode, options, self.owner, limits).into(),
         })

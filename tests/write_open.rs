@@ -13,8 +13,8 @@ use common::image::scratch;
 use ironmap::bio::Buffer;
 use ironmap::device::{Device, Limits, Ram, Record};
 use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT, SetAttributes};
-use ironmap::units::DevOffset;
-use ironmap::{ErrorKind, Location, OpenOptions, Volume};
+use ironmap::units::{DevOffset, FilePos};
+use ironmap::{ErrorKind, FileOptions, Location, OpenOptions, QueueOptions, Volume};
 
 fn fsck(image: &Path) {
     let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
@@ -78,13 +78,13 @@ fn whoever_closes_it_finds_it_closed() {
     }
 }
 
-/// `INCOMPAT_RECOVER` of the superblock.
 fn bytes_of(ram: &Ram) -> Buffer {
     let mut bytes = Buffer::aligned(ram.size() as usize).unwrap();
     ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
     bytes
 }
 
+/// `INCOMPAT_RECOVER` of the superblock.
 fn needs_recovery(image: &Path) -> bool {
     let mut features = [0; 4];
     File::open(image).unwrap().read_exact_at(&mut features, 1024 + 0x60).unwrap();
@@ -183,4 +183,47 @@ fn blocks_shorter_than_sectors_are_refused_before_anything_is_written() {
         }
         assert_eq!(record.log().is_empty(), sector == 4096, "{sector}");
     }
+}
+
+/// What is written to a file is committed in time, also where the volume's last handle is gone and the file is still open.
+#[test]
+fn a_file_that_outlives_its_volume_is_committed() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    assert!(
+        Command::new("mke2fs")
+            .args(["-Fq", "-t", "ext4"])
+            .arg(&image)
+            .arg("8M")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let location: Location = image.to_str().unwrap().parse().unwrap();
+    let commit = Duration::from_millis(20);
+    let options = OpenOptions { write: true, commit, ..OpenOptions::default() };
+    let volume = Volume::open(&location, &options).unwrap();
+    let number =
+        volume.fs().create(ROOT, b"f", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    volume.fs().sync().unwrap();
+    let inode = volume.fs().inode(number).unwrap();
+    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    drop(volume);
+    file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
+    // A copy sees what a crash would leave.
+    let copy = dir.path().join("copy");
+    let size = || {
+        std::fs::copy(&image, &copy).unwrap();
+        let location: Location = copy.to_str().unwrap().parse().unwrap();
+        // A copy that was made beside a commit may be torn.
+        let left = Volume::open(&location, &OpenOptions::default()).ok()?;
+        left.fs().lookup(ROOT, b"f").ok().map(|inode| inode.size())
+    };
+    let late = Instant::now() + Duration::from_secs(60);
+    while size() != Some(10_000) {
+        assert!(Instant::now() < late, "nothing commits it");
+    }
+    drop((file, queue));
+    fsck(&image);
 }

@@ -7,8 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use common::image::scratch;
+use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{
-    Credentials, Ext4, Fallocate, Follow, NewFile, ROOT, RenameFlags, SetAttributes,
+    Clock, Credentials, DirCursor, Ext4, Fallocate, Follow, NewFile, ROOT, RenameFlags,
+    SetAttributes, SetXattr,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, FileOptions, Location, OpenOptions, QueueOptions, Volume};
@@ -378,6 +380,66 @@ fn what_was_preallocated_can_be_written_on_a_full_volume() {
         for (at, found) in content(&volume, "/file").chunks(block).enumerate() {
             let expected = if at % 3 == 1 && at != 100 { (at / 3) as u8 } else { 0 };
             assert!(found.iter().all(|byte| *byte == expected), "{kind}, block {at}");
+        }
+    }
+}
+
+/// An inode that was decoded and then removed: its number is soon another file's, whose content nobody may get by the old one. The clock
+/// stands still, as it does for images that are to be equal, and each opening counts generations from the same start.
+#[test]
+fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
+    let image = Image::new("-t ext4 -I 256 -N 64");
+    let location: Location = image.path().to_str().unwrap().parse().unwrap();
+    let clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
+    let options = OpenOptions { write: true, clock, ..OpenOptions::default() };
+    let long = [b'x'; 200];
+    let kinds = [NewFile::Regular, NewFile::Directory, NewFile::Symlink(&long)];
+    let make = |volume: &Volume, kind: NewFile<'_>| {
+        volume.fs().create(ROOT, b"name", kind, 0o755, &WHO).unwrap()
+    };
+    let remove = |volume: &Volume, kind: NewFile<'_>| {
+        match kind {
+            NewFile::Directory => volume.fs().rmdir(ROOT, b"name").unwrap(),
+            _ => volume.fs().unlink(ROOT, b"name").unwrap(),
+        }
+        volume.fs().sync().unwrap();
+    };
+    for old in kinds {
+        for new in kinds {
+            let what = format!("{old:?}, then {new:?}");
+            let volume = common::beneath::open(&location, &options).unwrap();
+            make(&volume, old);
+            volume.close().unwrap();
+            drop(volume);
+            let volume = common::beneath::open(&location, &options).unwrap();
+            let fs = volume.fs();
+            let decoded = || fs.lookup(ROOT, b"name").unwrap();
+            let (opened, read) = (decoded(), decoded());
+            fs.setxattr(read.number(), b"user.secret", &[b'o'; 900], SetXattr::Any).ok();
+            let read_before = decoded();
+            remove(&volume, old);
+            let number = make(&volume, new);
+            assert_eq!(number, opened.number(), "{what}: the number is not taken again");
+            fs.setxattr(number, b"user.secret", &[b'n'; 900], SetXattr::Any).ok();
+            let refused = |error: ironmap::Error| {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: {error}");
+            };
+            let is_directory = old == NewFile::Directory;
+            if is_directory {
+                refused(read.lookup(b"..").map(drop).unwrap_err());
+                refused(read.list(DirCursor::START).map(drop).unwrap_err());
+            } else {
+                refused(volume.open_inode(opened, FileOptions::default()).map(drop).unwrap_err());
+            }
+            if matches!(old, NewFile::Symlink(_)) {
+                refused(read.read_link().map(drop).unwrap_err());
+            }
+            refused(read_before.xattrs().map(drop).unwrap_err());
+            refused(read_before.xattr(b"user.secret").map(drop).unwrap_err());
+            remove(&volume, new);
+            volume.close().unwrap();
+            drop(volume);
+            fsck(&image.path(), &what);
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::device::{Limits, with_queue};
 use crate::dio::{self, Geometry, Hold};
 use crate::error::{Error, Result};
 use crate::file::FileOptions;
-use crate::fs::ext4::{Ext4, Held, Inode, KeepSetId};
+use crate::fs::ext4::{CommitTimer, Ext4, Held, Inode, KeepSetId};
 use crate::inode::{InFlight, OpenInode, Ticket};
 use crate::iomap::{Iomap, MapFile};
 use crate::queue::{Owner, Queue};
@@ -42,6 +42,9 @@ pub(crate) struct Live {
     /// Nobody else has it, ever.
     id: u64,
     slot: Slot,
+    /// What was written is committed in time, also where the file outlives its volume's last handle. Before the inode that is held, since the
+    /// timer's thread must not be the last to have the file system.
+    _timer: Option<Arc<CommitTimer>>,
     held: Held,
     open: Arc<OpenInode>,
     strict: bool,
@@ -91,6 +94,7 @@ impl LiveFile {
     /// `None` on a volume that is read-only.
     pub(crate) fn new(
         held: Held,
+        timer: Option<Arc<CommitTimer>>,
         options: FileOptions,
         volume: Owner,
         limits: &Limits,
@@ -102,6 +106,7 @@ impl LiveFile {
         Some(Self(Arc::new(Live {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             slot: Slot::take(slots),
+            _timer: timer,
             held,
             open,
             strict: options.strict,

@@ -173,7 +173,7 @@ impl Inode {
     /// # Errors
     /// `NotFound`; `NotADirectory`; `NameTooLong`; `Encrypted` where the names are; `Corrupt` where directory or inode is.
     pub fn lookup(&self, name: &[u8]) -> Result<Self> {
-        let number = self.entry_number(name)?;
+        let number = self.read_current(|dir| dir.entry_number(name))?;
         self.entry_inode(number, name)
     }
 

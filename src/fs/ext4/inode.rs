@@ -111,6 +111,9 @@ impl InodeFlags {
     }
 }
 
+/// How often an inode is read that others change meanwhile.
+const ATTEMPTS: u32 = 64;
+
 /// An inode in memory, with the map of its file once that was needed.
 pub struct Inode {
     pub(crate) fs: Arc<Ext4>,
@@ -250,6 +253,52 @@ impl Ext4 {
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);
         let part = Part::numbered(Kind::Inodes, index, per_block);
         Ok(InodePlace { block, at, part, uninit: group.inodes_uninit })
+    }
+}
+
+impl Inode {
+    /// That an inode is the one that was decoded as `earlier`, and not another one that has got its number.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn check_is(&self, earlier: &Self) -> Result<()> {
+        if self.generation == earlier.generation && self.file_type == earlier.file_type {
+            return Ok(());
+        }
+        let what = format!("inode {} has been removed: its number is another file's", self.number);
+        Err(Error::new(ErrorKind::NotFound, what))
+    }
+
+    /// Reads by this inode without its lock, as often as the inode was changed meanwhile: blocks that were read may have been another's
+    /// already, and they can be that only after the inode has changed.
+    ///
+    /// # Errors
+    /// `NotFound` where its number is another inode's by now; `Busy` where it never stays the same; what `read` gives.
+    pub(super) fn read_current<T>(&self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
+        if self.fs.writing.is_none() {
+            return read(self);
+        }
+        let mut newest: Option<Self> = None;
+        for _ in 0..ATTEMPTS {
+            let inode = newest.as_ref().unwrap_or(self);
+            let result = read(inode);
+            let now = self.fs.inode_or_orphan(self.number)?;
+            now.check_is(self)?;
+            if now.points_as(inode) {
+                return result;
+            }
+            newest = Some(now);
+        }
+        let what = format!("inode {} changes each time that it is read", self.number);
+        Err(Error::new(ErrorKind::Busy, what))
+    }
+
+    /// Whether it has its content and attributes where another version of it has.
+    fn points_as(&self, other: &Self) -> bool {
+        self.i_block == other.i_block
+            && self.size == other.size
+            && self.xattr_block == other.xattr_block
+            && self.xattr_area == other.xattr_area
     }
 }
 

@@ -80,10 +80,11 @@ type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 impl Listing {
     fn new(dir: &Inode, from: DirCursor) -> Result<Self> {
         let (fs, number) = (Arc::clone(&dir.fs), dir.number);
-        let held = fs.is_writable().then(|| fs.hold(number)).transpose()?;
-        if fs.inode(number)?.generation != dir.generation {
+        let (held, now) = fs.hold_decoded(dir)?;
+        if now.is_some_and(|now| now.stat().links == 0) {
             return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
         }
+        let held = fs.is_writable().then_some(held);
         Ok(Self { fs, number, held, next: from, part: Vec::new(), behind_part: from })
     }
 

@@ -17,6 +17,10 @@ impl Inode {
     /// # Errors
     /// `WrongFileType` for anything else; `Encrypted`; `Corrupt` where the target is empty, too long or holds a NUL.
     pub fn read_link(&self) -> Result<Vec<u8>> {
+        self.read_current(Self::target)
+    }
+
+    fn target(&self) -> Result<Vec<u8>> {
         let number = self.number;
         if self.file_type != FileType::Symlink {
             let what = format!("inode {number} is not a symbolic link");

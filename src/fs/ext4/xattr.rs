@@ -138,6 +138,10 @@ impl Inode {
     /// `Corrupt` where they are; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either, and for
     /// values of more than 16 MiB together.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+        self.read_current(Self::all_xattrs)
+    }
+
+    fn all_xattrs(&self) -> Result<Vec<Xattr>> {
         let (mut all, mut total) = (Vec::new(), 0);
         let block = self.read_xattr_block()?;
         for list in self.lists(block.as_ref()) {
@@ -165,6 +169,10 @@ impl Inode {
             let len = name.len();
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
         }
+        self.read_current(|inode| inode.find_xattr(name))
+    }
+
+    fn find_xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let block = self.read_xattr_block()?;
         for list in self.lists(block.as_ref()) {
             for entry in list.entries()? {

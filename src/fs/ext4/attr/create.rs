@@ -64,6 +64,8 @@ impl Ext4 {
     fn fill_inode(&self, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
         let sb = &self.superblock;
         inode.begin();
+        // One who knows what had the number before sees by the generation that it is another file.
+        let earlier = inode.generation()?;
         let bytes = inode.bytes();
         bytes.fill(0);
         if let Some(extra) = bytes.get_mut(GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2) {
@@ -72,7 +74,8 @@ impl Ext4 {
         inode.set_mode(new.mode)?;
         inode.set_owner(new.uid, new.gid)?;
         inode.set_links(new.links)?;
-        inode.set_generation(new.generation)?;
+        let taken = new.generation == earlier;
+        inode.set_generation(new.generation.wrapping_add(u32::from(taken)))?;
         let time = Some(new.time);
         let times = Times { accessed: time, modified: time, changed: time, created: time };
         inode.set_times(&times)?;

@@ -144,6 +144,10 @@ impl InodeMut<'_> {
         }
     }
 
+    pub(crate) fn generation(&mut self) -> Result<u32> {
+        Ok(self.fields()?.i_generation.get())
+    }
+
     /// Generation. What has a checksum that depends on it (blocks of extents and of directories) is not changed.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);

@@ -141,16 +141,33 @@ impl Ext4 {
     /// # Errors
     /// `NotFound` where it has no name any more, and nobody else holds it.
     pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Held> {
-        let mut open = None;
+        self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
+    }
+
+    /// Opens the inode that was decoded, and gives what it is now: `None` where that cannot differ, on a volume that is read-only.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold); `NotFound` also where its number is another inode's by now.
+    pub(crate) fn hold_decoded(self: &Arc<Self>, inode: &Inode) -> Result<(Held, Option<Inode>)> {
+        self.hold_if(inode.number(), |now| now.check_is(inode))
+    }
+
+    fn hold_if(
+        self: &Arc<Self>,
+        number: InodeNo,
+        check: impl FnOnce(&Inode) -> Result<()>,
+    ) -> Result<(Held, Option<Inode>)> {
+        let (mut open, mut now) = (None, None);
         if let Ok(writing) = self.writing() {
             let lock = writing.locks.shared(number);
-            self.watch(|| self.inode_to_change(number))?;
+            let inode = self.watch(|| self.inode_to_change(number))?;
+            check(&inode)?;
             let opened = lock.open();
             // What changed it before it was opened is not known to be durable.
             opened.inode().mapped_in(writing.transactions.newest().0);
-            open = Some(opened);
+            (open, now) = (Some(opened), Some(inode));
         }
-        Ok(Held { fs: Arc::clone(self), number, open })
+        Ok((Held { fs: Arc::clone(self), number, open }, now))
     }
 
     /// Gives a time stamp to what was written since somebody asked for it.
