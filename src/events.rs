@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::{Device, WrongTuple};
+use crate::device::{Device, Durability, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
@@ -43,6 +43,7 @@ pub struct Events {
     kept: Mutex<Kept>,
     /// Which says of a read that failed with EILSEQ what sectors were wrong.
     device: Option<Arc<dyn Device>>,
+    durability: Durability,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +59,13 @@ struct Kept {
 impl Events {
     /// Of a volume on this device.
     pub(crate) fn of(device: &Arc<dyn Device>) -> Self {
-        Self { device: Some(Arc::clone(device)), ..Self::default() }
+        let durability = Durability::of(device.limits());
+        Self { device: Some(Arc::clone(device)), durability, ..Self::default() }
+    }
+
+    /// The flushes of the volume's device.
+    pub(crate) fn durability(&self) -> &Durability {
+        &self.durability
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {

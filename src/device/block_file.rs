@@ -447,6 +447,7 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .map_or(FILE_MAX_TRANSFER, |kib| kib.saturating_mul(1024))
             .max(PAGE),
         fua: number("fua") == Some(1),
+        through_flushes: true,
         volatile_cache: text("write_cache").trim() == "write back",
         stable_writes: number("stable_writes") == Some(1),
         nowait: knows_nowait(file, logical_block),
@@ -472,6 +473,7 @@ fn file_limits(file: &File, direct: bool) -> Limits {
         dma_align,
         max_transfer: FILE_MAX_TRANSFER,
         fua: false,
+        through_flushes: true,
         volatile_cache: true,
         stable_writes: false,
         nowait: knows_nowait(file, logical_block),

@@ -4,6 +4,7 @@ mod block_file;
 mod crash;
 mod dax;
 pub mod door;
+mod durability;
 mod engine;
 mod files;
 mod identity;
@@ -32,6 +33,7 @@ use crate::units::DevOffset;
 pub use block_file::{BlockFile, OpenMode};
 pub use crash::{CrashState, Crashes};
 pub use dax::Dax;
+pub(crate) use durability::Durability;
 pub(crate) use engine::open_queue;
 pub use engine::{Engine, Opened, open_engine};
 pub use layered::{Layer, Layered, Request, Verdict};
@@ -58,6 +60,9 @@ pub struct Limits {
     pub max_transfer: u32,
     /// Force-unit-access writes reach the medium without a flush.
     pub fua: bool,
+    /// A write-through request may flush the device beside its own work, as the kernel does for block devices and files: where one fails, a
+    /// flush may have failed.
+    pub through_flushes: bool,
     /// There is a volatile cache: a flush is needed for durability.
     pub volatile_cache: bool,
     /// The device computes over the data (checksums, parity): memory must not change during a write.

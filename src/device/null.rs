@@ -27,6 +27,7 @@ impl Null {
             dma_align: 512,
             max_transfer: 1 << 20,
             fua: true,
+            through_flushes: false,
             volatile_cache: false,
             stable_writes: false,
             nowait: true,

@@ -39,6 +39,7 @@ impl Ram {
         dma_align: 4,
         max_transfer: 1 << 20,
         fua: true,
+        through_flushes: false,
         volatile_cache: true,
         stable_writes: false,
         nowait: true,

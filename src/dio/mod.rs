@@ -211,6 +211,14 @@ impl State {
         self.outstanding
     }
 
+    /// Notes that the device failed a write.
+    #[cold]
+    pub(crate) fn write_failed(&self, flags: BioFlags, errno: Errno) {
+        if flags.contains(BioFlags::DSYNC) {
+            self.events.durability().doubt(errno);
+        }
+    }
+
     /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {

@@ -95,7 +95,10 @@ pub(super) fn write_all<Q: DeviceQueue>(
             Err(Errno::EAGAIN) if done > 0 || !way.flags.contains(BioFlags::NOWAIT) => {
                 retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
             }
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                state.write_failed(way.flags, errno);
+                return Err(errno);
+            }
         }
     }
     Ok(())

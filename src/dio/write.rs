@@ -85,7 +85,8 @@ fn go_on<Q: DeviceQueue, M: MapFile>(
     written: Result<usize, Errno>,
 ) -> Option<()> {
     let way = target.way(how.for_bio() - BioFlags::NOWAIT);
-    let done = written.ok()? & !(way.sector_mask as usize);
+    let done = written.inspect_err(|errno| state.write_failed(way.flags, *errno)).ok()?
+        & !(way.sector_mask as usize);
     if done == 0 {
         return None;
     }

@@ -13,7 +13,7 @@ use super::disk::{
 use super::geometry::{Info, Mode};
 use super::tuple::TupleKind;
 use crate::bio::Buffer;
-use crate::device::Device;
+use crate::device::{Device, Durability};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::units::{DevOffset, FsBlock};
 
@@ -277,6 +277,7 @@ pub(crate) fn holds_tags(device: &dyn Device) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Area {
     pub(super) device: Arc<dyn Device>,
+    pub(super) durability: Arc<Durability>,
 }
 
 impl Area {
@@ -292,7 +293,11 @@ impl Area {
     /// Writes a block with its checksum.
     pub(super) fn write_sealed(&self, content: &[u8; SEALED], at: u64, fua: bool) -> Result<()> {
         let raw = RawSealed { content: *content, checksum: seal(at, content).into() };
-        write_block(&*self.device, raw.as_bytes(), at, fua)
+        let written = write_block(&*self.device, raw.as_bytes(), at, fua);
+        if fua {
+            self.durability.doubt_failed(&written);
+        }
+        written
     }
 }
 

@@ -94,7 +94,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }
-    let area = Area { device: Arc::clone(device) };
+    let area = Area { device: Arc::clone(device), durability: Arc::default() };
     let mut refused = |error: Error| {
         problems.push(Problem::Unreadable { why: error.to_string() });
         Ok(())

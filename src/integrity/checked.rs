@@ -219,6 +219,11 @@ impl Checked {
         {
             self.retagged(first, count as u64, errno);
         }
+        if let Err(errno) = result
+            && fua
+        {
+            self.durability.data.doubt(errno);
+        }
         self.regions.end(at.0, len as u64, outcome == Outcome::Written);
     }
 
@@ -278,12 +283,29 @@ impl Checked {
         let mut buffer = Buffer::aligned(content.len())?;
         buffer.copy_from_slice(content);
         let at = DevOffset(sector << self.tagging.shift);
-        self.data.write_all_at(&[IoSlice::new(&buffer)], at, fua)?;
-        Ok(buffer)
+        let written = self.data.write_all_at(&[IoSlice::new(&buffer)], at, fua);
+        if fua {
+            self.durability.data.doubt_failed(&written);
+        }
+        written.map(|()| buffer)
     }
 
-    /// Makes what was written before durable. Clears the dirty map now and then.
+    /// Makes durable what was written before. With a journal that is so when a write returns.
+    ///
+    /// # Errors
+    /// `Io`: after a flush of the device's own that failed, too.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.durability.check()?;
+        if self.journal.is_some() {
+            return Ok(());
+        }
+        self.durability.flush_data(&*self.data)?;
+        self.flushed()
+    }
+
+    /// Clears the dirty map now and then, once the data were flushed.
     pub(super) fn flushed(&self) -> Result<()> {
+        self.durability.check()?;
         let dirty = self.regions.dirty_count();
         if dirty == 0 || self.journal.is_some() {
             return Ok(());
@@ -291,7 +313,7 @@ impl Checked {
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
         // What is dirty needs no tags to be durable.
-        if late && !self.durability.is_lost() { self.clean() } else { Ok(()) }
+        if late { self.clean() } else { Ok(()) }
     }
 
     /// Clears the bits of regions that nobody writes to.
@@ -303,9 +325,9 @@ impl Checked {
         }
         let idle = self.regions.idle();
         if !idle.is_empty() {
-            self.durability.flush(&*self.data, "flush the data")?;
+            self.durability.flush_data(&*self.data)?;
             self.tags.write_back()?;
-            self.durability.flush(&*self.tag_device, "flush the tags")?;
+            self.durability.flush_tags(&*self.tag_device)?;
             self.regions.clear(&idle)?;
         }
         *cleaned = Instant::now();
@@ -367,7 +389,7 @@ impl Checked {
                 ),
             });
         }
-        self.durability.flush(&*self.tag_device, "flush the tags")?;
+        self.durability.flush_tags(&*self.tag_device)?;
         self.mark(true)
     }
 
@@ -377,7 +399,9 @@ impl Checked {
         if superblock.clean != clean {
             let sequence = superblock.sequence + 1;
             let next = Superblock { clean, sequence, ..superblock.clone() };
-            next.write(&*self.tag_device)?;
+            let written = next.write(&*self.tag_device);
+            self.durability.tags.doubt_failed(&written);
+            written?;
             *superblock = next;
         }
         Ok(())

@@ -1,46 +1,43 @@
-//! Flushes of the two devices. One that fails is told once by the kernel, and the next one gives nothing away: so it is remembered here, and
-//! from then on nothing says that the device need not be recovered.
+//! Flushes of the two devices. What a failed flush was to make durable may be lost: from then on no flush of the integrity device succeeds,
+//! and nothing says that it need not be recovered.
 
-use crate::device::Device;
-use crate::error::{Context, Errno, Error, Result};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
-#[derive(Debug, Default)]
+use crate::device::{self, Device};
+use crate::error::{Context, Result};
+
+/// What is known of the flushes of both devices. With tags in the tail both are one.
+#[derive(Clone, Debug)]
 pub(super) struct Durability {
-    /// What was written before may be lost, and nobody knows what.
-    lost: AtomicBool,
+    pub(super) data: Arc<device::Durability>,
+    pub(super) tags: Arc<device::Durability>,
 }
 
 impl Durability {
-    /// Makes durable what a device was given.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(super) fn flush(&self, device: &dyn Device, what: &'static str) -> Result<()> {
-        let flushed = device.flush().context(|| what);
-        self.note(flushed.is_ok());
-        flushed
-    }
-
-    /// Notes how a flush has ended that went another way.
-    #[inline]
-    pub(super) fn note(&self, flushed: bool) {
-        if !flushed {
-            self.lost.store(true, Ordering::Release);
-        }
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+    /// `tail`: the tags are on the data device.
+    pub(super) fn new(data: &dyn Device, tags: &dyn Device, tail: bool) -> Self {
+        let data = Arc::new(device::Durability::of(data.limits()));
+        let own = || Arc::new(device::Durability::of(tags.limits()));
+        let tags = if tail { Arc::clone(&data) } else { own() };
+        Self { data, tags }
     }
 
     /// # Errors
-    /// `Io` where a flush has failed: what is to be recovered stays so.
+    /// `Io`, from the first failure on.
+    pub(super) fn flush_data(&self, device: &dyn Device) -> Result<()> {
+        self.data.flush(device).context(|| "flush the data")
+    }
+
+    /// # Errors
+    /// `Io`, from the first failure on.
+    pub(super) fn flush_tags(&self, device: &dyn Device) -> Result<()> {
+        self.tags.flush(device).context(|| "flush the tags")
+    }
+
+    /// # Errors
+    /// `Io` after a flush of either device that failed.
     pub(super) fn check(&self) -> Result<()> {
-        if self.is_lost() {
-            let what = "a flush has failed, and what is durable is not known: the integrity device is recovered when it is opened again";
-            return Err(Error::io(Errno::EIO, what));
-        }
-        Ok(())
+        let checked = self.data.check().and_then(|()| self.tags.check());
+        checked.context(|| "the integrity device is recovered when it is opened again")
     }
 }

@@ -75,7 +75,7 @@ pub fn format(
     {
         return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
     }
-    let area = Area { device: Arc::clone(device) };
+    let area = Area { device: Arc::clone(device), durability: Arc::default() };
     // Half of it made is none at all, nor the one that was there before, which goes first: its copies may lie where nothing is written now.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();

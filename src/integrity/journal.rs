@@ -287,6 +287,7 @@ impl Journal {
         let bufs = [IoSlice::new(&ring.memory[..len])];
         let written = self.area.device.write_all_at(&bufs, DevOffset(place), true);
         ring.sequence += 1;
+        self.area.durability.doubt_failed(&written);
         if let Err(error) = written {
             // It may be whole all the same, and no other may have its sequence: a replay would take it for that one. The next record makes
             // room first, so that the head names one behind it.
@@ -322,9 +323,9 @@ impl Journal {
         // Records of which something may be lost are to be replayed.
         durability.check()?;
         let mut ring = self.ring.lock();
-        durability.flush(data, "flush the data")?;
+        durability.flush_data(data)?;
         tags.write_back()?;
-        durability.flush(&*self.area.device, "flush the tags")?;
+        durability.flush_tags(&*self.area.device)?;
         write_head(&self.area, &self.info, ring.head, ring.sequence, ring.position)?;
         ring.head = (ring.head + 1) % HEADS;
         ring.used = 0;

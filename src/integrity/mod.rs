@@ -232,12 +232,7 @@ impl Device for Integrity {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.checked.journal.is_some() {
-            // What was written is durable in the journal.
-            return Ok(());
-        }
-        self.checked.durability.flush(&*self.checked.data, "flush the data")?;
-        self.checked.flushed()
+        self.checked.flush()
     }
 
     /// Of whole sectors: what is read there is what the data device gives, unverified until it is written again.

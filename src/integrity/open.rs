@@ -126,7 +126,8 @@ pub(super) fn open(
     let adopted = adopt(&mut superblock.info, options)? && writable;
     let info = superblock.info;
     check(&*data, &*tag_device, &info)?;
-    let area = Area { device: Arc::clone(&tag_device) };
+    let durability = Durability::new(&*data, &*tag_device, tail);
+    let area = Area { device: Arc::clone(&tag_device), durability: Arc::clone(&durability.tags) };
     let crashed = !superblock.clean;
     let mut recovered = Recovered { crashed, ..Recovered::default() };
     let mut refused = 0;
@@ -138,7 +139,6 @@ pub(super) fn open(
     recovered.bad_map_blocks = found.bad_blocks + refused;
     recovered.regions = found.dirty.len() as u64;
     let tags = Tags::new(area.clone(), &info, options.cache);
-    let durability = Durability::default();
     if adopted || writable && superblock.clean {
         superblock = Superblock { clean: false, sequence: superblock.sequence + 1, ..superblock };
         superblock.write(&*tag_device)?;

@@ -149,12 +149,10 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            (BioOp::Flush, _) => {
-                self.checked.durability.note(done.result.is_ok());
-                if done.result.is_ok() {
-                    done.result = self.flushed();
-                }
-            }
+            (BioOp::Flush, _) => match done.result {
+                Ok(_) => done.result = self.flushed(),
+                Err(errno) => self.checked.durability.data.doubt(errno),
+            },
         }
         done
     }
@@ -309,15 +307,10 @@ impl DeviceQueue for IntegrityQueue {
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-        if dev == Dev::OWN && self.checked.journal.is_some() {
-            return Ok(());
-        }
-        let flushed = self.below.flush_now(dev);
         if dev != Dev::OWN {
-            return flushed;
+            return self.below.flush_now(dev);
         }
-        self.checked.durability.note(flushed.is_ok());
-        flushed.and_then(|()| self.flushed().map(drop))
+        self.checked.flush().map_err(|error| error.errno())
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
@@ -354,7 +347,10 @@ impl DeviceQueue for IntegrityQueue {
                 Ok(()) => return self.below.submit(bio),
                 Err(errno) => self.hold(bio, Err(errno)),
             },
-            BioOp::Flush if self.checked.journal.is_some() => self.hold(bio, Ok(0)),
+            BioOp::Flush if self.checked.journal.is_some() => {
+                let flushed = self.flushed();
+                self.hold(bio, flushed);
+            }
             BioOp::Flush => return self.below.submit(bio),
             BioOp::Write => {
                 if let Err(errno) = self.check_write(at, len) {

@@ -14,6 +14,7 @@ mod seen;
 mod volume;
 
 mod faults;
+mod flushes;
 mod history;
 mod requests;
 mod states;

@@ -247,9 +247,10 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
         };
         assert_eq!(errno, Errno::EIO, "{what}");
         fails.store(false, Ordering::Relaxed);
-        // What is written behind it can be made durable; nothing says that there is nothing to recover.
+        // No later flush says that all is well, and nothing says that there is nothing to recover.
         write(&device, 128 << 10, &[2; 8192], false).unwrap();
-        device.flush().unwrap();
+        device.flush().unwrap_err();
+        queue(&device).flush_now(Dev::OWN).unwrap_err();
         let error = device.close().unwrap_err().to_string();
         assert!(error.contains("recovered when it is opened again"), "{what}: {error}");
         drop(device);

@@ -164,7 +164,10 @@ pub(in crate::dio) fn finish_transfer<Q: DeviceQueue>(
             count & !(way.sector_mask as usize)
         }
         Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) => 0,
-        Err(errno) => return Err(errno),
+        Err(errno) => {
+            state.write_failed(bio.flags, errno);
+            return Err(errno);
+        }
     };
     if count > 0 {
         // What is done in part is no longer refused.

@@ -532,6 +532,7 @@ fn complete_part<Q: DeviceQueue>(
     };
     buffers.extend(bio.memory.into_buffers());
     if let Some(errno) = errno {
+        state.write_failed(bio.flags, errno);
         fail(state, index, errno);
     }
     release(state, index);

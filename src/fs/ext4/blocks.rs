@@ -239,12 +239,24 @@ impl Blocks {
         let at = self.size.offset_of(first);
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         let written = self.device.write_all_at(bufs, at, fua);
+        if fua {
+            self.events.durability().doubt_failed(&written);
+        }
         self.told(written, at.0, len).context(|| format!("metadata block {first}"))
     }
 
     /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// `Io`, and from then on at each call: the caller ends the volume.
     pub(super) fn flush(&self) -> Result<()> {
-        self.told(self.device.flush(), 0, 0)
+        self.told(self.events.durability().flush(&*self.device), 0, 0)
+    }
+
+    /// # Errors
+    /// `Io` where a flush of the device has failed, whoever asked for it.
+    pub(super) fn check_durable(&self) -> Result<()> {
+        self.events.durability().check()
     }
 
     pub(super) fn report(&self, event: ErrorEvent) {

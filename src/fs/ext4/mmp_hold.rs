@@ -15,6 +15,7 @@ use super::mmp;
 use super::superblock::Superblock;
 use crate::device::Device;
 use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::events::Events;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
@@ -29,6 +30,7 @@ pub(crate) struct MmpHold {
 
 struct Count {
     device: Arc<dyn Device>,
+    events: Arc<Events>,
     sb: Superblock,
     block: FsBlock,
     state: Mutex<State>,
@@ -47,12 +49,17 @@ impl MmpHold {
     ///
     /// # Errors
     /// `Busy` where another node took it at the same time; `Io`.
-    pub(super) fn take(device: &Arc<dyn Device>, sb: &Superblock) -> Result<Option<Self>> {
+    pub(super) fn take(
+        device: &Arc<dyn Device>,
+        sb: &Superblock,
+        events: &Arc<Events>,
+    ) -> Result<Option<Self>> {
         let Some(block) = sb.mmp_block else { return Ok(None) };
         let interval = Duration::from_secs(u64::from(sb.mmp_interval.max(1)));
         let seq = now().subsec_nanos() ^ std::process::id().rotate_left(16);
         let count = Arc::new(Count {
             device: Arc::clone(device),
+            events: Arc::clone(events),
             sb: sb.clone(),
             block,
             state: Mutex::new(State { seq: seq % SEQ_MAX, ended: false }),
@@ -130,7 +137,9 @@ impl Count {
             raw.mmp_check_interval.set(self.sb.mmp_interval.max(1));
             mmp::seal_mmp(self.sb.seed, raw);
         }
-        self.device.write_all_at(&[IoSlice::new(&buffer)], at, true)
+        let written = self.device.write_all_at(&[IoSlice::new(&buffer)], at, true);
+        self.events.durability().doubt_failed(&written);
+        written
     }
 }
 

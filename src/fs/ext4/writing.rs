@@ -121,7 +121,7 @@ impl Ext4 {
         mmp::check(&*device, &Self::read_superblock(&*device)?, mmp::Purpose::Write)?;
         let mut found = Self::open_held(Arc::clone(&device), events)?;
         found.check_writable()?;
-        let mmp = MmpHold::take(&device, &found.superblock)?;
+        let mmp = MmpHold::take(&device, &found.superblock, events)?;
         let journal = found.journal.clone();
         if !found.fast_commits.is_empty() {
             found.recover_fast_commits(&device, events, clock)?;

@@ -26,7 +26,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "error", may: &[Any("units")] },
     Layer {
         name: "events",
-        may: &[Only("device", &["Device", "WrongTuple"]), Any("error"), Any("units")],
+        may: &[Only("device", &["Device", "Durability", "WrongTuple"]), Any("error"), Any("units")],
     },
     // Whose locks: the model checker's or the real ones.
     Layer { name: "sync", may: &[] },

@@ -52,7 +52,17 @@ impl Ext4 {
     /// Returns when a transaction is committed, and what was written to the device before the call is durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
         // A commit that is under way may have flushed the device before that was written.
-        if self.commit_shared(tid)? { Ok(()) } else { self.blocks.flush() }
+        if self.commit_shared(tid)? {
+            return Ok(());
+        }
+        self.blocks.flush().inspect_err(|error| self.abort(error))
+    }
+
+    /// Ends the volume where a flush has failed that no commit has made: one of an integrity device's own, or of a write-through request.
+    pub(crate) fn check_durable(&self) {
+        if let Err(error) = self.blocks.check_durable() {
+            self.abort(&error);
+        }
     }
 
     /// Commits what was done before; without a flush where that is committed already.
@@ -155,8 +165,9 @@ impl Ext4 {
     /// Nothing is changed any more after an operation that failed half way.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
-        if let Ok(writing) = self.writing() {
-            writing.transactions.abort(why);
+        if let Ok(writing) = self.writing()
+            && writing.transactions.abort(why)
+        {
             self.record_abort(writing, why);
             // Writes that need no transaction are to be refused as well.
             writing.locks.all_changed();

@@ -56,6 +56,7 @@ impl Stop {
             // What fails aborts the journal, and whoever asks next hears of it.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
+                fs.check_durable();
                 fs.leave_stamps();
                 if committed.elapsed() < interval {
                     continue;

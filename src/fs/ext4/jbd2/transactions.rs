@@ -236,11 +236,17 @@ impl Transactions {
         &self.ended[usize::from(tid.0 % 2 == 1)]
     }
 
-    /// From now on nothing is changed or committed any more.
-    pub(crate) fn abort(&self, why: &Error) {
-        self.state.lock().aborted.get_or_insert_with(|| why.to_string());
+    /// From now on nothing is changed or committed any more. False where that was so already.
+    pub(crate) fn abort(&self, why: &Error) -> bool {
+        let mut state = self.state.lock();
+        if state.aborted.is_some() {
+            return false;
+        }
+        state.aborted = Some(why.to_string());
+        drop(state);
         self.opened.notify_all();
         self.ended.iter().for_each(Condvar::notify_all);
+        true
     }
 
     /// `ReadOnly` after an abort, with its reason.

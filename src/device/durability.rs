@@ -1,0 +1,227 @@
+//! Flushes of one device. The kernel tells of a failed flush once, and the next flush succeeds though data are gone: so the failure is
+//! remembered here, and no flush of this device succeeds after it.
+
+use super::{Device, Limits};
+use crate::error::{Errno, Error, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+/// What is known of a device's flushes. All that share the device share this.
+#[derive(Debug, Default)]
+pub(crate) struct Durability {
+    state: Mutex<State>,
+    ended: Condvar,
+    /// A failed write-through request may be a failed flush.
+    through_flushes: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Flushes that were begun, and the newest one that succeeded.
+    begun: u64,
+    done: u64,
+    /// One is under way. There is one at a time: beside one that fails, another could succeed before its failure is known.
+    running: bool,
+    /// The first failure.
+    lost: Option<Lost>,
+}
+
+#[derive(Clone, Debug)]
+struct Lost {
+    errno: Errno,
+    what: String,
+}
+
+impl Durability {
+    /// Of a device with these limits.
+    pub(crate) fn of(limits: &Limits) -> Self {
+        Self { through_flushes: limits.through_flushes, ..Self::default() }
+    }
+
+    /// Makes durable what the device was given before the call. Threads that wait here at the same time share one flush.
+    ///
+    /// # Errors
+    /// `Io` with the device's errno, now and from then on: what was written since the last flush that succeeded may be lost.
+    pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
+        let mut state = self.state.lock();
+        // A flush that has begun already may not cover what the caller has written.
+        let needed = state.begun + 1;
+        while state.done < needed {
+            state.check()?;
+            if state.running {
+                self.ended.wait(&mut state);
+                continue;
+            }
+            state.running = true;
+            state.begun += 1;
+            let flushed = MutexGuard::unlocked(&mut state, || device.flush());
+            state.running = false;
+            match &flushed {
+                Ok(()) => state.done = state.begun,
+                Err(error) => state.lose(error.errno(), error),
+            }
+            self.ended.notify_all();
+            flushed?;
+        }
+        // A write-through request may have failed meanwhile.
+        state.check()
+    }
+
+    /// Notes a write-through request that failed. The device may have been flushed for it, and that may be what failed.
+    #[cold]
+    pub(crate) fn doubt(&self, errno: Errno) {
+        // Refused before the device heard of it.
+        let refused = [Errno::EAGAIN, Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ENOMEM];
+        if self.through_flushes && !refused.contains(&errno) {
+            self.state.lock().lose(errno, "a write-through request failed");
+        }
+    }
+
+    /// The same of a request whose result is at hand.
+    pub(crate) fn doubt_failed<T>(&self, result: &Result<T>) {
+        if let Err(error) = result {
+            self.doubt(error.errno());
+        }
+    }
+
+    /// # Errors
+    /// `Io` after a flush that failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.state.lock().check()
+    }
+}
+
+impl State {
+    fn lose(&mut self, errno: Errno, what: impl ToString) {
+        self.lost.get_or_insert_with(|| Lost { errno, what: what.to_string() });
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.lost {
+            None => Ok(()),
+            Some(Lost { errno, what }) => Err(Error::io(
+                *errno,
+                format!("what was written may be lost, since an earlier flush failed: {what}"),
+            )),
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::io::IoSlice;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use super::*;
+    use crate::device::{AnyQueue, QueueOptions, Ram};
+    use crate::units::DevOffset;
+
+    /// Says when a flush begins, and ends it with what it is told.
+    #[derive(Debug)]
+    struct Told {
+        ram: Ram,
+        begun: Sender<()>,
+        ends: Mutex<Receiver<Result<(), Errno>>>,
+    }
+
+    impl Device for Told {
+        fn limits(&self) -> &Limits {
+            self.ram.limits()
+        }
+
+        fn size(&self) -> u64 {
+            self.ram.size()
+        }
+
+        fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+            self.ram.read_exact_at(buf, at)
+        }
+
+        fn is_writable(&self) -> bool {
+            true
+        }
+
+        fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+            self.ram.write_all_at(bufs, at, fua)
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.begun.send(()).unwrap();
+            let end = self.ends.lock().recv().unwrap();
+            end.map_err(|errno| Error::io(errno, "flush"))
+        }
+
+        fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+            self.ram.queue(options)
+        }
+    }
+
+    fn told() -> (Told, Receiver<()>, Sender<Result<(), Errno>>) {
+        let (begun, has_begun) = channel();
+        let (end, ends) = channel();
+        (Told { ram: Ram::new(1 << 20), begun, ends: Mutex::new(ends) }, has_begun, end)
+    }
+
+    /// A flush that has begun may not cover what was written since: whoever asks then waits for the next one, and all who ask meanwhile share it.
+    #[test]
+    fn a_flush_covers_what_was_written_before_it_began() {
+        let (device, has_begun, end) = told();
+        let durability = Durability::default();
+        thread::scope(|scope| {
+            let flush = || scope.spawn(|| durability.flush(&device));
+            let first = flush();
+            has_begun.recv().unwrap();
+            let later: Vec<_> = (0..3).map(|_| flush()).collect();
+            end.send(Ok(())).unwrap();
+            first.join().unwrap().unwrap();
+            has_begun.recv().unwrap();
+            end.send(Ok(())).unwrap();
+            // One that asked when the second had begun needs a third.
+            let mut more = 0;
+            while later.iter().any(|thread| !thread.is_finished()) {
+                if has_begun.try_recv().is_ok() {
+                    more += 1;
+                    end.send(Ok(())).unwrap();
+                }
+                thread::yield_now();
+            }
+            assert!(more <= 2, "each asks for one at most");
+            later.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+        });
+    }
+
+    /// Beside a flush that fails no other succeeds, and none after it.
+    #[test]
+    fn nobody_is_told_that_all_is_well_beside_or_after_a_failure() {
+        let (device, has_begun, end) = told();
+        let durability = Durability::default();
+        thread::scope(|scope| {
+            let flush = || scope.spawn(|| durability.flush(&device));
+            let first = flush();
+            has_begun.recv().unwrap();
+            let beside = [flush(), flush()];
+            end.send(Err(Errno::ENOSPC)).unwrap();
+            assert_eq!(first.join().unwrap().unwrap_err().errno(), Errno::ENOSPC);
+            for thread in beside {
+                assert_eq!(thread.join().unwrap().unwrap_err().errno(), Errno::ENOSPC);
+            }
+        });
+        assert_eq!(durability.flush(&device).unwrap_err().errno(), Errno::ENOSPC);
+        assert!(has_begun.try_recv().is_err(), "the device is not asked any more");
+    }
+
+    /// What fails where the device flushes for write-through requests may be the flush; what was refused was none.
+    #[test]
+    fn a_write_through_request_that_failed_counts_where_it_flushes() {
+        for (through_flushes, errno, lost) in [
+            (true, Errno::EIO, true),
+            (true, Errno::EAGAIN, false),
+            (true, Errno::EINVAL, false),
+            (false, Errno::EIO, false),
+        ] {
+            let durability = Durability::of(&Limits { through_flushes, ..Ram::LIMITS });
+            durability.doubt(errno);
+            assert_eq!(durability.check().is_err(), lost, "{through_flushes}, {errno}");
+        }
+    }
+}
