@@ -1,4 +1,4 @@
-//! What has no safe wrapper: a file mapped as atomic words, and `truncate(2)`.
+//! What has no safe wrapper: a file mapped as atomic words, `truncate(2)`, and permission events of fanotify.
 // The one place of the tests with unsafe code.
 #![allow(unsafe_code)]
 // Each test program uses its own part.
@@ -8,10 +8,13 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -68,6 +71,91 @@ impl Drop for Shared {
         // SAFETY: the mapping is this one's own, and borrowed from it.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), (self.len * 8).max(1)) };
     }
+}
+
+/// A mark of fanotify by which the kernel asks before something is done; it is always allowed. Gone when this is dropped.
+pub(crate) struct Watch {
+    group: OwnedFd,
+    ended: Arc<AtomicBool>,
+    asked: Arc<AtomicU64>,
+    answering: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Marks what this path is or lies on: `FAN_MARK_*` says which, and `FAN_*` for which events. `class` is a `FAN_CLASS_*`.
+    pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
+        // SAFETY: takes integers.
+        let group = unsafe {
+            libc::fanotify_init(
+                class | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK,
+                (libc::O_RDONLY | libc::O_CLOEXEC) as u32,
+            )
+        };
+        if group < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        let group = unsafe { OwnedFd::from_raw_fd(group) };
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let (how, at) = (libc::FAN_MARK_ADD | what, libc::AT_FDCWD);
+        // SAFETY: the path ends with a zero.
+        let marked =
+            unsafe { libc::fanotify_mark(group.as_raw_fd(), how, events, at, path.as_ptr()) };
+        if marked < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let (ended, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (lent, done, count) = (group.try_clone()?, Arc::clone(&ended), Arc::clone(&asked));
+        let answering = std::thread::spawn(move || {
+            while !done.load(Ordering::SeqCst) {
+                let mut ready =
+                    libc::pollfd { fd: lent.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one structure, which lives until the call returns.
+                unsafe { libc::poll(&raw mut ready, 1, 1) };
+                count.fetch_add(allow(&lent), Ordering::SeqCst);
+            }
+        });
+        Ok(Self { group, ended, asked, answering: Some(answering) })
+    }
+
+    /// How often the kernel has asked.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        if let Some(answering) = self.answering.take() {
+            let _ = answering.join();
+        }
+        allow(&self.group);
+    }
+}
+
+/// Allows what is asked for just now; how many questions there were.
+fn allow(group: &OwnedFd) -> u64 {
+    let mut events = [0_u64; 512];
+    // SAFETY: the buffer is as long as is said.
+    let len =
+        unsafe { libc::read(group.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
+    let (mut at, mut count) = (0, 0);
+    // struct fanotify_event_metadata: length (32 bits), version and lengths, the mask (64 bits), the descriptor and the process.
+    while len > 0 && at + 24 <= len as usize {
+        let (head, last) = (events[at / 8], events[at / 8 + 2]);
+        let fd = last as u32 as i32;
+        let response = libc::fanotify_response { fd, response: libc::FAN_ALLOW };
+        // SAFETY: the structure lives until the call returns.
+        unsafe {
+            libc::write(group.as_raw_fd(), (&raw const response).cast(), size_of_val(&response));
+        }
+        // SAFETY: the event's descriptor is this function's, which nobody else has.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        at += head as u32 as usize;
+        count += 1;
+    }
+    count
 }
 
 /// Changes the size of a file by its path.

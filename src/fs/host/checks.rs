@@ -70,7 +70,8 @@ impl Facts {
 }
 
 fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
-    rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+    let asked = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
 }
 
 /// The first reason not to read a file around the kernel, whoever has it open.

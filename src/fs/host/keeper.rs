@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::changes::Changes;
+use super::watches::Watches;
 use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
@@ -23,6 +24,7 @@ const IDLE: Duration = Duration::from_secs(60);
 pub struct Keeper {
     proof: Proof,
     changes: Changes,
+    watches: Watches,
     /// Set once by the thread that watches, before anyone else has the keeper.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
@@ -130,6 +132,7 @@ impl Keeper {
         let keeper = Arc::new(Self {
             proof: Proof::new(),
             changes: Changes::new(),
+            watches: Watches::default(),
             watcher: OnceLock::new(),
             files: Mutex::default(),
             plans: Mutex::default(),
@@ -282,6 +285,11 @@ impl Keeper {
     /// What tells of changes that break no lease.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes
+    }
+
+    /// Who is asked before files are read.
+    pub(super) fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     /// Plans to take a lease again.

@@ -28,6 +28,7 @@ mod map;
 mod proof;
 mod refusal;
 mod tenure;
+mod watches;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -279,6 +280,7 @@ impl HostFile {
 
     fn try_take(&self) -> Result<HostMap, Refusal> {
         let beneath = self.beneath.as_ref().map_err(Clone::clone)?;
+        self.keeper.watches().refuse(&self.facts.statx)?;
         self.keeper.take_lease(self.file.as_fd())?;
         self.holds.store(true, Ordering::SeqCst);
         let changes = self.keeper.changes();

@@ -33,6 +33,9 @@ pub enum Refusal {
     UnknownDataMode,
     /// It is encrypted.
     Encrypted,
+    /// fanotify lets a program be asked before it is read (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). It is looked for when the file is
+    /// opened, and when its lease is taken again.
+    Watched,
     /// Its content is checked by fs-verity as it is read.
     Verity,
     /// It is compressed, or stored in another form.
@@ -68,6 +71,7 @@ impl Refusal {
             Self::DataJournal => "data_journal",
             Self::UnknownDataMode => "unknown_data_mode",
             Self::Encrypted => "encrypted",
+            Self::Watched => "watched",
             Self::Verity => "verity",
             Self::Encoded => "encoded",
             Self::Inline => "inline",
@@ -106,6 +110,7 @@ impl fmt::Display for Refusal {
             Self::DataJournal => "the data is written to the journal first (data=journal)",
             Self::UnknownDataMode => "whether the data is journalled cannot be found out",
             Self::Encrypted => "the file is encrypted",
+            Self::Watched => "a program is asked before the file is read (fanotify)",
             Self::Verity => "the file is under fs-verity",
             Self::Encoded => "the data is compressed or stored in another form",
             Self::Inline => "the data lies in the inode",

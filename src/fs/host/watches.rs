@@ -1,0 +1,189 @@
+//! Permission events of fanotify: programs that the kernel asks before a file is read, to scan it or to fill it. A raw read asks nobody.
+//!
+//! No system call says whether a file is marked. A mark is seen in the `fdinfo` of the descriptor that holds it, so all descriptors of all
+//! processes are looked at, as far as this process may. The answer is kept for a moment, and the longer the longer it took.
+//!
+//! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
+
+use super::Refusal;
+
+/// How long an answer is kept, in any case and as a multiple of the time that it took.
+const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
+/// How much is read of what a descriptor says. A mark takes a line of about a hundred bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// Asked before data is read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. What is asked before an open has been asked for ours.
+const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
+/// A directory's mark that counts for what is in it (`FAN_EVENT_ON_CHILD`).
+const ON_CHILD: u64 = 0x0800_0000;
+
+/// The marks that were seen, and when.
+#[derive(Debug, Default)]
+pub(super) struct Watches(Mutex<Option<Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    at: Instant,
+    took: Duration,
+    marks: Arc<[Mark]>,
+}
+
+/// What is marked so that reads are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// The inode, and the device number of its file system.
+    Inode(u64, u64),
+    /// What is accessed by this mount.
+    Mount(u64),
+    /// By the device number; the file itself, or another one that counts for those that it contains.
+    FileSystem(u64),
+    /// There are more than were read.
+    Any,
+}
+
+impl Watches {
+    /// Refuses a file whose reads somebody is asked for.
+    pub(super) fn refuse(&self, file: &Statx) -> Result<(), Refusal> {
+        // As the kernel keeps it: twelve bits and twenty.
+        let device = u64::from(file.stx_dev_major) << 20 | u64::from(file.stx_dev_minor);
+        let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
+        let counts = |mark: &Mark| match *mark {
+            Mark::Inode(inode, on) => (inode, on) == (file.stx_ino, device),
+            // Before Linux 5.8 a file does not say by which mount it was opened.
+            Mark::Mount(id) => mount.is_none_or(|mount| mount == id),
+            Mark::FileSystem(on) => on == device,
+            Mark::Any => true,
+        };
+        if self.seen().iter().any(counts) { Err(Refusal::Watched) } else { Ok(()) }
+    }
+
+    fn seen(&self) -> Arc<[Mark]> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |seen: &&Seen| seen.at.elapsed() < KEPT.0.max(seen.took.saturating_mul(KEPT.1));
+        if let Some(seen) = seen.as_ref().filter(fresh) {
+            return Arc::clone(&seen.marks);
+        }
+        let begun = Instant::now();
+        let marks: Arc<[Mark]> = look().into();
+        *seen = Some(Seen { at: begun, took: begun.elapsed(), marks: Arc::clone(&marks) });
+        marks
+    }
+}
+
+/// The marks of all processes that may be looked into.
+fn look() -> Vec<Mark> {
+    let mut marks = Vec::new();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
+    for process in processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes())) {
+        // Another's, or one that has just ended.
+        let _ = look_into(&process.path(), &mut marks);
+    }
+    marks
+}
+
+fn look_into(process: &Path, marks: &mut Vec<Mark>) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fds = rustix::fs::openat(CWD, process.join("fd"), flags, Mode::empty())?;
+    let mut target = Vec::with_capacity(256);
+    for fd in rustix::fs::Dir::read_from(&fds)? {
+        let fd = fd?;
+        let Ok(link) = rustix::fs::readlinkat(&fds, fd.file_name(), target) else {
+            target = Vec::with_capacity(256);
+            continue;
+        };
+        let is_group = link.as_bytes() == b"anon_inode:[fanotify]";
+        target = link.into_bytes();
+        if is_group {
+            let info = process.join("fdinfo").join(fd_name(fd.file_name()));
+            if let Ok(info) = File::open(info) {
+                read(info, marks);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fd_name(name: &CStr) -> &str {
+    name.to_str().unwrap_or_default()
+}
+
+/// Reads what a descriptor says of its marks.
+fn read(info: impl Read, marks: &mut Vec<Mark>) {
+    let mut info = BufReader::new(info.take(LONGEST));
+    let mut line = String::new();
+    let mut len = 0;
+    while let Ok(count) = info.read_line(&mut line) {
+        if count == 0 {
+            break;
+        }
+        len += count as u64;
+        if let Some(mark) = mark(&line)
+            && !marks.contains(&mark)
+        {
+            marks.push(mark);
+        }
+        line.clear();
+    }
+    if len >= LONGEST {
+        marks.push(Mark::Any);
+    }
+}
+
+/// The mark in a line, if it is one by which reads are asked for: `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`, or with `mnt_id:`
+/// or `sdev:` alone; all numbers hexadecimal.
+fn mark(line: &str) -> Option<Mark> {
+    let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
+    let field = |name: &str| {
+        let value = words().find_map(|word| word.strip_prefix(name)?.strip_prefix(':'))?;
+        u64::from_str_radix(value, 16).ok()
+    };
+    let mask = field("mask")?;
+    if mask & BEFORE_READS == 0 {
+        return None;
+    }
+    match (field("ino"), field("mnt_id"), field("sdev")) {
+        // Which directory a file is in, it does not say.
+        (Some(_), _, Some(device)) if mask & ON_CHILD != 0 => Some(Mark::FileSystem(device)),
+        (Some(inode), _, Some(device)) => Some(Mark::Inode(inode, device)),
+        (None, Some(mount), _) => Some(Mark::Mount(mount)),
+        (None, None, Some(device)) => Some(Mark::FileSystem(device)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines as Linux 6.18 gives them.
+    #[test]
+    fn marks_are_those_that_are_asked_before_a_read() {
+        let info = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2063\nfanotify flags:5 event-flags:80000\n\
+            fanotify ino:c sdev:700005 mflags:0 mask:20000 ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:0c0000000e6dd6d0\n\
+            fanotify ino:2 sdev:700005 mflags:0 mask:8020000 ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:02\n\
+            fanotify mnt_id:1f mflags:0 mask:130000 ignored_mask:0\n\
+            fanotify sdev:800013 mflags:0 mask:100000 ignored_mask:0\n\
+            fanotify sdev:800013 mflags:0 mask:100000 ignored_mask:0\n\
+            fanotify ino:d sdev:700005 mflags:0 mask:50000 ignored_mask:20000 fhandle-bytes:8\n\
+            fanotify mnt_id:20 mflags:0 mask:1 ignored_mask:0\n";
+        let mut marks = Vec::new();
+        read(info.as_bytes(), &mut marks);
+        let expected = [
+            Mark::Inode(0xc, 0x70_0005),
+            Mark::FileSystem(0x70_0005),
+            Mark::Mount(0x1f),
+            Mark::FileSystem(0x80_0013),
+        ];
+        assert_eq!(marks, expected);
+    }
+}
