@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::nvme::Namespace;
+use super::owner::{self, busy};
 use super::{DeviceProtection, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
@@ -21,9 +21,6 @@ const PAGE: u32 = 4096;
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
-/// How often, and after which pauses, what others may hold for a moment is tried.
-const ATTEMPTS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(10);
 /// Where the pieces of a misaligned read are gathered.
 const BOUNCE: usize = 256 << 10;
 
@@ -82,16 +79,20 @@ impl BlockFile {
                 )));
             }
         };
+        if mode.exclusive && mode.write && !is_device {
+            owner::refuse_writers(path, &stat)?;
+        }
         let (file, direct) = open_file(path, mode, is_device)?;
+        owner::refuse_another(path, &stat, file.as_fd())?;
         // Linux lets it be opened for writing all the same, and refuses each write (EPERM).
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
         if mode.exclusive {
             if !is_device {
-                lock_image(path, &file, mode.write)?;
+                owner::lock_image(path, &file, mode.write)?;
             }
-            refuse_attached(path, &stat, is_device)?;
+            owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;
         }
         let io = |errno| Error::io(errno, path.display().to_string());
         let whole = if is_device {
@@ -362,69 +363,15 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
 /// Opens; where that needs the device for itself, gives a program that has just died a moment to let go of it: the kernel
 /// takes the rings of a dead process down after its end.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
-    for _ in 1..ATTEMPTS {
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(OsErrno::BUSY) if flags.contains(OFlags::EXCL) => {
-                std::thread::park_timeout(PAUSE);
-            }
-            result => return result.map(File::from),
-        }
-    }
-    rustix::fs::open(path, flags, Mode::empty()).map(File::from)
+    let open = || rustix::fs::open(path, flags, Mode::empty());
+    let in_use = |opened: &Result<_, _>| {
+        flags.contains(OFlags::EXCL) && matches!(opened, Err(OsErrno::BUSY))
+    };
+    owner::patiently(open, in_use).map(File::from)
 }
 
 fn read_only(path: &Path) -> Error {
     Error::new(ErrorKind::ReadOnly, format!("{}: the device is read-only", path.display()))
-}
-
-fn busy(path: &Path, what: &str) -> Error {
-    Error::new(ErrorKind::Busy, format!("{}: {what}", path.display()))
-}
-
-/// Locks an image against other openers.
-fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
-    let operation = if write {
-        FlockOperation::NonBlockingLockExclusive
-    } else {
-        FlockOperation::NonBlockingLockShared
-    };
-    let mut locked = rustix::fs::flock(file, operation);
-    // A child of this process holds the locks of all its files for a moment: from its making until it is another program.
-    for _ in 1..ATTEMPTS {
-        if locked != Err(OsErrno::AGAIN) {
-            break;
-        }
-        std::thread::park_timeout(PAUSE);
-        locked = rustix::fs::flock(file, operation);
-    }
-    match locked {
-        Ok(()) => Ok(()),
-        Err(OsErrno::AGAIN) => Err(busy(path, "locked by another program")),
-        Err(errno) => Err(Error::io(errno, format!("{}: lock", path.display()))),
-    }
-}
-
-/// Refuses what a loop device serves: neither the lock of an image nor `O_EXCL` on a device keeps that one out.
-fn refuse_attached(path: &Path, stat: &rustix::fs::Stat, is_device: bool) -> Result<()> {
-    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else {
-            continue;
-        };
-        let Ok(other) = rustix::fs::stat(backing.trim_end_matches('\n')) else { continue };
-        let same = if is_device {
-            // Any node of the device will do.
-            let other_is_device = rustix::fs::FileType::from_raw_mode(other.st_mode)
-                == rustix::fs::FileType::BlockDevice;
-            other_is_device && other.st_rdev == stat.st_rdev
-        } else {
-            (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino)
-        };
-        if same {
-            let name = entry.file_name();
-            return Err(busy(path, &format!("attached to /dev/{}", name.to_string_lossy())));
-        }
-    }
-    Ok(())
 }
 
 /// Where sysfs describes the queue of a block device, or of the one that it is a partition of.

@@ -11,6 +11,7 @@ mod identity;
 mod layered;
 mod null;
 mod nvme;
+mod owner;
 mod protected;
 mod protection;
 mod psync;

@@ -15,6 +15,7 @@ const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
 const FS_IOC_GETLBMD_CAP: libc::c_ulong = 0xC010_1502;
 const BLKROGET: libc::c_ulong = 0x125E;
 const BLKDISCARD: libc::c_ulong = 0x1277;
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
 
@@ -170,6 +171,17 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     // SAFETY: BLKROGET fills an int.
     unsafe { ioctl(device, BLKROGET, &mut read_only) }?;
     Ok(read_only != 0)
+}
+
+/// What a loop device serves, as `stat` gives it: the number of the device that holds it, its inode, and its own number where it is a device.
+///
+/// ENXIO where it serves nothing.
+pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
+    // struct loop_info64: 232 bytes, of which the first three integers of 64 bits are these.
+    let mut status = [0_u64; 29];
+    // SAFETY: LOOP_GET_STATUS64 fills 232 bytes.
+    unsafe { ioctl(device, LOOP_GET_STATUS64, &mut status) }?;
+    Ok((status[0], status[1], status[2]))
 }
 
 /// How many bytes a block device keeps beside each interval of data. ENOTTY before Linux 6.17.

@@ -148,6 +148,35 @@ impl Watch {
     }
 }
 
+/// Whether a lease of this kind is given on an open file; it is let go at once.
+fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
+    let fd = file.as_raw_fd();
+    // Who opens the file in that moment makes the kernel send a signal. SIGIO would end a program without a handler; this one is ignored.
+    // SAFETY: the descriptor is open, and the command takes an integer.
+    check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
+    // SAFETY: as above.
+    match check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, kind) }) {
+        Ok(_) => {
+            release(file);
+            Ok(true)
+        }
+        Err(Errno::EAGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether anyone has a file open, or mapped, for writing, that was opened for reading.
+///
+/// EACCES where it is another user's and `CAP_LEASE` is missing, EINVAL where the file system, or the system's settings, gives no leases.
+pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
+    is_given(file, libc::F_RDLCK).map(|given| !given)
+}
+
+/// Whether nobody else has an open file open, or mapped. Errors as those of [`has_writers`].
+pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
+    is_given(file, libc::F_WRLCK)
+}
+
 /// Whether the read lease on an open file stands, unbroken. False from the moment on at which the kernel began to break it.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
@@ -168,6 +197,29 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    /// A file that is open once has no writers and is alone; one more descriptor ends the one or the other.
+    #[test]
+    fn openers_are_seen_and_no_lease_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"x").unwrap();
+        let file = File::open(&path).unwrap();
+        let seen = |file: &File| (has_writers(file.as_fd()), is_alone(file.as_fd()));
+        if seen(&file) == (Err(Errno::EINVAL), Err(Errno::EINVAL)) {
+            // The directory for temporary files may lie where there are no leases.
+            return;
+        }
+        assert_eq!(seen(&file), (Ok(false), Ok(true)));
+        let reader = File::open(&path).unwrap();
+        assert_eq!(seen(&file), (Ok(false), Ok(false)));
+        drop(reader);
+        // It would wait for a lease that was left.
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        assert_eq!(seen(&file), (Ok(true), Ok(false)));
+        drop(file);
+        assert_eq!(is_alone(writer.as_fd()), Ok(true));
+    }
 
     /// An open for writing waits until the thread that watches has let the lease go, and no longer.
     #[test]

@@ -27,7 +27,7 @@ pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
 pub(crate) use ioctl::{
     FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_read_only, is_realtime,
-    metadata_size,
+    loop_backing, metadata_size,
 };
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;

@@ -228,6 +228,24 @@ fn a_volume_in_use_is_refused() {
     let file = File::open(bench.image()).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
+    drop(file);
+    // Without a lock, as most programs have it. An image that is longer than before would be seen by them.
+    let writer = File::options().write(true).open(bench.image()).unwrap();
+    let image = bench.image().to_str().unwrap().to_owned();
+    let changed = || fs::metadata(&image).unwrap().modified().unwrap();
+    let before = changed();
+    let says = "open for writing by another program";
+    refuse(
+        &bench,
+        &[
+            case(&["mkfs", "--force", &image], 3, says),
+            case(&["mkfs", "--force", &image, "1G"], 3, says),
+            case(&["mkdir", &bench.target("/new")], 3, says),
+            case(&["cp", &image, &bench.target("/new")], 3, says),
+        ],
+    );
+    assert_eq!(changed(), before);
+    drop(writer);
 }
 
 /// A file is no place to mount on, `host:` leads to no volume, tags are overwritten only if that is said, and nothing is measured 0 times.

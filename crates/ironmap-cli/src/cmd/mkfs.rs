@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use ironmap::device::{BlockFile, OpenMode};
 use ironmap::fs::ext4::{Features, MkfsOptions, OnError, Superblock};
 use ironmap::location::{OpenOptions as OpenLocation, Part, Site};
 use ironmap::{Engine, ErrorKind, Location, Volume};
@@ -176,20 +177,24 @@ fn make_room(args: &Args) -> Result<Room, Failure> {
         return Ok(Room::Old);
     };
     let Some(size) = args.size else { return Ok(Room::Old) };
-    let room = match File::create_new(path) {
-        Ok(file) => file.set_len(size).map(|()| Room::New),
+    let failed = |error| Failure::host(path.display(), error);
+    match File::create_new(path) {
+        Ok(file) => file.set_len(size).map(|()| Room::New).map_err(failed),
         Err(error) if error.kind() == IoErrorKind::AlreadyExists => extend(path, size),
-        Err(error) => Err(error),
-    };
-    room.map_err(|error| Failure::host(path.display(), error))
+        Err(error) => Err(failed(error)),
+    }
 }
 
-fn extend(path: &Path, size: u64) -> std::io::Result<Room> {
-    let metadata = path.metadata()?;
+fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
+    let failed = |error| Failure::host(path.display(), error);
+    let metadata = path.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() >= size {
         return Ok(Room::Old);
     }
-    set_len(path, size).map(|()| Room::Extended(metadata.len()))
+    // Not that of somebody who has it.
+    let mode = OpenMode { write: true, ..OpenMode::default() };
+    drop(BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?);
+    set_len(path, size).map(|()| Room::Extended(metadata.len())).map_err(failed)
 }
 
 fn set_len(path: &Path, len: u64) -> std::io::Result<()> {

@@ -1,0 +1,274 @@
+//! Whether somebody else has a block device or an image.
+//!
+//! A device is opened with `O_EXCL`, which mounts and other exclusive openers of the same disk refuse, in whatever mount namespace. An image
+//! is locked, which programs that ask for locks respect. A loop device does neither, so it is looked for: by what it says that it serves
+//! (`LOOP_GET_STATUS64`), or else by the path that sysfs gives, which may lead nowhere, or elsewhere, if it was made in another mount namespace.
+//! Leases tell of an image who has it open, whoever that is.
+//!
+//! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno as OsErrno;
+
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::sys::{lease, loop_backing};
+
+/// How often, and after which pauses, what others may hold for a moment is tried.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+// `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h: file systems that refuse a lease with EAGAIN for reasons of their own.
+const NFS: u32 = 0x6969;
+const CIFS: u32 = 0xFF53_4D42;
+const SMB2: u32 = 0xFE53_4D42;
+
+pub(super) fn busy(path: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("{}: {what}", path.display()))
+}
+
+/// Tries until nobody is in the way, or for so long that it is nobody who only comes to its end: a process that has died, whose rings the
+/// kernel takes down after its end; a child of this process, which has all of our files until it is another program.
+pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
+    for _ in 1..ATTEMPTS {
+        let result = attempt();
+        if !in_use(&result) {
+            return result;
+        }
+        std::thread::park_timeout(PAUSE);
+    }
+    attempt()
+}
+
+/// Refuses an image that is open or mapped for writing, as far as leases tell; before it is opened for writing, since that is all they tell
+/// from then on.
+pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|errno| Error::io(errno, path.display().to_string()))?;
+    refuse_another(path, stat, file.as_fd())?;
+    let asked = patiently(|| lease::has_writers(file.as_fd()), |asked| *asked == Ok(true));
+    if asked != Ok(true) || !tells(file.as_fd()) {
+        return Ok(());
+    }
+    // A volume that is in use is locked as well, and that says more.
+    Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(OsErrno::AGAIN) => locked(path),
+        _ => busy(path, "open for writing by another program"),
+    })
+}
+
+/// Whether a lease that is refused with EAGAIN means somebody who has the file open.
+fn tells(file: BorrowedFd<'_>) -> bool {
+    let magic = rustix::fs::fstatfs(file).map(|stat| stat.f_type as u32);
+    magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
+}
+
+/// Refuses what took the place of the file that was looked at.
+pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> Result<()> {
+    let opened =
+        rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
+    if (opened.st_dev, opened.st_ino) != (stat.st_dev, stat.st_ino) {
+        return Err(busy(path, "it was replaced while it was opened"));
+    }
+    Ok(())
+}
+
+/// Locks an image against other openers.
+pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
+    let operation = if write {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    match patiently(|| rustix::fs::flock(file, operation), |done| *done == Err(OsErrno::AGAIN)) {
+        Ok(()) => Ok(()),
+        Err(OsErrno::AGAIN) => Err(locked(path)),
+        Err(errno) => Err(Error::io(errno, format!("{}: lock", path.display()))),
+    }
+}
+
+fn locked(path: &Path) -> Error {
+    busy(path, "locked by another program")
+}
+
+/// Refuses what a loop device serves: neither the lock of an image nor `O_EXCL` on a device keeps that one out. `file` is what `stat` was
+/// asked of, open in any way.
+pub(super) fn refuse_attached(
+    path: &Path,
+    stat: &Stat,
+    file: BorrowedFd<'_>,
+    write: bool,
+) -> Result<()> {
+    let ours = Claim::of(stat);
+    let devices = match std::fs::read_dir("/sys/block") {
+        Ok(devices) => devices,
+        Err(_) if !write || is_free(file, write) => return Ok(()),
+        Err(error) => {
+            let why =
+                format!("whether a loop device serves it cannot be seen: /sys/block: {error}");
+            return Err(busy(path, &why));
+        }
+    };
+    for entry in devices.flatten() {
+        let (dir, name) = (entry.path(), entry.file_name());
+        let shown = name.to_string_lossy();
+        match served_by(&dir, &name) {
+            Served::Known(file) if ours.meets(&file) => {
+                return Err(busy(path, &format!("attached to /dev/{shown}")));
+            }
+            Served::Hidden if ours.may_be_behind(&dir) && !is_free(file, write) => {
+                let what = "whose file cannot be seen from here";
+                return Err(busy(path, &format!("may be attached to /dev/{shown}, {what}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether leases say that no loop device can serve an open file: it would have it open. For reading it is enough that nobody writes, and who
+/// may ask for no lease is not kept out.
+fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
+    match lease::is_alone(file) {
+        Ok(true) => true,
+        Ok(false) => !write && lease::has_writers(file) != Ok(true),
+        Err(_) => !write,
+    }
+}
+
+/// A file, as `stat` tells it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Identity {
+    File {
+        dev: u64,
+        inode: u64,
+    },
+    /// By any node.
+    Device(u64),
+}
+
+impl Identity {
+    fn of(stat: &Stat) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => Self::Device(stat.st_rdev),
+            _ => Self::File { dev: stat.st_dev, inode: stat.st_ino },
+        }
+    }
+}
+
+/// What a loop device serves.
+enum Served {
+    Nothing,
+    Known(Identity),
+    /// A file that neither the device nor its path leads to.
+    Hidden,
+}
+
+/// Looks at a disk by its directory in sysfs.
+fn served_by(dir: &Path, name: &OsStr) -> Served {
+    // A name is bytes, and an error other than of one that is not there is no sign of nothing.
+    let path = match std::fs::read(dir.join("loop/backing_file")) {
+        Ok(path) if path.is_empty() => return Served::Nothing,
+        Ok(path) => Some(path),
+        Err(error) => match error.raw_os_error().map(Errno) {
+            Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => return Served::Nothing,
+            _ => None,
+        },
+    };
+    match ask(dir, name) {
+        Ok(identity) => return Served::Known(identity),
+        Err(Errno::ENXIO) => return Served::Nothing,
+        Err(_) => {}
+    }
+    let path = path.as_deref().map(|path| path.strip_suffix(b"\n").unwrap_or(path));
+    let stat = path.and_then(|path| rustix::fs::stat(OsStr::from_bytes(path)).ok());
+    stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
+}
+
+/// Asks a loop device. It needs the right to open it, and its node.
+fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let node = rustix::fs::open(Path::new("/dev").join(name), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&node)?;
+    if number(&dir.join("dev")) != Some(stat.st_rdev) {
+        return Err(Errno::ENODEV);
+    }
+    let (dev, inode, device) = loop_backing(node.as_fd())?;
+    Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
+}
+
+/// What is to be opened: an image; or a device with those that share bytes with it, the disk of a partition and the partitions of a disk.
+enum Claim {
+    Image(Identity),
+    /// The number and the length in sectors of each.
+    Devices(Vec<(u64, Option<u64>)>),
+}
+
+impl Claim {
+    fn of(stat: &Stat) -> Self {
+        let Identity::Device(own) = Identity::of(stat) else {
+            return Self::Image(Identity::of(stat));
+        };
+        let (major, minor) = (rustix::fs::major(own), rustix::fs::minor(own));
+        let dir = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+        let mut devices = vec![(own, sectors(&dir))];
+        let mut add =
+            |dir: &Path| devices.extend(number(&dir.join("dev")).map(|n| (n, sectors(dir))));
+        if dir.join("partition").exists() {
+            add(&dir.join(".."));
+        } else {
+            let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+            let dirs = entries.map(|entry| entry.path());
+            dirs.filter(|dir| dir.join("partition").exists()).for_each(|dir| add(&dir));
+        }
+        Self::Devices(devices)
+    }
+
+    fn meets(&self, served: &Identity) -> bool {
+        match (self, served) {
+            (Self::Image(own), served) => own == served,
+            (Self::Devices(own), Identity::Device(served)) => {
+                own.iter().any(|(own, _)| own == served)
+            }
+            (Self::Devices(_), Identity::File { .. }) => false,
+        }
+    }
+
+    /// Whether a loop device could serve it by its length. That of an image may have changed since.
+    fn may_be_behind(&self, dir: &Path) -> bool {
+        let Self::Devices(own) = self else { return true };
+        let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();
+        let (Some(len), Some(offset), Some(limit)) =
+            (sectors(dir), bytes("offset"), bytes("sizelimit"))
+        else {
+            return true;
+        };
+        let end = len.saturating_add(offset / 512);
+        // An offset within a sector costs one.
+        let fits = |own: u64| end <= own && (limit != 0 || own - end <= 1);
+        own.iter().any(|(_, own)| own.is_none_or(fits))
+    }
+}
+
+/// The length of a block device in units of 512 bytes, by its directory in sysfs.
+fn sectors(dir: &Path) -> Option<u64> {
+    text(&dir.join("size"))?.parse().ok()
+}
+
+/// The device number in a file of sysfs.
+fn number(path: &Path) -> Option<u64> {
+    let text = text(path)?;
+    let (major, minor) = text.split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn text(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
