@@ -10,6 +10,7 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::nvme::Namespace;
 use super::owner::{self, busy};
+use super::space::Part;
 use super::{DeviceProtection, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
@@ -225,6 +226,12 @@ impl BlockFile {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// What is in use of an image; `None` of a block device.
+    pub(super) fn image_part(&self) -> Option<Part<'_>> {
+        let part = Part { file: &self.file, start: self.base, len: self.size };
+        (!self.is_device).then_some(part)
     }
 
     /// Fills `buf` from `at`, at any alignment.

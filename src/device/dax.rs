@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
 use crate::bio::BioFlags;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::sys::Mapping;
 use crate::units::DevOffset;
 
 /// A mapped image. A read is a copy.
 ///
+/// An image that is opened for writing gets all its space first, since a store that finds none is no error but a SIGBUS. In one that is
+/// opened for reading holes are zeros that its file system is not asked for: tmpfs would take space for each page of them.
+///
 /// Whoever truncates the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image
-/// keeps out those who ask.
+/// keeps out those who ask. So does a device beneath the image that fails to read a page.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,
@@ -31,16 +34,34 @@ impl Dax {
     /// Maps an open file.
     ///
     /// # Errors
-    /// `Io` where it cannot be mapped; `LimitExceeded` where it exceeds the address space.
+    /// `Io` where it cannot be mapped: ENOSPC where there is no space for an image with holes that is opened for writing, ENOMEM where it
+    /// exceeds the address space. `Unsupported` where the file system can keep no space for it, `LimitExceeded` for too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
-        const PAGE: u64 = 4096;
+        let page = rustix::param::page_size() as u64;
         let start = file.absolute(DevOffset(0));
-        let skip = start % PAGE;
+        let skip = start % page;
         let size = file.size();
-        let mapping = usize::try_from(size + skip)
+        let path = || file.path().display();
+        let part = file.image_part();
+        if let Some(part) = part.as_ref().filter(|_| file.is_writable()) {
+            part.reserve().context(path)?;
+        }
+        let failed = |errno| Error::io(errno, format!("{}: map", path()));
+        let mut mapping = usize::try_from(size + skip)
             .map_err(|_| Errno::ENOMEM)
             .and_then(|len| Mapping::new(file.fd(), start - skip, len, file.is_writable()))
-            .map_err(|errno| Error::io(errno, format!("{}: map", file.path().display())))?;
+            .map_err(failed)?;
+        if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
+            for (from, to) in part.holes().context(path)? {
+                // Of the first and the last page only what is in use counts.
+                let from = if from == start { start - skip } else { from.next_multiple_of(page) };
+                let to = if to == start + size { to } else { to - to % page };
+                if from < to {
+                    let at = (from - (start - skip)) as usize;
+                    mapping.cover(at, (to - from) as usize).map_err(failed)?;
+                }
+            }
+        }
         // Memory takes any position, length and address.
         let limits =
             Limits { logical_block: 1, dma_align: 1, nowait: true, poll: false, ..*file.limits() };

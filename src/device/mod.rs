@@ -20,6 +20,7 @@ mod ram;
 mod record;
 mod runs;
 mod sim;
+mod space;
 mod uring;
 
 use std::fmt;

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::copy::copy_unseen;
 use crate::error::Errno;
@@ -11,7 +11,8 @@ use crate::error::Errno;
 /// A shared mapping of a file.
 ///
 /// Another program may change the file, and so the mapping, at any time: no reference into it is ever made. Whoever truncates
-/// the file below the mapping makes the next copy fault (SIGBUS), as with every mapping of a file.
+/// the file below the mapping makes the next copy fault (SIGBUS), as with every mapping of a file; so does a page that the file system
+/// cannot give, for want of space or by an error of its device.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -39,6 +40,20 @@ impl Mapping {
             unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, offset) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::EFAULT)?;
         Ok(Self { base, len, writable })
+    }
+
+    /// Puts memory of zeros in the place of whole pages, which belong to the file no more. EINVAL where these are none of the mapping.
+    pub(crate) fn cover(&mut self, at: usize, len: usize) -> Result<(), Errno> {
+        if self.writable || at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the range lies within the mapping, as just checked.
+        let target = unsafe { self.base.add(at) }.as_ptr().cast();
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: what is replaced is a range of this mapping, of which no reference exists, and of which no copy is under way, since it
+        // is borrowed mutably. An address that is not a page's is refused.
+        unsafe { mmap_anonymous(target, len, ProtFlags::READ, flags) }?;
+        Ok(())
     }
 
     pub(crate) fn is_writable(&self) -> bool {
