@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::bio::Buffer;
-use crate::device::{AnyQueue, DeviceQueue, QueueOptions, with_queue};
+use crate::device::{AnyQueue, DeviceQueue, Drained, QueueOptions, with_queue};
 use crate::dio::{self, Completion, State, Stats};
 use crate::error::{Error, Result};
 use crate::events::Events;
@@ -27,8 +27,12 @@ impl Owner {
 ///
 /// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`), and shares nothing with other queues: two
 /// threads that read one file meet nowhere. Dropping it waits for the requests in flight and frees their memory.
+///
+/// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then nobody learns when
+/// they end, and dropping the queue leaks them: their memory, and the device, which stays open until the process ends. Where writes are among
+/// them, which may reach the device at any time, the volume is read-only from then on and says why. What the kernel had not taken is only an
+/// error.
 pub struct Queue {
-    // First, so that requests in flight end while what they need is there.
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
     /// For host files: their maps as this thread knows them.
@@ -99,7 +103,7 @@ impl Queue {
     /// Hands submitted requests to the device and sees what has completed, without waiting.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses; the requests stay queued.
+    /// `Io` where the kernel refuses, for good: requests that it has not taken can be popped, with that error.
     pub fn poll(&mut self) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
         self.finish_writes();
@@ -110,7 +114,7 @@ impl Queue {
     /// a completion. Where the device cut a transfer short, it is the pop that waits for the rest.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses; the requests stay queued.
+    /// As [`poll`](Self::poll).
     #[inline]
     pub fn wait(&mut self, min: usize) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))?;
@@ -149,6 +153,16 @@ impl Queue {
             lanes.settle(&mut self.device, &mut self.state, completion);
         }
         popped
+    }
+}
+
+impl Drop for Queue {
+    /// Requests in flight end while what they need is there, and nothing is given back for those that do not.
+    fn drop(&mut self) {
+        let drained = with_queue!(&mut self.device, device => device.drain());
+        if drained == (Drained::Leaked { writes: true }) {
+            file::lose(self);
+        }
     }
 }
 

@@ -36,6 +36,11 @@ impl<T> Files<T> {
         Dev(place as u32)
     }
 
+    /// Leaves all files open until the process ends: requests to them are in flight for ever.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.0));
+    }
+
     /// Lets a file go, but never the queue's own.
     pub(super) fn detach(&mut self, dev: Dev) -> Option<(Arc<BlockFile>, T)> {
         if dev == Dev::OWN { None } else { self.0.get_mut(dev.0 as usize)?.take() }

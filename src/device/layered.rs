@@ -8,8 +8,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, OtherQueue,
-    QueueOptions, WrongTuple,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
+    OtherQueue, QueueOptions, WrongTuple,
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
@@ -485,9 +485,10 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn commit(&mut self) -> Result<(), Errno> {
-        self.below.commit()?;
+        let committed = self.below.commit();
+        // What the device below has not taken comes back with the error.
         self.collect();
-        Ok(())
+        committed
     }
 
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
@@ -497,10 +498,16 @@ impl DeviceQueue for LayeredQueue {
         }
         while self.ready() < min {
             let flying = self.below.in_flight();
-            self.below.wait(flying.min(1))?;
+            let waited = self.below.wait(flying.min(1));
             self.collect();
+            waited?;
         }
         Ok(())
+    }
+
+    fn drain(&mut self) -> Drained {
+        self.held.clear();
+        self.below.drain()
     }
 
     fn pop(&mut self) -> Option<Done> {

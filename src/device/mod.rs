@@ -43,7 +43,7 @@ pub use null::Null;
 pub use protected::Protected;
 pub use protection::{DeviceProtection, WrongTuple};
 pub use psync::Psync;
-pub use queue::{DeviceQueue, Immediate, LentPart, Transfer, Transfers};
+pub use queue::{DeviceQueue, Drained, Immediate, LentPart, Transfer, Transfers};
 pub use ram::Ram;
 pub use record::{Entry, Log, Record, Recorder};
 pub use sim::{Faults, Faulty, Sim};
@@ -271,6 +271,10 @@ impl DeviceQueue for AnyQueue {
         with_queue!(self, queue => queue.wait(min))
     }
 
+    fn drain(&mut self) -> Drained {
+        with_queue!(self, queue => queue.drain())
+    }
+
     #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
         with_queue!(self, queue => queue.pop())
@@ -354,6 +358,10 @@ impl DeviceQueue for OtherQueue {
 
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
         self.0.wait(min)
+    }
+
+    fn drain(&mut self) -> Drained {
+        self.0.drain()
     }
 
     fn pop(&mut self) -> Option<Done> {

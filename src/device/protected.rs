@@ -12,8 +12,8 @@ use super::queue::run;
 use super::runs::{each_run, until, verify_run};
 use super::uring::{Attached, UringOptions, result};
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, OtherQueue,
-    QueueOptions, Transfer as _, WrongTuple,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
+    OtherQueue, QueueOptions, Transfer as _, WrongTuple,
 };
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
@@ -137,7 +137,6 @@ impl Passenger for Carried {
 
 /// A thread's ring, and the tuples of its requests.
 struct ProtectedQueue<W: Width> {
-    // Before the file: the ring is drained while it is open.
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
@@ -458,6 +457,16 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.ring.wait(min.min(self.ring.in_flight()))
     }
 
+    fn drain(&mut self) -> Drained {
+        self.ring.drain();
+        let drained = Drained::with(self.ring.attached().map(|carried| carried.bio.op()));
+        if drained != Drained::Ended {
+            // The device stays open until the process ends.
+            std::mem::forget(Arc::clone(&self.file));
+        }
+        drained
+    }
+
     fn pop(&mut self) -> Option<Done> {
         let (Carried { bio, tuples }, memory, raw) = self.ring.pop()?;
         let bio = bio.join(memory);
@@ -488,5 +497,11 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
 
     fn unregister_one(&mut self, buffer: &mut Buffer) {
         self.ring.unregister_one(buffer);
+    }
+}
+
+impl<W: Width> Drop for ProtectedQueue<W> {
+    fn drop(&mut self) {
+        self.drain();
     }
 }

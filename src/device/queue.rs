@@ -37,6 +37,29 @@ impl<'a> LentPart<'a> {
     }
 }
 
+/// What became of the bios of a queue that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// None is in flight any more.
+    Ended,
+    /// The kernel has refused the queue for good while it had some of them, and will not say when they end. Their memory is never freed,
+    /// and the files that they go to stay open until the process ends.
+    Leaked {
+        /// Some of them are writes, which may reach the device at any time.
+        writes: bool,
+    },
+}
+
+impl Drained {
+    /// What it is with these bios left.
+    pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
+        left.fold(Self::Ended, |drained, op| {
+            let before = matches!(drained, Self::Leaked { writes: true });
+            Self::Leaked { writes: before || op == BioOp::Write }
+        })
+    }
+}
+
 /// One thread's way to a device.
 ///
 /// The synchronous half works on memory that the caller lends for the call. The asynchronous half takes bios and gives them
@@ -106,14 +129,18 @@ pub trait DeviceQueue {
     /// Hands queued bios to the device without waiting, and sees what has completed.
     ///
     /// # Errors
-    /// The errno of the hand-over; the bios stay queued.
+    /// The errno of the hand-over. It is for good: what the device has not taken can be popped, with that errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
     /// The same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
     ///
     /// # Errors
-    /// The errno of the hand-over; the bios stay queued.
+    /// As [`commit`](Self::commit).
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
+
+    /// Ends the queue: waits for the bios in flight and drops all that have completed. No other call may follow. A queue that is dropped
+    /// drains itself; who has given something away for the time of a bio asks first whether that time has ended.
+    fn drain(&mut self) -> Drained;
 
     /// Takes a completed bio.
     fn pop(&mut self) -> Option<Done>;
@@ -371,6 +398,11 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
     #[inline]
     fn wait(&mut self, _min: usize) -> Result<(), Errno> {
         Ok(())
+    }
+
+    fn drain(&mut self) -> Drained {
+        self.done.clear();
+        Drained::Ended
     }
 
     #[inline]

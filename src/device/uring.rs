@@ -12,8 +12,8 @@ use super::nvme::Namespace;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, LentPart, Limits, QueueOptions,
-    Transfer as _,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
+    QueueOptions, Transfer as _,
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
 use crate::error::{Errno, Error, Result};
@@ -88,6 +88,10 @@ pub(super) struct Attached {
 impl Passenger for Attached {}
 
 impl Attached {
+    pub(super) fn op(&self) -> BioOp {
+        self.op
+    }
+
     #[inline]
     pub(super) fn split(bio: Bio) -> (Self, Memory) {
         let Bio { op, flags, dev, at, memory, end } = bio;
@@ -104,7 +108,6 @@ impl Attached {
 /// A thread's ring, and the files that its requests go to. NVMe commands need wide entries.
 #[allow(private_bounds, reason = "there are two widths")]
 pub struct UringQueue<W: Width> {
-    // Before the files: the ring is drained while they are open.
     ring: Ring<Attached, W>,
     files: Files<Way>,
     poll: bool,
@@ -291,6 +294,15 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.wait(min.min(self.ring.in_flight()))
     }
 
+    fn drain(&mut self) -> Drained {
+        self.ring.drain();
+        let drained = Drained::with(self.ring.attached().map(Attached::op));
+        if drained != Drained::Ended {
+            self.files.leak();
+        }
+        drained
+    }
+
     #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
         let (attached, memory, raw) = self.ring.pop()?;
@@ -327,5 +339,11 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
 
     fn unregister_one(&mut self, buffer: &mut Buffer) {
         self.ring.unregister_one(buffer);
+    }
+}
+
+impl<W: Width> Drop for UringQueue<W> {
+    fn drop(&mut self) {
+        self.drain();
     }
 }

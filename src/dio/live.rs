@@ -207,6 +207,21 @@ impl Lives {
         self.leave(owed.slot, owed.hold);
     }
 
+    /// The queue is lost with requests in flight: the files that it is at stay held and open until the process ends. Gives what keeps them
+    /// open. Who waits for their content is to be [told](crate::inode::ContentLock::lose).
+    #[cold]
+    pub(crate) fn leak(&mut self) -> Vec<Keep> {
+        // The thread is no longer one that could take their completions.
+        self.in_flight = InFlight::default();
+        let files = std::mem::take(&mut self.files).into_iter().flatten();
+        let leak = |file: Rc<Known>| {
+            let keep = file.keep.borrow().clone()?;
+            std::mem::forget(file);
+            Some(keep)
+        };
+        files.filter_map(leak).collect()
+    }
+
     /// The inode of a slot, for an error's event.
     pub(super) fn number(&self, slot: u32) -> InodeNo {
         self.file(slot).map_or(InodeNo(0), |file| file.number)

@@ -249,7 +249,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The device has ended them; nobody is told, but others wait for their ranges.
+        // The device has ended them, or they are leaked and no longer here; nobody is told, but others wait for their ranges.
         let shorts = self.shorts.iter().filter_map(Short::owed);
         self.requests
             .iter()

@@ -5,7 +5,7 @@ mod of_volume;
 
 use std::io::{IoSlice, IoSliceMut};
 
-pub(crate) use self::live::{LiveFile, Slots, Views, finish_writes};
+pub(crate) use self::live::{LiveFile, Slots, Views, finish_writes, lose};
 pub(crate) use self::of_volume::VolumeFile;
 
 use crate::bio::Memory;

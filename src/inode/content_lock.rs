@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::fence;
 
 use super::{InFlight, OpenInode};
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -67,6 +67,8 @@ struct Within {
     /// In the order in which they came: nobody overtakes one whom he conflicts with.
     places: Vec<Place>,
     last: u64,
+    /// Requests of a queue that is lost are in here for ever.
+    lost: bool,
 }
 
 #[derive(Debug)]
@@ -173,11 +175,26 @@ impl ContentLock {
     }
 
     /// Waits until the range is had.
-    pub(crate) fn wait(&self, ticket: &Ticket) {
+    ///
+    /// # Errors
+    /// `Io` for a range that is wanted alone, where a [lost](Self::lose) queue has requests that may be in it.
+    pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
+            // Those who share a range wait for one alone at most, who goes.
+            if within.lost && ticket.exclusive {
+                return Err(lost());
+            }
             self.changed.wait(&mut within);
         }
+        Ok(())
+    }
+
+    /// Whoever is in by some lane, or has a range, may be in for ever: a queue was lost that has requests here. Nobody gets a range for himself
+    /// that waits for such a one; the rest goes on.
+    pub(crate) fn lose(&self) {
+        self.within.lock().lost = true;
+        self.changed.notify_all();
     }
 
     /// Gives a range back, or no longer waits for it.
@@ -196,24 +213,27 @@ impl Alone {
     /// Waits for a range of bytes.
     ///
     /// # Errors
-    /// `Busy` where it would have to be waited for by a thread that has requests in flight.
+    /// `Busy` where it would have to be waited for by a thread that has requests in flight; `Io` where a lost queue has some for ever.
     pub(crate) fn wait(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
         let mut alone = Self::ask(inode, range);
         if let Some(ticket) = &alone.ticket
             && !inode.content.has(ticket)
         {
             InFlight::none_here()?;
-            inode.content.wait(ticket);
+            inode.content.wait(ticket)?;
             alone.waited = true;
         }
         Ok(alone)
     }
 
     /// Waits for a range that nobody has for long: for one that is waited for by who needs nothing of the calling thread.
-    pub(crate) fn wait_surely(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
+    ///
+    /// # Errors
+    /// `Io` where a lost queue has requests in flight for ever.
+    pub(crate) fn wait_surely(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
         let alone = Self::ask(inode, range);
-        alone.ticket.iter().for_each(|ticket| inode.content.wait(ticket));
-        alone
+        alone.ticket.iter().try_for_each(|ticket| inode.content.wait(ticket))?;
+        Ok(alone)
     }
 
     /// A range, if it need not be waited for.
@@ -264,6 +284,12 @@ impl Drop for Alone {
     }
 }
 
+#[cold]
+fn lost() -> Error {
+    let what = "a queue was lost with requests in flight to this file: nobody knows when they end";
+    Error::io(Errno::EIO, what)
+}
+
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 
@@ -305,6 +331,22 @@ mod tests {
         lock.give_back(later);
         assert!(lock.has(&free));
         lock.give_back(free);
+    }
+
+    #[test]
+    fn who_wants_alone_what_a_lost_queue_has_is_told_and_the_rest_goes_on() {
+        let inode = Arc::<OpenInode>::default();
+        let content = &inode.content;
+        let (lane, other) = (content.add_lane(), content.add_lane());
+        assert!(content.enter(&lane));
+        content.lose();
+        for alone in [Alone::wait(&inode, 0..1), Alone::wait_surely(&inode, 0..1)] {
+            assert_eq!(alone.err().map(|error| error.errno()), Some(Errno::EIO));
+        }
+        assert!(content.enter(&other), "nobody waits any more");
+        content.leave(&other);
+        content.leave(&lane);
+        assert!(Alone::wait(&inode, 0..1).is_ok(), "what nobody has is had");
     }
 
     #[test]

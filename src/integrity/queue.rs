@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use super::checked::{Checked, Tuples};
 use super::journal::{Few, Journal, Write};
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
-use crate::device::{AnyQueue, BlockFile, DeviceQueue, LentPart};
+use crate::device::{AnyQueue, BlockFile, DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
@@ -393,6 +393,32 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
+    /// Writes in flight end, or their sectors would be taken for ever; those that nobody has committed are carried out, as by other queues.
+    /// The sectors of what the device below keeps may hold either content for ever: their regions stay dirty, and the device in use.
+    fn drain(&mut self) -> Drained {
+        if !self.staged.is_empty() {
+            self.commit_staged();
+        }
+        self.held.clear();
+        while self.below.in_flight() > 0 {
+            // Where that fails, what the device below has not taken comes back.
+            let _ = self.below.wait(1);
+            let mut any = false;
+            while let Some(done) = self.below.pop() {
+                any = true;
+                self.completed(done);
+            }
+            if !any {
+                break;
+            }
+        }
+        let drained = self.below.drain();
+        if drained != Drained::Ended {
+            std::mem::forget(Arc::clone(&self.checked));
+        }
+        drained
+    }
+
     #[inline]
     fn pop(&mut self) -> Option<Done> {
         if let Some(done) = self.held.pop_front() {
@@ -421,21 +447,8 @@ impl DeviceQueue for IntegrityQueue {
 }
 
 impl Drop for IntegrityQueue {
-    /// Writes in flight end, or their sectors would be taken for ever; those that nobody has committed are carried out, as by other queues.
     fn drop(&mut self) {
-        if !self.staged.is_empty() {
-            self.commit_staged();
-        }
-        while self.below.in_flight() > 0 && self.below.wait(1).is_ok() {
-            let mut any = false;
-            while let Some(done) = self.below.pop() {
-                any = true;
-                self.completed(done);
-            }
-            if !any {
-                break;
-            }
-        }
+        self.drain();
     }
 }
 

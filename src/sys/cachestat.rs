@@ -47,7 +47,7 @@ impl PageCache {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;

@@ -235,3 +235,130 @@ impl Request {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::slots::{Slot, Slots};
+    use super::super::tuples::{Checks, Passenger};
+    use super::*;
+
+    /// A file that is never asked for.
+    const FILE: RingFile = RingFile { number: 3, flags: squeue::Flags::empty(), namespace: None };
+
+    impl Passenger for Tuples {
+        fn tuples(&mut self) -> Option<&mut Tuples> {
+            Some(self)
+        }
+    }
+
+    fn request(op: RingOp) -> Request {
+        Request { file: FILE, op, at: 0, rw_flags: 0 }
+    }
+
+    fn number() -> RingNumber {
+        RingNumber::MIN
+    }
+
+    /// Does as the kernel does with a read: writes to the memory by the addresses in the entry, one byte more each time, and to the
+    /// tuples. Gives how much.
+    fn carry_out(entry: &squeue::Entry) -> usize {
+        // SAFETY: an entry is 64 bytes without padding.
+        let words: [u64; 8] = unsafe { std::mem::transmute_copy(entry) };
+        let (operation, len) = (words[0] as u8, words[3] as u32 as usize);
+        let address = std::ptr::with_exposed_provenance_mut::<u8>(words[2] as usize);
+        let one = [libc::iovec { iov_base: address.cast(), iov_len: len }];
+        let ranges = match operation {
+            opcode::Read::CODE => &one[..],
+            // SAFETY: the list of the request, of so many ranges, which nobody changes before it ends.
+            opcode::Readv::CODE => unsafe { std::slice::from_raw_parts(address.cast(), len) },
+            other => panic!("operation {other}"),
+        };
+        let mut count = 0;
+        for range in ranges {
+            for at in 0..range.iov_len {
+                // SAFETY: the memory of the request, which is the kernel's until it ends.
+                unsafe { range.iov_base.cast::<u8>().add(at).write(count as u8) };
+                count += 1;
+            }
+        }
+        if words[7] != 0 {
+            let attribute = std::ptr::with_exposed_provenance::<u8>(words[6] as usize);
+            // SAFETY: the attribute of the request's tuples, whose address stands behind two half words and a word.
+            let (len, tuples) = unsafe {
+                (attribute.add(4).cast::<u32>().read(), attribute.add(8).cast::<u64>().read())
+            };
+            let tuples = std::ptr::with_exposed_provenance_mut::<u8>(tuples as usize);
+            // SAFETY: the memory of the tuples, as that of the data.
+            unsafe { tuples.write_bytes(0xAB, len as usize) };
+        }
+        count
+    }
+
+    /// All shapes of owned memory, while the slots and other requests move.
+    #[test]
+    fn what_a_request_owns_is_read_into_by_the_addresses_of_its_entry() {
+        let memories = || {
+            let mut whole = Buffer::aligned(300).unwrap();
+            let (first, second) = (whole.split_to(64), whole.split_to(100));
+            drop(whole);
+            [
+                Memory::Flat(Buffer::from(vec![0xEE; 100])),
+                Memory::Vectored(vec![second, first]),
+                Memory::Vectored(vec![]),
+            ]
+        };
+        let (mut slots, mut entries) = (Slots::new(4), Vec::new());
+        let tuples = Tuples::slab(3).unwrap();
+        for (memory, mut tuples) in memories().into_iter().zip(tuples) {
+            tuples.begin(7, 16, Checks::empty());
+            let Ok((index, Slot { request: slot, iovecs, .. })) = slots.put(memory, tuples) else {
+                panic!("there is room")
+            };
+            let (memory, tuples) = slot.as_mut().unwrap();
+            let request = request(RingOp::Read);
+            let entry = request.owned::<Narrow>(memory, iovecs, number(), tuples.tuples());
+            entries.push((index, entry));
+        }
+        slots.next_batch();
+        let mut slots = Box::new(slots);
+        for (index, entry) in entries.into_iter().rev() {
+            let len = slots.memory_len(index);
+            assert_eq!(carry_out(&entry), len);
+            let (memory, tuples) = slots.end(index, Option::take).flatten().unwrap();
+            let bytes = memory.buffers().iter().flat_map(|buffer| buffer.iter().copied());
+            assert!(bytes.eq((0..len).map(|at| at as u8)));
+            assert_eq!(tuples[..], [0xAB; 16]);
+        }
+    }
+
+    #[test]
+    fn lent_memory_is_read_into_by_the_addresses_of_its_entry() {
+        let mut memory = [0xEE; 100];
+        let (first, second) = memory.split_at_mut(60);
+        let mut bufs = [IoSliceMut::new(second), IoSliceMut::new(first)];
+        let entry = request(RingOp::Read).lent::<Narrow>(&mut bufs, None);
+        assert_eq!(carry_out(&entry), 100);
+        assert_eq!((bufs[0][39], bufs[1][0]), (39, 40));
+        let mut one = [IoSliceMut::new(&mut memory)];
+        assert_eq!(carry_out(&request(RingOp::Read).lent::<Narrow>(&mut one, None)), 100);
+        assert_eq!((memory[0], memory[99]), (0, 99));
+    }
+
+    #[test]
+    fn registered_memory_is_named_by_its_place_in_its_own_ring_only() {
+        let mut buffer = Buffer::aligned(64).unwrap();
+        let place = super::super::buffer::Registered { ring: number(), place: 5 };
+        buffer.set_registered(Some(place));
+        let mut memory = Memory::Flat(buffer);
+        let mut code = |ring, op| {
+            let entry = request(op).owned::<Narrow>(&mut memory, &mut Vec::new(), ring, None);
+            // SAFETY: an entry is 64 bytes without padding.
+            let words: [u64; 8] = unsafe { std::mem::transmute_copy(&entry) };
+            (words[0] as u8, words[5] as u16)
+        };
+        assert_eq!(code(number(), RingOp::Read), (opcode::ReadFixed::CODE, 5));
+        assert_eq!(code(number(), RingOp::Write), (opcode::WriteFixed::CODE, 5));
+        assert_eq!(code(RingNumber::MAX, RingOp::Read), (opcode::Read::CODE, 0));
+        assert_eq!(code(RingNumber::MAX, RingOp::Write), (opcode::Write::CODE, 0));
+    }
+}

@@ -189,7 +189,7 @@ pub(crate) fn release(file: BorrowedFd<'_>) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::fs::{File, OpenOptions};
     use std::os::fd::AsFd;

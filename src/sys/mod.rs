@@ -15,6 +15,7 @@ mod memory;
 pub(crate) mod nvme;
 mod registered;
 mod ring;
+mod slots;
 mod ticks;
 mod tuples;
 

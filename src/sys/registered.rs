@@ -100,7 +100,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;

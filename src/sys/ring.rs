@@ -1,6 +1,5 @@
 //! io_uring, safe: the ring owns the memory of every request from submission to completion.
 
-use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -13,6 +12,7 @@ use io_uring::{IoUring, cqueue, squeue};
 use super::buffer::RingNumber;
 use super::entry::{Narrow, Request, RingFile, Width};
 use super::registered::Places;
+use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
@@ -20,6 +20,8 @@ use crate::error::Errno;
 const REGISTERED_FILES: u32 = 16;
 /// `user_data` with this bit set belongs to a request on borrowed memory: the rest is its index among the parts.
 const BORROWED: u64 = 1 << 63;
+/// So often a ring that the kernel refuses is looked at for completions before its requests are leaked.
+const REFUSALS: u32 = 1000;
 /// `user_data` with this bit set belongs to a command to an NVMe namespace, whose completion gives a status.
 const COMMAND: u64 = 1 << 62;
 
@@ -63,30 +65,14 @@ impl<'s, 'a> Transfer<'s, 'a> {
     }
 }
 
-/// A place for one request in flight.
-#[repr(align(64))]
-struct Slot<T> {
-    /// Its memory, and what the caller attached.
-    request: Option<(Memory, T)>,
-    /// Points into the memory of the request, or of an earlier one; the kernel may read it until the request completes on old kernels.
-    iovecs: Vec<libc::iovec>,
-}
-
-impl<T> Slot<T> {
-    const FREE: Self = Self { request: None, iovecs: Vec::new() };
-}
-
 /// A ring, and the requests in flight on it.
 ///
-/// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them. A ring
-/// belongs to the thread that made it.
+/// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them, and leaks those that
+/// a [lost](Self::drain) ring never gives back. A ring belongs to the thread that made it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     // Dropped by hand, since the slots may go only after the kernel is done with them.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
-    slots: ManuallyDrop<Box<[Slot<T>]>>,
-    free: Vec<u32>,
-    /// Completions that were seen while waiting for another request.
-    early: VecDeque<(u32, i32)>,
+    slots: Slots<T>,
     /// How many completions at the head of the kernel's queue were seen to be there.
     ready: usize,
     /// Completions were seen since [`Self::take_fresh`] was asked.
@@ -101,6 +87,12 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     /// Why the kernel refused the ring for good. From then on nothing enters it any more, so that what the kernel has not
     /// taken from the submission queue it never will.
     lost: Option<Errno>,
+    /// Requests on lent memory that were queued and not handed over.
+    lent: usize,
+    /// Entries of the submission queue whose requests were given up: the kernel never takes them.
+    dead: usize,
+    /// How often [`drain`](Self::drain) was refused.
+    refusals: u32,
     /// A kernel thread takes from the submission queue, whoever enters the ring.
     sqpoll: bool,
     _thread: PhantomData<*const ()>,
@@ -111,13 +103,9 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
         let ring = build::<W>(entries, options).map_err(|error| errno(&error))?;
-        let slots: Box<[Slot<T>]> = (0..entries).map(|_| Slot::FREE).collect();
         Ok(Self {
             ring: ManuallyDrop::new(ring),
-            slots: ManuallyDrop::new(slots),
-            free: (0..entries).rev().collect(),
-            // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
-            early: VecDeque::with_capacity(entries as usize),
+            slots: Slots::new(entries),
             ready: 0,
             fresh: false,
             files: Vec::new(),
@@ -125,6 +113,9 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             registered: None,
             places: Places::Unmade,
             lost: None,
+            lent: 0,
+            dead: 0,
+            refusals: 0,
             sqpoll: options.sqpoll_idle.is_some(),
             _thread: PhantomData,
         })
@@ -132,11 +123,11 @@ impl<T: Passenger, W: Width> Ring<T, W> {
 
     /// How many requests can be pushed before one must complete.
     pub(crate) fn room(&self) -> usize {
-        self.free.len()
+        self.slots.room()
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.in_flight()
     }
 
     /// Registers a file, so that a request need not take a reference to it. The caller keeps it open where there is no room, or the
@@ -174,20 +165,17 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         memory: Memory,
         attached: T,
     ) -> Result<(), (Memory, T)> {
-        let Some(index) = self.free.pop() else { return Err((memory, attached)) };
-        let slot = &mut self.slots[index as usize];
-        let (memory, attached) = slot.request.insert((memory, attached));
-        let mut entry =
-            request.owned::<W>(memory, &mut slot.iovecs, self.number, attached.tuples());
+        let (index, Slot { request: slot, iovecs, .. }) = self.slots.put(memory, attached)?;
+        let Some((memory, attached)) = slot else { return Ok(()) };
+        let mut entry = request.owned::<W>(memory, iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
         // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only behind the completion, by `pop_by`, and is
-        // neither moved (the slots are boxed) nor dropped before (see `drop`).
+        // neither moved nor dropped before (see `Slots`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
         // Nothing was queued: the slot is emptied again.
-        self.free.push(index);
-        self.slots[index as usize].request.take().map_or(Ok(()), Err)
+        self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
     /// Takes a request that has completed elsewhere, to be popped like the others.
@@ -197,9 +185,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         attached: T,
         result: i32,
     ) -> Result<(), (Memory, T)> {
-        let Some(index) = self.free.pop() else { return Err((memory, attached)) };
-        self.slots[index as usize].request = Some((memory, attached));
-        self.early.push_back((index, result));
+        self.slots.put_complete(memory, attached, result)?;
         self.fresh = true;
         Ok(())
     }
@@ -218,19 +204,21 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// Hands queued requests to the kernel and waits until `min` completions, at most all that are in flight, can be popped.
+    /// Hands queued requests to the kernel and waits until `min` completions, at most all that are in flight, can be popped. Where that fails,
+    /// those that the kernel had not taken can be, with that error.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
             // The kernel knows nothing of those that were put aside, and would wait for as many others.
-            self.enter(min.saturating_sub(self.early.len()))?;
+            self.enter(min.saturating_sub(self.slots.early()))?;
             // A signal, or a hand-over in parts, ends the system call early.
-            if self.early.len() + self.ring.completion().len() >= min {
+            if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
             // The kernel polls for no completion while one lies in the queue.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
-                self.early.push_back(seen::<T, W>(&self.slots, &entry.into()));
+                let (index, result) = seen::<T, W>(&self.slots, &entry.into());
+                self.slots.see_early(index, result);
             }
         }
     }
@@ -238,22 +226,61 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// Hands queued requests to the kernel and waits until its completion queue holds `min`, or less long. An error is for good.
     fn enter(&mut self, min: usize) -> Result<(), Errno> {
         if let Some(errno) = self.lost {
+            self.recall(errno);
             return Err(errno);
         }
         loop {
             match self.ring.submit_and_wait(min) {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.lent = 0;
+                    self.slots.next_batch();
+                    return Ok(());
+                }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
                     // The kernel lacks memory for the moment, or completions must be reaped first; the caller does.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
+                        self.recall(errno);
                         return Err(errno);
                     }
                 },
             }
         }
+    }
+
+    /// Completes the requests that the kernel had not taken when it refused the ring. Nothing enters it any more, so it never will: but
+    /// for the thread that takes them by itself.
+    #[cold]
+    fn recall(&mut self, errno: Errno) {
+        if self.sqpoll {
+            return;
+        }
+        let untaken = self.ring.submission().len().saturating_sub(self.dead + self.lent);
+        self.dead += self.slots.recall(untaken, -errno.0);
+        self.fresh = true;
+    }
+
+    /// Waits for all requests in flight, and drops them. None is left, unless the kernel has refused the ring for good while it had some: their
+    /// completions may never be seen, and their memory is never freed.
+    pub(crate) fn drain(&mut self) {
+        loop {
+            while self.pop().is_some() {}
+            if self.in_flight() == 0 || self.refusals == REFUSALS {
+                return;
+            }
+            if self.enter(1).is_err() {
+                self.refusals += 1;
+                // An older kernel puts completions into the queue whenever the thread comes back from it.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// What is attached to the requests in flight: behind a [`drain`](Self::drain), to those that the kernel has for ever.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
+        self.slots.attached()
     }
 
     /// The next completion: what was attached, the memory, and the system call's result (negative errno).
@@ -268,7 +295,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         &mut self,
         take: impl FnOnce(&mut Option<(Memory, T)>, i32) -> R,
     ) -> Option<R> {
-        let (index, result) = match self.early.pop_front() {
+        let (index, result) = match self.slots.pop_early() {
             Some(early) => early,
             None => {
                 let mut completions = self.ring.completion();
@@ -281,10 +308,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 seen::<T, W>(&self.slots, &entry.into())
             }
         };
-        let slot = &mut self.slots[index as usize];
-        slot.request.as_ref()?;
-        self.free.push(index);
-        Some(take(&mut slot.request, result))
+        self.slots.end(index, |request| take(request, result))
     }
 
     /// Whether completions that were popped since this was last asked may have come to pass since then.
@@ -305,7 +329,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             if unsafe { self.push_entry(&entry) }.is_err() {
                 break;
             }
-            open += 1;
+            (open, self.lent) = (open + 1, self.lent + 1);
             // Never more in flight than the completion queue surely holds.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
@@ -330,7 +354,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         for entry in self.ring.completion() {
             let entry: cqueue::Entry = entry.into();
             if entry.user_data() & BORROWED == 0 {
-                self.early.push_back(seen::<T, W>(&self.slots, &entry));
+                let (index, result) = seen::<T, W>(&self.slots, &entry);
+                self.slots.see_early(index, result);
             } else {
                 let transfer = &mut transfers[entry.user_data() as u32 as usize];
                 transfer.result =
@@ -353,27 +378,23 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// call that worked when the requests were handed over and is refused while they are in flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
-        if self.sqpoll || self.ring.submission().len() < open {
+        if self.sqpoll || self.ring.submission().len() < self.dead + open {
             eprintln!(
                 "ironmap: io_uring is refused while it holds memory in use ({:?})",
                 self.lost
             );
             std::process::abort();
         }
+        (self.dead, self.lent) = (self.dead + open, self.lent.saturating_sub(open));
     }
 }
 
 impl<T: Passenger, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
-        let mut failures = 0;
-        while self.in_flight() > 0 && failures < 1000 {
-            while self.pop().is_some() {}
-            if self.in_flight() > 0 && self.enter(1).is_err() {
-                failures += 1;
-            }
-        }
+        self.drain();
         if self.in_flight() > 0 {
-            // The kernel may still write to the slots' memory: leaking it is safe, freeing it is not.
+            // The kernel may still write to the slots' memory, which they do not free. Nor is the ring taken down, which the files that
+            // are registered with it outlive then.
             return;
         }
         // The kernel takes a ring down after its descriptor is closed, at its leisure: until then the ring would hold the file,
@@ -381,8 +402,6 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
         let _ = self.ring.submitter().unregister_files();
         // SAFETY: dropped once, here, and not used after.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
-        // SAFETY: dropped once, here; nothing is in flight.
-        unsafe { ManuallyDrop::drop(&mut self.slots) };
     }
 }
 
@@ -394,10 +413,9 @@ fn command<W: Width>(file: RingFile) -> u64 {
 
 /// Whose completion an entry is, of those whose memory lies in a slot, and its result as a system call gives it.
 #[inline]
-fn seen<T, W: Width>(slots: &[Slot<T>], entry: &cqueue::Entry) -> (u32, i32) {
+fn seen<T, W: Width>(slots: &Slots<T>, entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
-    let len = || slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len());
-    (index, result::<W>(entry, len))
+    (index, result::<W>(entry, || slots.memory_len(index)))
 }
 
 /// The result of a request on memory of this length.
@@ -438,7 +456,7 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(Errno::EIO.0))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;
@@ -498,19 +516,51 @@ mod tests {
     fn a_lost_ring_gives_memory_back_or_keeps_it_and_is_dropped_without_end() {
         lost(|mut ring, file| {
             let buffer = || Memory::Flat(Buffer::aligned(64).unwrap());
+            let popped = |ring: &mut Ring<u32>| {
+                let (attached, memory, result) = ring.pop()?;
+                Some((attached, memory.len(), result))
+            };
             assert!(ring.push(request(file), buffer(), 1).is_ok());
             if ring.wait(1) == Ok(()) {
                 return;
             }
+            assert_eq!(popped(&mut ring), Some((1, 64, -Errno::EEXIST.0)));
+            assert!(ring.push(request(file), buffer(), 2).is_ok());
             // The submission queue is full of what nobody takes.
             read_now(&mut ring, file, 5);
-            let Err((memory, attached)) = ring.push(request(file), buffer(), 2) else {
+            let Err((memory, attached)) = ring.push(request(file), buffer(), 3) else {
                 panic!("it was queued")
             };
-            assert_eq!((memory.len(), attached, ring.in_flight()), (64, 2, 1));
+            assert_eq!((memory.len(), attached, ring.in_flight()), (64, 3, 1));
             assert_eq!(ring.wait(1), Err(Errno::EEXIST));
+            assert_eq!(popped(&mut ring), Some((2, 64, -Errno::EEXIST.0)));
             assert!(ring.pop().is_none());
+            ring.drain();
+            assert_eq!(ring.in_flight(), 0);
         });
+    }
+
+    /// Nobody writes into the pipe, so that the kernel keeps what reads from it. What it has taken before the ring's descriptor is gone stays
+    /// where it is, and what was queued since comes back.
+    #[test]
+    fn what_the_kernel_has_taken_stays_with_a_ring_whose_descriptor_is_gone() {
+        let (empty, _writer) = std::io::pipe().unwrap();
+        let Ok(mut ring) = Ring::new(OPTIONS) else { return };
+        let request = request(RingFile::descriptor(empty.as_fd()));
+        let buffer = || Memory::Flat(Buffer::aligned(64).unwrap());
+        assert!(ring.push(request, buffer(), 1).is_ok());
+        ring.wait(0).unwrap();
+        assert!(ring.push(request, buffer(), 2).is_ok());
+        // Something else has its number from now on.
+        let file = File::open("/proc/self/exe").unwrap();
+        // SAFETY: takes integers. The number is that of the ring, which is leaked: nobody closes it.
+        assert!(unsafe { libc::dup2(file.as_raw_fd(), ring.ring.as_raw_fd()) } >= 0);
+        ring.drain();
+        assert_eq!(ring.attached().collect::<Vec<_>>(), [&1]);
+        let Err(Errno::EOPNOTSUPP) = ring.wait(1) else {
+            panic!("the kernel takes a file for a ring")
+        };
+        assert!(ring.pop().is_none());
     }
 
     #[test]

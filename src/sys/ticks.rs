@@ -63,7 +63,7 @@ pub(crate) fn rate() -> u64 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

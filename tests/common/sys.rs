@@ -1,4 +1,5 @@
-//! What has no safe wrapper: a file mapped as atomic words, `truncate(2)`, and permission events of fanotify.
+//! What has no safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and what takes io_uring away from
+//! a process that uses it.
 // The one place of the tests with unsafe code.
 #![allow(unsafe_code)]
 // Each test program uses its own part.
@@ -184,4 +185,38 @@ pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
     // SAFETY: the status lives until the call returns.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     child > 0 && waited == child && status == 0
+}
+
+/// Refuses every call of io_uring to this thread from now on, with EPERM, as the filters of containers do.
+pub(crate) fn forbid_io_uring() {
+    const FIRST: u32 = libc::SYS_io_uring_setup as u32;
+    const LAST: u32 = libc::SYS_io_uring_register as u32;
+    let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    // The number of the call stands first in what a filter looks at.
+    let mut filter = [
+        statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
+        jump((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, FIRST, 0, 2),
+        jump((libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16, LAST, 1, 0),
+        statement(
+            (libc::BPF_RET | libc::BPF_K) as u16,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        ),
+        statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: takes integers.
+    let set = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(set, 0, "no new privileges");
+    // SAFETY: the program and its statements live until the call has copied them.
+    let set =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+}
+
+/// Puts a file in the place of whatever is open by a number.
+pub(crate) fn put_in_place(file: &File, number: i32) {
+    // SAFETY: takes integers. Who has that number is what the test is about.
+    let put = unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(file), number) };
+    assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

@@ -1,11 +1,11 @@
-//! What writes that are complete have left to be done.
+//! What writes that are complete have left to be done, and what becomes of those that never are.
 
 use std::sync::Arc;
 
 use super::{Live, LiveFile};
 use crate::bio::Left;
 use crate::dio::Unsynced;
-use crate::error::Error;
+use crate::error::{Errno, Error};
 use crate::queue::Queue;
 
 /// Settles files of which much is to be settled, and syncs those of writes that
@@ -35,4 +35,21 @@ pub(crate) fn finish_writes(queue: &mut Queue) {
             queue.state.release(completion);
         }
     }
+}
+
+/// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so that these must not become
+/// another file's: nothing is changed any more, the content of the files stays held, and who waits for it is told.
+#[cold]
+pub(crate) fn lose(queue: &mut Queue) {
+    let kept = queue.state.lives.leak();
+    let lives: Vec<_> = kept.into_iter().filter_map(|keep| keep.downcast::<Live>().ok()).collect();
+    let Some(first) = lives.first() else { return };
+    let numbers: Vec<_> = lives.iter().map(|live| live.number().to_string()).collect();
+    let what = format!(
+        "the kernel refuses a queue that has writes in flight, among requests to inode {}",
+        numbers.join(", ")
+    );
+    first.fs().abort_then(&Error::io(Errno::EIO, what), || {
+        lives.iter().for_each(|live| live.open.content.lose());
+    });
 }

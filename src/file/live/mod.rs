@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-pub(crate) use self::finish::finish_writes;
+pub(crate) use self::finish::{finish_writes, lose};
 pub(crate) use self::view::Views;
 
 use crate::device::{Limits, with_queue};
@@ -198,7 +198,7 @@ impl LiveFile {
             let waited = if nowait {
                 Err(Error::would_block("someone else has this range of the file"))
             } else if queue.state.lives.is_idle() {
-                InFlight::none_here().map(|()| content.wait(&ticket))
+                InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {
                 with_queue!(&mut queue.device, device => dio::pump(device, &mut queue.state))
             };

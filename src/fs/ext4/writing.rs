@@ -235,15 +235,20 @@ impl Ext4 {
             None => {}
         }
         // What they write is noted when they end, and could not be settled any more.
+        let mut alone = Ok(());
         for open in writing.locks.opened() {
-            drop(Alone::wait(&open, 0..u64::MAX)?);
+            match Alone::wait(&open, 0..u64::MAX).map(drop) {
+                Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
+                // Of a queue that is lost some never end, which has ended the volume.
+                waited => alone = alone.and(waited),
+            }
         }
         let settled = self.settle_all(Patience::Some);
         if settled.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return settled;
         }
         // What else cannot be settled is no reason to lose the rest.
-        let ended = self.end(writing).and(settled);
+        let ended = self.end(writing).and(settled).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }

@@ -1,6 +1,7 @@
 //! Who is at a file's content, under schedules of a model checker's choice.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use shuttle::thread;
@@ -15,6 +16,8 @@ type Work = fn(&Model);
 struct Model {
     lock: ContentLock,
     present: Mutex<Present>,
+    /// A queue was lost.
+    lost: AtomicBool,
 }
 
 /// What the model knows of the lock, without asking it.
@@ -57,7 +60,10 @@ impl Model {
 
     fn by_range(&self, range: Range<u64>, exclusive: bool) {
         let ticket = self.ask(&range, exclusive);
-        self.lock.wait(&ticket);
+        if self.lock.wait(&ticket).is_err() {
+            assert!(exclusive && self.lost.load(SeqCst), "{range:?} is to be had");
+            return self.give_back(ticket);
+        }
         let conflicts = |(number, other, alone): &(u64, Range<u64>, bool)| {
             *number < ticket.number && (exclusive || *alone) && overlap(&range, other)
         };
@@ -79,6 +85,27 @@ impl Model {
             }
         }
         self.lock.remove_lane(&lane);
+    }
+
+    /// A queue that is lost with a request in flight, which never ends.
+    fn lose(&self, range: Range<u64>) {
+        let lane = self.lock.add_lane();
+        if self.lock.enter(&lane) {
+            self.enter_for_ever(range);
+        } else {
+            let ticket = self.ask(&range, false);
+            self.lock.wait(&ticket).expect("those who share go on");
+            self.enter_for_ever(range);
+        }
+        self.lost.store(true, SeqCst);
+        self.lock.lose();
+    }
+
+    fn enter_for_ever(&self, range: Range<u64>) {
+        let mut present = self.present.lock().unwrap();
+        let meets = |(other, alone): &(_, bool)| *alone && overlap(&range, other);
+        assert!(!present.inside.iter().any(meets), "{range:?} is another's");
+        present.inside.push((range, false));
     }
 
     /// What takes a range only where it need not be waited for.
@@ -135,6 +162,19 @@ fn one_who_does_not_wait_leaves_nobody_asleep() {
             |model| model.try_range(0..8),
             |model| model.by_range(3..8, true),
             |model| model.try_range(7..9),
+        ]);
+    });
+}
+
+/// Who waits for a range is told that its requests never end, whenever he came; and nobody gets into it for himself.
+#[test]
+fn who_waits_for_a_lost_queue_is_told() {
+    explore(1, || {
+        run(&[
+            |model| model.lose(0..4),
+            |model| model.requests(2..6),
+            |model| model.by_range(0..3, true),
+            |model| model.by_range(2..5, true),
         ]);
     });
 }

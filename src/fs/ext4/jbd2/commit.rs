@@ -165,12 +165,23 @@ impl Ext4 {
     /// Nothing is changed any more after an operation that failed half way.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
-        if let Ok(writing) = self.writing()
-            && writing.transactions.abort(why)
-        {
-            self.record_abort(writing, why);
+        self.abort_then(why, || ());
+    }
+
+    /// The same; `then` is done as soon as nothing is changed any more, before the device is asked to keep a note, which may take long.
+    #[cold]
+    pub(crate) fn abort_then(&self, why: &Error, then: impl FnOnce()) {
+        if let Ok(writing) = self.writing() {
+            let first = writing.transactions.abort(why);
+            if first {
+                self.stop(writing, why);
+            }
             // Writes that need no transaction are to be refused as well.
             writing.locks.all_changed();
+            then();
+            if first {
+                self.record_abort(writing, why);
+            }
         }
     }
 

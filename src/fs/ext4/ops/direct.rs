@@ -173,7 +173,7 @@ impl Ext4 {
                 Some(range) => match patience {
                     Patience::None => Alone::at_once(open, range),
                     Patience::Some => Some(Alone::wait(open, range)?),
-                    Patience::All => Some(Alone::wait_surely(open, range)),
+                    Patience::All => Some(Alone::wait_surely(open, range)?),
                 },
             };
             let Writing { locks, counters, .. } = self.writing()?;
@@ -463,7 +463,7 @@ mod tests {
             let waiter = std::thread::spawn(move || {
                 let before = open.changes();
                 tell.send(()).unwrap();
-                let _alone = Alone::wait_surely(&open, 0..LEN);
+                let _alone = Alone::wait_surely(&open, 0..LEN).unwrap();
                 open.changes() != before
             });
             told.recv().unwrap();

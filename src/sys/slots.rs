@@ -1,0 +1,243 @@
+//! The requests of a ring: the memory that each owns, those whose completion was seen early, and those that the kernel has not taken.
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+
+use super::Memory;
+
+/// The batch of a slot whose request no ring has queued.
+const NONE: u64 = 0;
+
+/// A place for one request in flight.
+#[repr(align(64))]
+pub(super) struct Slot<T> {
+    /// Its memory, and what the caller attached.
+    pub(super) request: Option<(Memory, T)>,
+    /// Points into the memory of the request, or of an earlier one; the kernel may read it until the request completes on old kernels.
+    pub(super) iovecs: Vec<libc::iovec>,
+    /// In which batch the request was queued.
+    batch: u64,
+}
+
+/// The slots of a ring.
+///
+/// Where requests are in flight when this is dropped, all slots are leaked: the kernel may still write to their memory.
+pub(super) struct Slots<T> {
+    slots: ManuallyDrop<Box<[Slot<T>]>>,
+    free: Vec<u32>,
+    /// Completions that were seen while another request was waited for.
+    early: VecDeque<(u32, i32)>,
+    /// The batch that is being queued: what the kernel has not been asked to take.
+    batch: u64,
+}
+
+impl<T> Slots<T> {
+    pub(super) fn new(count: u32) -> Self {
+        let free = |_| Slot { request: None, iovecs: Vec::new(), batch: NONE };
+        let slots: Box<[_]> = (0..count).map(free).collect();
+        Self {
+            slots: ManuallyDrop::new(slots),
+            free: (0..count).rev().collect(),
+            // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
+            early: VecDeque::with_capacity(count as usize),
+            batch: NONE + 1,
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How many requests can be put in before one must be taken out.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts a request into a free slot, to be queued with this batch. It is given back where no slot is free.
+    #[inline(always)]
+    pub(super) fn put(
+        &mut self,
+        memory: Memory,
+        attached: T,
+    ) -> Result<(u32, &mut Slot<T>), (Memory, T)> {
+        let Some(index) = self.free.pop() else { return Err((memory, attached)) };
+        let slot = &mut self.slots[index as usize];
+        slot.batch = self.batch;
+        slot.request = Some((memory, attached));
+        Ok((index, slot))
+    }
+
+    /// Takes a request out again that was not queued.
+    #[cold]
+    pub(super) fn take_back(&mut self, index: u32) -> Option<(Memory, T)> {
+        let slot = &mut self.slots[index as usize];
+        slot.batch = NONE;
+        self.early.retain(|(early, _)| *early != index);
+        let request = slot.request.take();
+        self.free.extend(request.is_some().then_some(index));
+        request
+    }
+
+    /// Puts a request in that has completed.
+    pub(super) fn put_complete(
+        &mut self,
+        memory: Memory,
+        attached: T,
+        result: i32,
+    ) -> Result<(), (Memory, T)> {
+        let (index, slot) = self.put(memory, attached)?;
+        slot.batch = NONE;
+        self.early.push_back((index, result));
+        Ok(())
+    }
+
+    /// Keeps a completion that was seen before anybody asked for it.
+    pub(super) fn see_early(&mut self, index: u32, result: i32) {
+        self.early.push_back((index, result));
+    }
+
+    #[inline]
+    pub(super) fn early(&self) -> usize {
+        self.early.len()
+    }
+
+    #[inline(always)]
+    pub(super) fn pop_early(&mut self) -> Option<(u32, i32)> {
+        self.early.pop_front()
+    }
+
+    /// The length of a request's memory.
+    #[inline]
+    pub(super) fn memory_len(&self, index: u32) -> usize {
+        self.slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len())
+    }
+
+    /// Ends a request, which `take` takes out of its slot. `None` where there is none.
+    #[inline(always)]
+    pub(super) fn end<R>(
+        &mut self,
+        index: u32,
+        take: impl FnOnce(&mut Option<(Memory, T)>) -> R,
+    ) -> Option<R> {
+        let slot = &mut self.slots[index as usize];
+        slot.request.as_ref()?;
+        self.free.push(index);
+        Some(take(&mut slot.request))
+    }
+
+    /// The kernel was asked to take all that was queued, and has not refused: what is queued from now on is another batch.
+    #[inline(always)]
+    pub(super) fn next_batch(&mut self) {
+        self.batch += 1;
+    }
+
+    /// Completes the requests of this batch with a result, if they are as many as the kernel has not taken; gives how many that are. Where
+    /// they are more, it has some of them, and nobody knows which.
+    #[cold]
+    pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
+        let batch = self.batch;
+        let queued = |slot: &Slot<T>| slot.batch == batch && slot.request.is_some();
+        if self.slots.iter().filter(|slot| queued(slot)).count() != untaken {
+            return 0;
+        }
+        for (index, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| queued(slot)) {
+            slot.batch = NONE;
+            self.early.push_back((index as u32, result));
+        }
+        untaken
+    }
+
+    /// What is attached to the requests that are in flight.
+    pub(super) fn attached(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.request.as_ref()).map(|(_, attached)| attached)
+    }
+}
+
+impl<T> Drop for Slots<T> {
+    fn drop(&mut self) {
+        if self.in_flight() == 0 {
+            // SAFETY: dropped once, here; nothing is in flight.
+            unsafe { ManuallyDrop::drop(&mut self.slots) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Buffer;
+    use super::*;
+
+    fn memory(fill: u8) -> Memory {
+        let mut buffer = Buffer::aligned(64).unwrap();
+        buffer.fill(fill);
+        buffer.into()
+    }
+
+    fn pop(slots: &mut Slots<u8>) -> Option<(u8, i32)> {
+        let (index, result) = slots.pop_early()?;
+        let (memory, attached) = slots.end(index, Option::take)??;
+        assert!(memory.buffers().iter().all(|part| part.iter().all(|byte| *byte == attached)));
+        Some((attached, result))
+    }
+
+    /// As the kernel does while a request is in flight: by the address that it was given, whoever moves the slots meanwhile.
+    #[test]
+    fn memory_stays_where_it_is_until_its_request_ends() {
+        let mut slots = Slots::new(4);
+        let (index, slot) = slots.put(memory(0), 7).unwrap();
+        let Some((Memory::Flat(buffer), _)) = &mut slot.request else { panic!("one buffer") };
+        let (address, len) = (buffer.as_mut_ptr(), buffer.len());
+        slots.put(memory(1), 1).unwrap();
+        slots.next_batch();
+        let mut moved = Box::new(slots);
+        moved.put(memory(2), 2).unwrap();
+        // SAFETY: the slot owns the memory, and nobody looks at it until the request ends.
+        unsafe { std::ptr::write_bytes(address, 7, len) };
+        moved.see_early(index, len as i32);
+        assert_eq!((pop(&mut moved), moved.in_flight()), (Some((7, 64)), 2));
+        assert_eq!(moved.recall(1, -1), 1);
+        moved.see_early(index - 1, 64);
+        while pop(&mut moved).is_some() {}
+        assert_eq!((moved.in_flight(), moved.room()), (0, 4));
+    }
+
+    #[test]
+    fn only_what_the_kernel_has_not_taken_is_recalled() {
+        let mut slots = Slots::new(4);
+        let (taken, _) = slots.put(memory(1), 1).unwrap();
+        slots.next_batch();
+        slots.put(memory(2), 2).unwrap();
+        slots.put_complete(memory(3), 3, 64).unwrap();
+        let (refused, _) = slots.put(memory(4), 4).unwrap();
+        assert!(slots.put(memory(5), 5).is_err(), "there are four");
+        assert!(slots.take_back(refused).is_some());
+        assert_eq!(slots.recall(2, -1), 0, "the kernel has one that is not known");
+        assert_eq!((slots.recall(1, -1), slots.recall(0, -1)), (1, 0));
+        assert_eq!([pop(&mut slots), pop(&mut slots)], [Some((3, 64)), Some((2, -1))]);
+        assert_eq!(slots.attached().collect::<Vec<_>>(), [&1]);
+        slots.see_early(taken, 64);
+        assert_eq!((pop(&mut slots), slots.in_flight()), (Some((1, 64)), 0));
+    }
+
+    /// What is in flight is neither freed nor moved when the slots go.
+    #[test]
+    fn slots_in_flight_outlive_their_ring() {
+        let mut slots = Slots::<u8>::new(2);
+        let (_, slot) = slots.put(memory(1), 1).unwrap();
+        let Some((Memory::Flat(buffer), _)) = &mut slot.request else { panic!("one buffer") };
+        let (address, len) = (buffer.as_mut_ptr(), buffer.len());
+        let leaked: *mut [Slot<u8>] = &raw mut **slots.slots;
+        drop(slots);
+        // SAFETY: the slots were leaked with the memory of the one that is in flight.
+        unsafe { std::ptr::write_bytes(address, 9, len) };
+        // SAFETY: they are nobody's any more, and came from a box.
+        drop(unsafe { Box::from_raw(leaked) });
+    }
+}
