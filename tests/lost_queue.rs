@@ -98,8 +98,10 @@ impl Drop for Thaw<'_> {
 
 fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
     let variables = [(CASE, OsStr::new(case)), (GROUND, ground.dir().as_os_str()), (PLACE, place)];
-    let process = Process::start("what_a_process_does", &variables);
+    let mut process = Process::start("what_a_process_does", &variables);
+    // Before the process is killed, which ends when its requests do.
     let _thaw = Thaw(ground.dir());
+    until(case, || !process.runs());
     process.finish();
 }
 
