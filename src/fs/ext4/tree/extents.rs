@@ -56,7 +56,14 @@ impl Tree<'_> {
         let path = self.find(FileBlock(range.end.0 - 1))?;
         let leaf_start = range.start.max(FileBlock(path.range.start));
         let part = path.ending_behind(leaf_start)..path.beginning_at(range.end);
-        let Some(from) = self.last_few(&path, part.clone()) else { return Ok(leaf_start) };
+        let Some(from) = self.last_few(&path, part.clone()) else {
+            if path.extents.is_empty() && path.depth() > 0 {
+                // A leaf that was empty before: it maps nothing and takes a block.
+                self.renew_after(handle, changed)?;
+                self.replace(handle, &path, 0..0, &[], 0)?;
+            }
+            return Ok(leaf_start);
+        };
         self.renew_after(handle, changed)?;
         let to = part.end;
         let start = if from == part.start { leaf_start } else { path.extents[from].first };

@@ -232,20 +232,29 @@ impl Pointers<'_> {
         let Way { slots, distance } = self.way(last);
         let mut nodes: SmallVec<[Option<FsBlock>; 4]> = smallvec![None];
         for (depth, slot) in slots[..slots.len() - 1].iter().enumerate() {
-            let Some(below) = self.follow(nodes[depth], *slot)? else {
-                // Nothing is mapped by the whole tree below.
-                let span = self.fan_out().pow((slots.len() - 1 - depth) as u32);
-                return Ok((last - distance % span).max(range.start));
-            };
-            nodes.push(Some(below));
+            match self.follow(nodes[depth], *slot)? {
+                Some(below) => nodes.push(Some(below)),
+                None => break,
+            }
         }
-        let (mut node, mut slot) = (nodes[nodes.len() - 1], slots[slots.len() - 1]);
-        let pointers = self.pointers(node)?;
-        let low = (slot as u64).saturating_sub(last - range.start) as usize;
-        let (low, gone) = self.last_few(&pointers, low..slot + 1)?;
-        let start = last - (slot - low) as u64;
-        let mut freed: i64 = gone.iter().map(|(_, count)| *count as i64).sum();
-        if freed == 0 {
+        let depth = nodes.len() - 1;
+        let (mut node, slot) = (nodes[depth], slots[depth]);
+        let mut pointers = self.pointers(node)?;
+        let below = (slots.len() - 1 - depth) as u32;
+        let (low, gone) = if below == 0 {
+            let low = (slot as u64).saturating_sub(last - range.start) as usize;
+            self.last_few(&pointers, low..slot + 1)?
+        } else {
+            (slot, Vec::new())
+        };
+        // Nothing is mapped by the whole tree below a pointer that is missing.
+        let span = self.fan_out().pow(below);
+        let start = (last - distance % span).max(range.start) - (slot - low) as u64;
+        pointers[low..=slot].fill(0);
+        // A pointer block can be empty before anything is unmapped: Linux leaves it so where a hole is punched into a part of it.
+        let is_empty = |pointers: &[u32]| pointers.iter().all(|pointer| *pointer == 0);
+        let goes = node.is_some() && is_empty(&pointers);
+        if gone.is_empty() && !goes {
             return Ok(start);
         }
         let credits = self.credits_for_step();
@@ -253,19 +262,20 @@ impl Pointers<'_> {
             handle.renew(credits)?;
         }
         let fs = &self.inode.fs;
-        self.set(handle, node, low, std::iter::repeat_n(0, slot + 1 - low))?;
+        let mut freed: i64 = gone.iter().map(|(_, count)| *count as i64).sum();
+        if !goes {
+            self.set(handle, node, low, std::iter::repeat_n(0, slot + 1 - low))?;
+        }
         for (first, count) in gone {
             fs.free_blocks(handle, first, count, Freed::content_of(self.inode))?;
         }
-        for depth in (0..nodes.len() - 1).rev() {
-            let Some(block) = node else { break };
-            if self.pointers(node)?.iter().any(|pointer| *pointer != 0) {
-                break;
-            }
-            (node, slot) = (nodes[depth], slots[depth]);
-            self.set(handle, node, slot, [0].into_iter())?;
+        let above = nodes[..depth].iter().zip(&slots).rev();
+        for (parent, slot) in above {
+            let Some(block) = node.filter(|_| is_empty(&pointers)) else { break };
+            self.set(handle, *parent, *slot, [0].into_iter())?;
             fs.free_blocks(handle, block, 1, Freed::Metadata)?;
             freed += 1;
+            (node, pointers) = (*parent, self.pointers(*parent)?);
         }
         self.count(handle, -freed)?;
         Ok(start)

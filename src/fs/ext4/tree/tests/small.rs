@@ -1,7 +1,11 @@
 //! Single steps, and what debugfs shows of them.
 
+use super::super::node::{NodeMut, capacity};
+use super::super::path::Tree;
 use super::image::extent;
 use crate::error::ErrorKind;
+use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::extent::seal_extent_block;
 use crate::fs::ext4::for_tests::Image;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FileBlock;
@@ -204,5 +208,50 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         });
         assert!(left.unwrap() < credits - 2, "{options}: the change is not the handle's any more");
         file.unmap(0, 5000).unwrap();
+    }
+}
+
+/// A leaf can be empty already: Linux reads it, and takes it away. It is freed with the range that it is for.
+#[test]
+fn a_leaf_without_extents_is_freed() {
+    for leaves in [1, 3] {
+        let image = Image::with_file("-t ext4 -b 1024", "64M");
+        let file = image.open_file();
+        let extents = leaves * capacity(1024) as u64;
+        file.set_size(2 * extents);
+        for at in 0..extents {
+            let (start, _) = file.allocate(3000, 1);
+            file.map(2 * at, start, 1, Written).unwrap();
+        }
+        let last = file
+            .change(|handle, inode| {
+                let path = Tree { inode }.find(FileBlock(2 * extents - 2))?;
+                let (fs, place) = (&inode.fs, Tree { inode }.place());
+                let leaf = path.steps.last().and_then(|step| step.block).unwrap();
+                handle.update(leaf, place, |bytes| {
+                    NodeMut::of(bytes, place)?.splice(0..path.extents.len(), &[]);
+                    seal_extent_block(
+                        fs.superblock.inode_seed(inode.number, inode.generation),
+                        bytes,
+                    );
+                    Ok(())
+                })?;
+                for extent in &path.extents {
+                    fs.free_blocks(handle, extent.start, 1, Freed::Data)?;
+                }
+                let count = -(path.extents.len() as i64);
+                fs.update_inode(handle, inode.number, |inode| {
+                    inode.add_blocks(&fs.superblock, count)
+                })?;
+                Ok(path.extents[0].first.0)
+            })
+            .unwrap();
+        file.unmap(last, u64::MAX).unwrap();
+        // An extent of each second block; the other leaves.
+        assert_eq!(file.inode().stat().blocks, 2 * (last / 2 + leaves - 1));
+        file.unmap(0, u64::MAX).unwrap();
+        assert_eq!(file.inode().stat().blocks, 0);
+        file.close();
+        image.fsck();
     }
 }
