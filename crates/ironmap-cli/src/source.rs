@@ -13,7 +13,7 @@ use ironmap::{
     Volume,
 };
 
-use crate::failure::{Failure, note};
+use crate::failure::{Failure, Report, note};
 use crate::target::Target;
 
 /// An open volume and the name that the user gave it.
@@ -52,7 +52,11 @@ impl Source {
 
     /// What was changed is on the device, or the failure says that it is not.
     pub(crate) fn close(&self) -> Result<(), Failure> {
-        self.volume.close().map_err(|error| Failure::at(&self.name, &error))
+        let closed = self.volume.close().map_err(|error| Failure::at(&self.name, &error));
+        for line in self.fs().take_left() {
+            Report::default().warning(format!("{}: {line}", self.name));
+        }
+        closed
     }
 
     /// Commits what was changed so far.

@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::Ext4;
 use super::block::Block;
 use super::disk::superblock::RawSuperblock;
+use super::jbd2::Handle;
 use super::writing::{Writing, set_time};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::Timestamp;
@@ -90,7 +91,12 @@ pub(super) struct Errors {
     waiting: Mutex<Option<Met>>,
     /// Why nothing is read any more.
     stopped: OnceLock<String>,
+    /// What nobody was told of that was left undone for an error.
+    left: Mutex<Vec<String>>,
 }
+
+/// How many such lines are kept until someone takes them.
+const MOST_LEFT: usize = 1024;
 
 /// How many errors were met, the first and the last of them.
 #[derive(Clone, Copy)]
@@ -113,7 +119,7 @@ struct Note {
 
 impl Errors {
     pub(super) fn new(policy: OnError) -> Self {
-        Self { policy, waiting: Mutex::default(), stopped: OnceLock::new() }
+        Self { policy, waiting: Mutex::default(), stopped: OnceLock::new(), left: Mutex::default() }
     }
 
     fn add(&self, newer: Met) {
@@ -208,6 +214,42 @@ impl Ext4 {
             }
         }
         error
+    }
+
+    /// Records errors of any kind behind which an operation went on, once what it changed can be committed: where the volume is to be left
+    /// alone after an error, that is committed first. The lines are for [`take_left`](Self::take_left).
+    pub(super) fn note_left(&self, lines: Vec<String>, errors: Vec<Error>) -> Result<()> {
+        let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
+        let writing = self.writing()?;
+        let mut left = writing.errors.left.lock();
+        let room = MOST_LEFT.saturating_sub(left.len());
+        left.extend(lines.into_iter().take(room));
+        drop(left);
+        let note = |error| writing.errors.add(Met::one(error, writing.clock.now()));
+        earlier.iter().for_each(note);
+        if writing.errors.policy == OnError::Continue {
+            note(last);
+            return Ok(());
+        }
+        self.commit_running()?;
+        self.abort(last);
+        Ok(())
+    }
+
+    /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
+    pub(super) fn mark_errors(&self, handle: &mut Handle<'_>) -> Result<()> {
+        self.update_superblock(handle, |raw| {
+            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
+            Ok(())
+        })
+    }
+
+    /// Takes what was left undone since the last call, a line each: inodes without a name that broken metadata kept from being freed. The
+    /// superblock records the errors, so that e2fsck frees them.
+    #[must_use]
+    pub fn take_left(&self) -> Vec<String> {
+        let errors = self.writing.as_ref().map(|writing| &writing.errors);
+        errors.map(|errors| std::mem::take(&mut *errors.left.lock())).unwrap_or_default()
     }
 
     /// Brings the errors that wait into the running transaction.

@@ -49,24 +49,40 @@ impl Ext4 {
             .map_err(|_| SUPERBLOCK.corrupt("it is cut short"))
     }
 
-    /// Follows the list, the newest first: each orphan names the next in `i_dtime`.
-    pub(super) fn listed_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
+    /// The list, the newest first.
+    fn listed_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
+        match self.follow_orphans(|number| self.inode_or_orphan(number))? {
+            (listed, None) => Ok(listed),
+            (_, Some(why)) => Err(why),
+        }
+    }
+
+    /// Follows the list, the newest first: each orphan names the next in `i_dtime`. Gives what ends it too early as well.
+    pub(super) fn follow_orphans(
+        &self,
+        look: impl Fn(InodeNo) -> Result<Inode>,
+    ) -> Result<(Vec<InodeNo>, Option<Error>)> {
         let (mut seen, mut listed) = (HashSet::new(), Vec::new());
         let mut next = self.newest_orphan()?;
         while next != 0 {
             let number = InodeNo(u64::from(next));
-            let inode = self.inode_or_orphan(number)?;
-            if !seen.insert(next) {
-                let place = Place::new("inode").inode(number).field("i_dtime");
-                return Err(place.corrupt("the list of orphans loops"));
-            }
-            if seen.len() > MAX_LISTED {
-                return Err(Error::new(ErrorKind::LimitExceeded, "more than a million orphans"));
+            let inode = match look(number) {
+                _ if !seen.insert(next) => {
+                    let place = Place::new("inode").inode(number).field("i_dtime");
+                    Err(place.corrupt("the list of orphans loops"))
+                }
+                _ if seen.len() > MAX_LISTED => {
+                    Err(Error::new(ErrorKind::LimitExceeded, "more than a million orphans"))
+                }
+                found => found,
+            };
+            match inode {
+                Ok(inode) => next = inode.raw_dtime,
+                Err(why) => return Ok((listed, Some(why))),
             }
             listed.push(number);
-            next = inode.raw_dtime;
         }
-        Ok(listed)
+        Ok((listed, None))
     }
 }
 

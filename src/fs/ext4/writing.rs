@@ -132,14 +132,16 @@ impl Ext4 {
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
+        // What the volume may be refused for comes before anything says that it is in use.
+        let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
+        let mut writing =
+            Writing::new(&fs, limit, clock).or_else(|why| fs.mark_recovered().and(Err(why)))?;
         // First: e2fsck asks what to do with a log of a volume that does not say that it has one.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
             log.open(&fs.blocks)?;
         }
-        let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
-        let mut writing = Writing::new(&fs, limit, clock)?;
         (writing.log, writing.mmp) = (Mutex::new(log), Mutex::new(mmp));
         fs.writing = Some(writing);
         let fs = Arc::new(fs);
@@ -195,6 +197,18 @@ impl Ext4 {
             return Ok(());
         }
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
+    }
+
+    /// Says on the device that nothing is to be recovered, where the log has been emptied.
+    fn mark_recovered(&self) -> Result<()> {
+        let recovered = matches!(self.journal.state, JournalState::Recovered(_));
+        if !recovered && !self.superblock.incompat.contains(Incompat::RECOVER) {
+            return Ok(());
+        }
+        self.write_superblock(|raw| {
+            let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
+            raw.s_feature_incompat.set((incompat - Incompat::RECOVER).bits());
+        })
     }
 
     /// Says on the device that the volume is in use, and that it has errors where only the journal says so.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Patience;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::locks::Open;
@@ -30,6 +30,8 @@ pub(super) enum Fate {
 const SMALL_CREDITS: u32 = 32;
 /// An inode alone.
 const STAMP_CREDITS: u32 = 1;
+/// How many errors of orphans are told of one by one, of those of an opening.
+const MOST_TOLD: usize = 64;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
@@ -228,20 +230,55 @@ impl Ext4 {
         }
     }
 
-    /// Ends what the transaction of its last name left, its lock held.
-    pub(super) fn finish(self: &Arc<Self>, number: InodeNo, fate: Fate) -> Result<()> {
-        if fate == Fate::EndsLater { self.evict(number) } else { Ok(()) }
+    /// Ends what the transaction of its last name left, its lock held, or could not end.
+    pub(super) fn finish(
+        self: &Arc<Self>,
+        number: InodeNo,
+        fate: Fate,
+        failed: Option<Error>,
+    ) -> Result<()> {
+        match (failed, fate) {
+            (Some(why), _) => self.leave_orphan(number, why),
+            (None, Fate::EndsLater) => self.evict(number),
+            (None, _) => Ok(()),
+        }
     }
 
-    /// Ends an orphan without names.
+    /// Ends an orphan without names, or gives it up where its metadata are broken: its name is gone in any case.
     fn evict(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        self.try_evict(number).or_else(|why| self.leave_orphan(number, why))
+    }
+
+    /// What becomes of an orphan that could not be ended.
+    ///
+    /// # Errors
+    /// The device's, and those of a volume that is read-only: it is an orphan still, and the next opening tries again.
+    fn leave_orphan(self: &Arc<Self>, number: InodeNo, why: Error) -> Result<()> {
+        if matches!(why.kind(), ErrorKind::Io(_) | ErrorKind::ReadOnly)
+            || self.writing()?.transactions.check().is_err()
+        {
+            return Err(why);
+        }
+        self.give_up_orphan(number)?;
+        self.note_left(vec![Self::left(number, &why)], vec![why])
+    }
+
+    /// How an orphan that was given up is told of.
+    fn left(number: InodeNo, why: &Error) -> String {
+        format!("inode {number} could not be freed, and is left to e2fsck: {why}")
+    }
+
+    fn try_evict(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         let inode = self.inode_or_orphan(number)?;
         let directory = inode.file_type() == FileType::Directory;
         let credits = PIECE_CREDITS + self.credits_for_unmap(&inode) + self.xattr_credits(&inode);
         self.transact(credits, |handle| {
-            self.release_content(handle, &inode)?;
-            self.remove_orphan(handle, number)?;
-            self.end_inode(handle, number, directory)
+            let ended = self.release_content(handle, &inode).and_then(|()| {
+                self.remove_orphan(handle, number)?;
+                self.end_inode(handle, number, directory)
+            });
+            // However far it came: nobody reads an inode without a name, and what is freed nothing leads to.
+            ended.inspect_err(|_| handle.took_back())
         })
     }
 
@@ -274,20 +311,34 @@ impl Ext4 {
         self.free_inode(handle, number, directory)
     }
 
-    /// Ends what a crash, or a program that had it open, left.
+    /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up, whatever the reason: no orphan keeps a
+    /// volume from being opened.
     pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
         self.watch(|| {
-            for number in self.adopt_orphans()? {
+            let (orphans, mut wrong) = self.adopt_orphans()?;
+            let cut = |why| format!("what the list of orphans names is left to e2fsck: {why}");
+            let mut told: Vec<_> = wrong.iter().map(cut).collect();
+            for number in orphans {
                 let _inode = self.writing()?.locks.exclusive(number);
-                let inode = self.inode_or_orphan(number)?;
-                if inode.stat().links == 0 {
-                    self.evict(number)?;
-                } else {
-                    self.finish_truncation(&inode)?;
+                let Err(why) = self.end_orphan(number) else { continue };
+                // Where that fails too it is not the orphan's fault.
+                self.give_up_orphan(number)?;
+                if told.len() < MOST_TOLD {
+                    told.push(Self::left(number, &why));
+                    wrong.push(why);
                 }
             }
-            Ok(())
+            self.note_left(told, wrong)
         })
+    }
+
+    fn end_orphan(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        let inode = self.inode_or_orphan(number)?;
+        if inode.stat().links == 0 {
+            self.try_evict(number)
+        } else {
+            self.finish_truncation(&inode)
+        }
     }
 
     /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan.
@@ -296,7 +347,9 @@ impl Ext4 {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + self.credits_for_unmap(inode), |handle| {
             if inode.has_map() {
-                self.unmap_range(handle, inode, end..FileBlock(1 << 32))?;
+                let unmapped = self.unmap_range(handle, inode, end..FileBlock(1 << 32));
+                // It is an orphan still, and what was freed nothing leads to.
+                unmapped.inspect_err(|_| handle.took_back())?;
             }
             if inode.stat().links > 0 { self.remove_orphan(handle, number) } else { Ok(()) }
         })

@@ -5,11 +5,16 @@
 
 use std::sync::Arc;
 
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::orphan::{FiledOrphan, seal_orphan_block};
-use crate::fs::ext4::{Ext4, RoCompat};
+use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::units::InodeNo;
+
+/// Two inodes, the superblock, and a block of the orphan file.
+const CREDITS: u32 = 4;
+/// How many errors are told of one by one.
+const MOST_TOLD: usize = 64;
 
 impl Ext4 {
     /// Puts an inode on the list, if it is not on it: it goes at the next opening, or what is behind its size does, if nothing removes it
@@ -29,15 +34,45 @@ impl Ext4 {
 
     /// Takes an inode off the list, if it is on it. Its `i_dtime` is the caller's to set.
     pub(super) fn remove_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
-        let mut list = self.writing()?.orphans.lock();
-        let Some((newer, older)) = list.beside(number) else { return Ok(()) };
+        if self.pass_by_orphan(handle, number)? {
+            self.set_next_orphan(handle, number, None)?;
+            self.writing()?.orphans.lock().remove(number);
+        }
+        Ok(())
+    }
+
+    /// Lets the list lead past an inode; whether it is on it.
+    fn pass_by_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<bool> {
+        let beside = self.writing()?.orphans.lock().beside(number);
+        let Some((newer, older)) = beside else { return Ok(false) };
         match newer {
             Some(newer) => self.set_next_orphan(handle, newer, older)?,
             None => self.set_first_orphan(handle, older)?,
         }
-        self.set_next_orphan(handle, number, None)?;
-        list.remove(number);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Takes an orphan that cannot be ended off the list, as Linux does, and leaves it in use: without a name it is freed by e2fsck, which
+    /// looks at all of the volume since the superblock tells of errors. A file that has a name keeps what lies behind its end.
+    pub(super) fn give_up_orphan(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        let found = self.inode_or_orphan(number);
+        self.transact(CREDITS, |handle| {
+            match found {
+                Ok(inode) => {
+                    self.remove_orphan(handle, number)?;
+                    if inode.stat().links == 0 {
+                        let now = handle.now().seconds as u32;
+                        self.update_inode(handle, number, |inode| inode.set_dtime(now))?;
+                    }
+                }
+                // Its bytes are not to be trusted: they get no new checksum.
+                Err(_) => {
+                    self.pass_by_orphan(handle, number)?;
+                    self.writing()?.orphans.lock().remove(number);
+                }
+            }
+            self.mark_errors(handle)
+        })
     }
 
     fn set_next_orphan(
@@ -71,15 +106,34 @@ impl Ext4 {
         })
     }
 
-    /// The orphans that were found, all on the list, the newest first.
-    pub(super) fn adopt_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
-        let found = self.listed_orphans()?;
+    /// The orphans that were found, all on the list, the newest first; and what is wrong with others. The list ends before what cannot be an
+    /// orphan, since nobody knows what comes behind; of the orphan file such an entry is cleared.
+    pub(super) fn adopt_orphans(self: &Arc<Self>) -> Result<(Vec<InodeNo>, Vec<Error>)> {
+        let mut wrong = Vec::new();
+        let (found, broken) = self.follow_orphans(|number| self.check_orphan(number))?;
+        let oldest = found.last().copied();
         *self.writing()?.orphans.lock() = found.into_iter().rev().collect();
+        if let Some(why) = broken {
+            self.transact(CREDITS, |handle| {
+                match oldest {
+                    Some(oldest) => self.set_next_orphan(handle, oldest, None)?,
+                    None => self.set_first_orphan(handle, None)?,
+                }
+                self.mark_errors(handle)
+            })?;
+            wrong.push(why);
+        }
         for filed in self.filed_orphans()? {
-            self.transact(4, |handle| {
-                self.add_orphan(handle, filed.inode)?;
+            let checked = self.check_orphan(filed.inode);
+            self.transact(CREDITS, |handle| {
+                match checked {
+                    Ok(_) => self.add_orphan(handle, filed.inode)?,
+                    Err(_) => self.mark_errors(handle)?,
+                }
                 self.clear_filed(handle, &filed)
             })?;
+            // A file of them may hold millions.
+            wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
             self.transact(1, |handle| {
@@ -90,6 +144,15 @@ impl Ext4 {
                 })
             })?;
         }
-        Ok(self.writing()?.orphans.lock().newest_first().collect())
+        let adopted = self.writing()?.orphans.lock().newest_first().collect();
+        Ok((adopted, wrong))
+    }
+
+    /// An inode that can be an orphan: in use, and none of the file system's own.
+    fn check_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+        if !self.is_inode_in_use(number)? {
+            return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
+        }
+        self.inode_or_orphan(number)
     }
 }

@@ -191,7 +191,7 @@ impl Ext4 {
             + replaced.zip(fate).map_or(0, |(there, fate)| self.eviction_credits(there, fate))
             + whiteout.map_or(0, |_| CREATE_CREDITS)
             + 8;
-        self.transact_for_space(credits, |handle| {
+        let failed = self.transact_for_space(credits, |handle| {
             let whiteout = whiteout.map(|plan| self.make(handle, from, WHITEOUT, plan));
             let whiteout = whiteout.transpose()?;
             // What can fail for want of space comes first.
@@ -229,11 +229,11 @@ impl Ext4 {
             self.touch_changed(handle, moved.number())?;
             match replaced.zip(fate) {
                 Some((there, fate)) => self.drop_name(handle, there, fate),
-                None => Ok(()),
+                None => Ok(None),
             }
         })?;
         match replaced.zip(fate) {
-            Some((there, fate)) => self.finish(there.number(), fate),
+            Some((there, fate)) => self.finish(there.number(), fate, failed),
             None => Ok(()),
         }
     }

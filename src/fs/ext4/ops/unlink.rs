@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{evict::Fate, refuse};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
@@ -29,7 +29,7 @@ impl Ext4 {
     /// As [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
     pub fn rmdir(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
         match name {
-            b"." => return Err(crate::error::Error::invalid("`.` cannot be removed")),
+            b"." => return Err(Error::invalid("`.` cannot be removed")),
             b".." => return Err(refuse(ErrorKind::NotEmpty, "`..` has entries")),
             _ => {}
         }
@@ -69,22 +69,23 @@ impl Ext4 {
             let directory = inode.file_type() == FileType::Directory;
             let fate = self.fate(&inode)?;
             let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
-            self.transact(credits, |handle| {
+            let failed = self.transact(credits, |handle| {
                 self.remove_entry(handle, &dir, name)?;
                 self.touch_directory(handle, &dir, -i16::from(directory))?;
                 self.drop_name(handle, &inode, fate)
             })?;
-            self.finish(number, fate)
+            self.finish(number, fate, failed)
         })
     }
 
-    /// One name less, and with the last one the inode's end as far as it comes now. A directory loses its own `.` with its name.
+    /// One name less, and with the last one the inode's end as far as it comes now. A directory loses its own `.` with its name. An inode that
+    /// should end now and does not is an orphan, and the error is for [`finish`](Self::finish).
     pub(super) fn drop_name(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
         inode: &Inode,
         fate: Fate,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let now = handle.now();
         let directory = inode.file_type() == FileType::Directory;
         self.update_inode(handle, inode.number(), |raw| {
@@ -93,12 +94,20 @@ impl Ext4 {
             raw.set_links(links)
         })?;
         match fate {
-            Fate::Stays => Ok(()),
+            Fate::Stays => Ok(None),
             Fate::EndsNow => {
-                self.release_content(handle, inode)?;
-                self.end_inode(handle, inode.number(), directory)
+                let released = self.release_content(handle, inode);
+                let ended =
+                    released.and_then(|()| self.end_inode(handle, inode.number(), directory));
+                if ended.is_err() {
+                    self.add_orphan(handle, inode.number())?;
+                }
+                Ok(ended.err())
             }
-            Fate::EndsLater | Fate::EndsWhenClosed => self.add_orphan(handle, inode.number()),
+            Fate::EndsLater | Fate::EndsWhenClosed => {
+                self.add_orphan(handle, inode.number())?;
+                Ok(None)
+            }
         }
     }
 }

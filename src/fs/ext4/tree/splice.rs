@@ -30,6 +30,9 @@ struct Change<'t, 'h, 'f> {
     handle: &'h mut Handle<'f>,
     /// Blocks for new nodes.
     spare: Vec<FsBlock>,
+    /// Nodes that are not needed any more. They are freed when nothing leads to them: a change that fails half way leaves no way to a
+    /// block that is free.
+    released: Vec<FsBlock>,
     /// Clusters that the inode takes more than before.
     clusters: i64,
     root: Option<[u8; 60]>,
@@ -58,7 +61,8 @@ impl Tree<'_> {
         let reserve = if clusters > 0 { alloc.reserve() } else { Reserve::Allowed };
         let spare = self.reserve(handle, goal, nodes, reserve)?;
         let clusters = clusters + nodes as i64;
-        let mut change = Change { tree: *self, handle, spare, clusters, root: None };
+        let released = Vec::new();
+        let mut change = Change { tree: *self, handle, spare, released, clusters, root: None };
         let with = with.iter().map(leaf_entry).collect();
         change.apply(path, Edit { range, with })?;
         change.finish()
@@ -154,10 +158,8 @@ impl Tree<'_> {
             let mut node = NodeMut::of(&mut bytes, self.place())?;
             node.splice(0..1, below.entries());
             node.set_depth(below.depth());
-            let (spare, root) = (Vec::new(), Some(bytes));
-            let mut change = Change { tree: *self, handle, spare, clusters: 0, root };
-            change.release(block)?;
-            change.finish()?;
+            let (spare, released, root) = (Vec::new(), vec![block], Some(bytes));
+            Change { tree: *self, handle, spare, released, clusters: 0, root }.finish()?;
         }
         Ok(())
     }
@@ -172,7 +174,7 @@ impl Change<'_, '_, '_> {
             let above = &path.steps[level - 1];
             let with = match step.entries - edit.range.len() + edit.with.len() {
                 0 => {
-                    self.release(block)?;
+                    self.released.push(block);
                     Entries::new()
                 }
                 total if total <= step.max => {
@@ -262,32 +264,25 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Frees a node's block.
-    fn release(&mut self, block: FsBlock) -> Result<()> {
-        let fs = &self.tree.inode.fs;
-        let cluster = u64::from(fs.superblock.cluster_blocks);
-        self.clusters -= 1;
-        let start = FsBlock(block.0 - block.0 % cluster);
-        fs.free_blocks(self.handle, start, cluster, Freed::Metadata)
-    }
-
-    /// Changes the inode.
+    /// Changes the inode, and frees what is left over.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
         // An even split may do with fewer.
-        while let Some(block) = self.spare.pop() {
-            self.release(block)?;
+        self.released.append(&mut self.spare);
+        let clusters = self.clusters - self.released.len() as i64;
+        let cluster = u64::from(fs.superblock.cluster_blocks);
+        if clusters != 0 || self.root.is_some() {
+            fs.update_inode(self.handle, tree.inode.number, |inode| {
+                inode.add_blocks(&fs.superblock, clusters * cluster as i64)?;
+                if let Some(root) = self.root {
+                    *inode.i_block()? = root;
+                }
+                Ok(())
+            })?;
         }
-        if self.clusters == 0 && self.root.is_none() {
-            return Ok(());
-        }
-        let blocks = self.clusters * i64::from(fs.superblock.cluster_blocks);
-        fs.update_inode(self.handle, tree.inode.number, |inode| {
-            inode.add_blocks(&fs.superblock, blocks)?;
-            if let Some(root) = self.root {
-                *inode.i_block()? = root;
-            }
-            Ok(())
+        self.released.iter().try_for_each(|block| {
+            let start = FsBlock(block.0 - block.0 % cluster);
+            fs.free_blocks(self.handle, start, cluster, Freed::Metadata)
         })
     }
 

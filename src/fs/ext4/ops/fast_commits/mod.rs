@@ -70,7 +70,8 @@ impl Ext4 {
         let maps: Result<Vec<_>> =
             plan.survivors().map(|(number, inode)| Ok((number, MapEdit::of(inode)?))).collect();
         let maps = maps?;
-        self.adopt_orphans()?;
+        // What is wrong with others is found again, and told, when the volume is opened.
+        let _wrong = self.adopt_orphans()?;
         self.transact(CREDITS, |handle| {
             maps.iter().try_for_each(|(_, map)| map.claim(self, handle))?;
             for (number, inode) in plan.survivors() {
