@@ -24,6 +24,8 @@ pub struct OpenOptions {
     pub write: bool,
     /// Whose time stamps changed files get.
     pub clock: Clock,
+    /// Only for reading: the journal is not looked at, whatever its state. So is a [`Location::NoLoad`].
+    pub no_load: bool,
     /// After this time what was changed is committed without being asked for; zero is never.
     pub commit: Duration,
 }
@@ -31,7 +33,13 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> Self {
         let commit = Duration::from_secs(5);
-        Self { engine: Engine::default(), write: false, clock: Clock::default(), commit }
+        Self {
+            engine: Engine::default(),
+            write: false,
+            clock: Clock::default(),
+            no_load: false,
+            commit,
+        }
     }
 }
 
@@ -67,13 +75,21 @@ impl Volume {
     /// Opens the volume at a location.
     ///
     /// # Errors
-    /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field.
+    /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field; `InvalidInput` to write
+    /// without the journal.
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
         let write = options.write;
+        let no_load = options.no_load || matches!(location, Location::NoLoad(_));
+        if write && no_load {
+            return Err(Error::invalid("without its journal a volume is only read"));
+        }
         let how = location::OpenOptions { engine: options.engine, write, force: false };
         let OpenLocation { device, engine, notices, integrity } = location.open(&how)?;
-        let volume =
-            if write { Self::writable_on(device, options.clock) } else { Self::on(device) };
+        let volume = match (write, no_load) {
+            (true, _) => Self::writable_on(device, options.clock),
+            (false, true) => Self::open_fs(device, Ext4::open_without_journal),
+            (false, false) => Self::on(device),
+        };
         let mut volume = volume.context(|| location)?;
         if write && !options.commit.is_zero() {
             volume.timer = Some(Arc::new(CommitTimer::start(&volume.fs, options.commit)?));

@@ -1,4 +1,5 @@
-//! Where a volume is: `DEVICE`, `IMAGE`, `IMAGE@OFFSET`, `IMAGE@pN`, or `integrity:DATA,TAGS` of two of them.
+//! Where a volume is: `DEVICE`, `IMAGE`, `IMAGE@OFFSET`, `IMAGE@pN`, or `integrity:DATA,TAGS` of two of them; `noload:` before it leaves
+//! its journal alone.
 
 mod open;
 
@@ -18,6 +19,9 @@ use crate::partition::{Partition, PartitionTable};
 /// What stands before an integrity device's halves.
 pub const INTEGRITY: &str = "integrity:";
 
+/// What stands before a volume that is read without its journal.
+pub const NO_LOAD: &str = "noload:";
+
 /// Where a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
@@ -30,6 +34,8 @@ pub enum Location {
         /// Where the tags are, if not in the tail of the same device.
         tags: Option<Site>,
     },
+    /// The same, to be read without looking at its journal.
+    NoLoad(Box<Self>),
 }
 
 /// A block device or image, and the part of it that is used.
@@ -53,12 +59,18 @@ pub enum Part {
 }
 
 impl Location {
-    /// Reads a location as a user writes it: a site as [`Site::parse`] takes it, or `integrity:DATA,TAGS` or `integrity:DATA` of sites.
-    /// What begins so is always an integrity device: a file of such a name is written `./integrity:...`.
+    /// Reads a location as a user writes it: a site as [`Site::parse`] takes it, or `integrity:DATA,TAGS` or `integrity:DATA` of sites,
+    /// and `noload:` before either. What begins so is never a file: one of such a name is written `./integrity:...`.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
+        if let Some(inner) = text.as_bytes().strip_prefix(NO_LOAD.as_bytes()) {
+            let inner = Self::parse(OsStr::from_bytes(inner))?;
+            // Once is enough.
+            let there = matches!(inner, Self::NoLoad(_));
+            return Ok(if there { inner } else { Self::NoLoad(Box::new(inner)) });
+        }
         match text.as_bytes().strip_prefix(INTEGRITY.as_bytes()) {
             Some(halves) => Self::parse_integrity(OsStr::from_bytes(halves)),
             None => Site::parse(text).map(Self::Plain),
@@ -92,6 +104,7 @@ impl Location {
     pub fn data(&self) -> &Site {
         match self {
             Self::Plain(site) | Self::Integrity { data: site, .. } => site,
+            Self::NoLoad(inner) => inner.data(),
         }
     }
 
@@ -101,6 +114,7 @@ impl Location {
         match self {
             Self::Plain(_) => None,
             Self::Integrity { tags, .. } => tags.as_ref(),
+            Self::NoLoad(inner) => inner.tags(),
         }
     }
 }
@@ -207,6 +221,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(site) => site.fmt(f),
+            Self::NoLoad(inner) => write!(f, "{NO_LOAD}{inner}"),
             Self::Integrity { data, tags: None } => write!(f, "{INTEGRITY}{data}"),
             Self::Integrity { data, tags: Some(tags) } => write!(f, "{INTEGRITY}{data},{tags}"),
         }
@@ -272,6 +287,23 @@ mod tests {
         assert_eq!(at(Part::Offset(1000)).unwrap(), Some((1000, 3096)));
         assert_eq!(at(Part::Offset(4096)).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(at(Part::Partition(1)).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_journal_is_left_alone_where_the_location_says_so() {
+        let parse = |text: &str| text.parse::<Location>().unwrap();
+        let plain = parse("a.img@p1");
+        for (text, shown) in
+            [("noload:a.img@p1", "noload:a.img@p1"), ("noload:noload:a.img@p1", "noload:a.img@p1")]
+        {
+            let location = parse(text);
+            assert_eq!(location, Location::NoLoad(Box::new(plain.clone())));
+            assert_eq!((location.data(), location.to_string().as_str()), (plain.data(), shown));
+        }
+        let both = parse("noload:integrity:a,b");
+        assert_eq!(both.tags(), parse("integrity:a,b").tags());
+        assert_eq!(parse("./noload:a").to_string(), "./noload:a");
+        assert!("noload:".parse::<Location>().is_err());
     }
 
     #[test]

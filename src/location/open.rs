@@ -48,6 +48,9 @@ impl Location {
     /// # Errors
     /// `Busy` where someone else has it; those of [`Integrity::open`]. Of an integrity device they name the half.
     pub fn open(&self, options: &OpenOptions) -> Result<OpenLocation> {
+        if let Self::NoLoad(inner) = self {
+            return inner.open(options);
+        }
         let halves = self.open_halves(options.engine, options.write)?;
         let Opened { device: data, engine, mut notices } = halves.data;
         if matches!(self, Self::Plain(_)) {
@@ -74,6 +77,9 @@ impl Location {
     /// # Errors
     /// `Busy` where someone else has one; `InvalidInput` where the two overlap.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
+        if let Self::NoLoad(inner) = self {
+            return inner.open_halves(engine, write);
+        }
         let Self::Integrity { data, tags: Some(tags) } = self else {
             let (data, identity) = self.data().open(engine, write, true)?;
             return Ok(Halves { data, tags: None, identity });

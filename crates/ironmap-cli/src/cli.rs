@@ -18,6 +18,8 @@ MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/'
 integrity:DATA,TAGS is a volume too: DATA is a device or image whose every sector is verified against its tag on TAGS, and both may be \
 partitions. integrity:DATA has the tags in its own tail; ironmap integrity makes and checks them.
 
+noload:VOLUME is read without its journal, which may be damaged or gone; the option --noload says the same of every volume.
+
 host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
 host tells which. A volume named host is written ./host.
 
@@ -41,6 +43,9 @@ Where several things fail, each has a line on standard error, and the highest co
 #[command(name = "ironmap", version, propagate_version = true, after_help = AFTER_HELP)]
 #[command(max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
+    /// Read volumes without their journals, as mount -o ro,noload: what these hold is missing
+    #[arg(long = "noload", global = true)]
+    pub(crate) no_load: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -34,6 +34,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if cli.no_load {
+        source::set_no_load();
+    }
     let mut report = Report::default();
     if let Err(failure) = cli.command.run(&mut report) {
         report.error(&failure);

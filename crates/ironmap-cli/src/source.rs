@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ironmap::fs::ext4::{Clock, Ext4, Follow, Inode};
@@ -16,6 +17,18 @@ use ironmap::{
 use crate::failure::{Failure, Report, note};
 use crate::target::Target;
 
+/// `--noload`, which concerns every volume of the command.
+static NO_LOAD: AtomicBool = AtomicBool::new(false);
+
+/// Journals are left alone from now on.
+pub(crate) fn set_no_load() {
+    NO_LOAD.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn no_load() -> bool {
+    NO_LOAD.load(Ordering::Relaxed)
+}
+
 /// An open volume and the name that the user gave it.
 pub(crate) struct Source {
     pub(crate) volume: Volume,
@@ -24,11 +37,12 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn open(location: &Location) -> Result<Self, Failure> {
-        Self::open_with(location, &OpenOptions::default())
+        Self::open_with(location, &OpenOptions { no_load: no_load(), ..OpenOptions::default() })
     }
 
     pub(crate) fn open_for_writing(location: &Location) -> Result<Self, Failure> {
-        Self::open_with(location, &OpenOptions { write: true, ..OpenOptions::default() })
+        let options = OpenOptions { write: true, no_load: no_load(), ..OpenOptions::default() };
+        Self::open_with(location, &options)
     }
 
     /// Opens a new volume to fill it: at one time where that is given, and without anything that depends on how long it takes.
@@ -47,16 +61,21 @@ impl Source {
             let lines = integrity.recovered.notices(options.write);
             lines.iter().for_each(|line| note(format!("{location}: {line}")));
         }
-        Ok(Self { volume, name: location.to_string() })
+        let source = Self { volume, name: location.to_string() };
+        source.tell_left();
+        Ok(source)
     }
 
     /// What was changed is on the device, or the failure says that it is not.
     pub(crate) fn close(&self) -> Result<(), Failure> {
-        let closed = self.volume.close().map_err(|error| Failure::at(&self.name, &error));
+        self.volume.close().map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    /// Says what was passed over or left undone.
+    fn tell_left(&self) {
         for line in self.fs().take_left() {
             Report::default().warning(format!("{}: {line}", self.name));
         }
-        closed
     }
 
     /// Commits what was changed so far.
@@ -127,6 +146,12 @@ impl Source {
             return Ok(None);
         }
         inode.read_link().map(Some).map_err(|error| Failure::at(self.name(path), &error))
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.tell_left();
     }
 }
 

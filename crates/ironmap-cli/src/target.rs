@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use ironmap::location::INTEGRITY;
+use ironmap::location::{INTEGRITY, NO_LOAD};
 use ironmap::{Error, Location};
 
 use crate::failure::Failure;
@@ -31,9 +31,16 @@ impl Target {
     }
 }
 
+/// How long what stands before the path of a volume is: `integrity:`, `noload:`, both or neither.
+fn prefix_of_volume(text: &[u8]) -> usize {
+    [NO_LOAD, INTEGRITY].iter().fold(0, |at, prefix| {
+        if text[at..].starts_with(prefix.as_bytes()) { at + prefix.len() } else { at }
+    })
+}
+
 /// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but that of `integrity:/...` is no end.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
-    let skip = if text.starts_with(INTEGRITY.as_bytes()) { INTEGRITY.len() } else { 0 };
+    let skip = prefix_of_volume(text);
     text[skip..].windows(2).position(|pair| pair == b":/").map(|colon| skip + colon)
 }
 
@@ -73,7 +80,7 @@ impl Subject {
 
     fn parse_anywhere(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
-        let volume = bytes.starts_with(INTEGRITY.as_bytes()) || end_of_volume(bytes).is_some();
+        let volume = prefix_of_volume(bytes) > 0 || end_of_volume(bytes).is_some();
         if bytes.starts_with(HOST) || volume {
             return Self::parse(text);
         }

@@ -26,6 +26,7 @@ fn canonical(location: &Location) -> Location {
         Location::Integrity { data, tags } => {
             Location::Integrity { data: site(data), tags: tags.as_ref().map(site) }
         }
+        Location::NoLoad(inner) => Location::NoLoad(Box::new(canonical(inner))),
     }
 }
 

@@ -91,12 +91,7 @@ pub(super) struct Errors {
     waiting: Mutex<Option<Met>>,
     /// Why nothing is read any more.
     stopped: OnceLock<String>,
-    /// What nobody was told of that was left undone for an error.
-    left: Mutex<Vec<String>>,
 }
-
-/// How many such lines are kept until someone takes them.
-const MOST_LEFT: usize = 1024;
 
 /// How many errors were met, the first and the last of them.
 #[derive(Clone, Copy)]
@@ -119,7 +114,7 @@ struct Note {
 
 impl Errors {
     pub(super) fn new(policy: OnError) -> Self {
-        Self { policy, waiting: Mutex::default(), stopped: OnceLock::new(), left: Mutex::default() }
+        Self { policy, waiting: Mutex::default(), stopped: OnceLock::new() }
     }
 
     fn add(&self, newer: Met) {
@@ -221,10 +216,7 @@ impl Ext4 {
     pub(super) fn note_left(&self, lines: Vec<String>, errors: Vec<Error>) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
-        let mut left = writing.errors.left.lock();
-        let room = MOST_LEFT.saturating_sub(left.len());
-        left.extend(lines.into_iter().take(room));
-        drop(left);
+        lines.into_iter().for_each(|line| self.left.tell(line));
         let note = |error| writing.errors.add(Met::one(error, writing.clock.now()));
         earlier.iter().for_each(note);
         if writing.errors.policy == OnError::Continue {
@@ -242,14 +234,6 @@ impl Ext4 {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
             Ok(())
         })
-    }
-
-    /// Takes what was left undone since the last call, a line each: inodes without a name that broken metadata kept from being freed. The
-    /// superblock records the errors, so that e2fsck frees them.
-    #[must_use]
-    pub fn take_left(&self) -> Vec<String> {
-        let errors = self.writing.as_ref().map(|writing| &writing.errors);
-        errors.map(|errors| std::mem::take(&mut *errors.left.lock())).unwrap_or_default()
     }
 
     /// Brings the errors that wait into the running transaction.

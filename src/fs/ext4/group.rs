@@ -85,11 +85,15 @@ impl Ext4 {
         let place = PLACE.block(block);
         let content = self.blocks.read(block, place)?;
         let bytes = &content[self.descriptor_range(group)];
-        let Some(group_found) = sb.decode_group(bytes) else {
+        let Some(mut group_found) = sb.decode_group(bytes) else {
             return Err(place.corrupt("it is cut short"));
         };
         let verify = || self.verify_group(group, bytes, place);
-        content.verify_once(self.descriptor_part(group), verify)?;
+        if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
+            self.left.pass_over(group, error)?;
+            // Of what it says only the place of the table is used, and that is looked at below.
+            group_found.inodes_uninit = false;
+        }
         let inode_table = group_found.inode_table;
         if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {
             return Err(place

@@ -25,6 +25,7 @@ mod indirect;
 mod inline_data;
 mod inode;
 mod jbd2;
+mod left;
 mod listing;
 mod locks;
 mod map;
@@ -69,9 +70,10 @@ pub use writing::Clock;
 
 use self::blocks::{Blocks, Overlay};
 use self::jbd2::fast_commit::FastCommits;
+use self::left::Left;
 use self::writing::Writing;
 use crate::device::Device;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
 use crate::units::{FsBlock, InodeNo};
 
@@ -85,28 +87,67 @@ pub struct Ext4 {
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
     writing: Option<Writing>,
+    left: Left,
 }
 
 impl Ext4 {
-    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written.
+    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written. A group
+    /// descriptor or a block of multiple mount protection with a wrong checksum is no reason to refuse it: what was passed over is
+    /// [told](Self::take_left).
     ///
     /// # Errors
     /// `UnknownFormat` where there is none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
     /// protection says that another node has it: that may take some seconds to find out. The device's errors are told to
     /// `events` too.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
+        let left = Self::check_holder(&*device)?;
+        Self::open_held(device, events, left)
+    }
+
+    /// The same without its journal, of which nothing is read, whatever its state: what it holds is missing, and metadata may contradict each
+    /// other.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_without_journal(
+        device: Arc<dyn Device>,
+        events: &Arc<Events>,
+    ) -> Result<Arc<Self>> {
+        let left = Self::check_holder(&*device)?;
         let superblock = Self::read_superblock(&*device)?;
-        mmp::check(&*device, &superblock, mmp::Purpose::Read)?;
-        Self::open_held(device, events)
+        let what = if superblock.incompat.contains(Incompat::RECOVER) {
+            "the journal needs recovery and is not read: what it holds is missing"
+        } else {
+            "the journal is not read"
+        };
+        left.tell(what.to_owned());
+        let mut fs = Self::assemble(device, superblock, events);
+        (fs.journal, fs.left) = (Journal::not_loaded(), left);
+        Ok(Arc::new(fs))
+    }
+
+    /// Refuses a volume that another node has. Who only reads passes over a block of that protection that is damaged, as Linux does.
+    fn check_holder(device: &dyn Device) -> Result<Left> {
+        let left = Left::lenient();
+        match mmp::check(device, &Self::read_superblock(device)?, mmp::Purpose::Read) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                left.tell(format!("whether another node has the volume is not known: {error}"));
+            }
+            checked => checked?,
+        }
+        Ok(left)
     }
 
     /// The same for who has its multiple mount protection, or needs none.
-    fn open_held(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
+    fn open_held(device: Arc<dyn Device>, events: &Arc<Events>, left: Left) -> Result<Arc<Self>> {
         let superblock = Self::read_superblock(&*device)?;
-        let as_found = Arc::new(Self::assemble(Arc::clone(&device), superblock, events));
+        let mut as_found = Self::assemble(Arc::clone(&device), superblock, events);
+        as_found.left = left.alike();
+        let as_found = Arc::new(as_found);
         let (journal, overlay, fast_commits) = jbd2::recover(&as_found)?;
         let superblock = as_found.recovered_superblock(&overlay)?;
         let mut fs = Self::assemble(device, superblock, events);
+        fs.left = left;
         fs.blocks.set_overlay(overlay);
         fs.fast_commits = fast_commits;
         fs.journal = journal;
@@ -131,7 +172,7 @@ impl Ext4 {
         let (size, count) = (superblock.block_size, superblock.blocks_count);
         let blocks = Blocks::new(device, size, count, Arc::clone(events));
         let (fast_commits, journal) = (FastCommits::default(), Journal::none());
-        Self { superblock, blocks, fast_commits, journal, writing: None }
+        Self { superblock, blocks, fast_commits, journal, writing: None, left: Left::default() }
     }
 
     /// The superblock as the journal holds it, where it does.

@@ -9,6 +9,7 @@ use super::counters::Counters;
 use super::disk::superblock::RawSuperblock;
 use super::errors::{Errors, OnError, STATE_ERROR};
 use super::jbd2::{self, LogWriter, Transactions};
+use super::left::Left;
 use super::locks::Locks;
 use super::mmp;
 use super::mmp_hold::MmpHold;
@@ -80,11 +81,11 @@ pub(crate) struct Writing {
 
 impl Writing {
     /// Without a log; a transaction changes at most `limit` blocks.
-    fn new(fs: &Ext4, limit: u32, clock: Clock) -> Result<Self> {
-        Ok(Self {
+    fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
+        Self {
             transactions: Transactions::new(limit),
             log: Mutex::new(None),
-            alloc: Allocator::load(fs)?,
+            alloc,
             locks: Locks::new(clock),
             clock,
             orphans: Mutex::default(),
@@ -95,7 +96,7 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-        })
+        }
     }
 
     /// The generation of a new inode: file handles of one that had its number before are not valid for it.
@@ -119,29 +120,29 @@ impl Ext4 {
             return Err(Error::read_only("the device was opened read-only"));
         }
         mmp::check(&*device, &Self::read_superblock(&*device)?, mmp::Purpose::Write)?;
-        let mut found = Self::open_held(Arc::clone(&device), events)?;
+        let mut found = Self::open_held(Arc::clone(&device), events, Left::default())?;
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events)?;
         let journal = found.journal.clone();
         if !found.fast_commits.is_empty() {
             found.recover_fast_commits(&device, events, clock)?;
             // What they changed stands at its place.
-            found = Self::open_held(Arc::clone(&device), events)?;
+            found = Self::open_held(Arc::clone(&device), events, Left::default())?;
         }
+        // What the volume may be refused for comes before anything is written.
+        let alloc = Allocator::load(&found)?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // What the volume may be refused for comes before anything says that it is in use.
-        let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
-        let mut writing =
-            Writing::new(&fs, limit, clock).or_else(|why| fs.mark_recovered().and(Err(why)))?;
         // First: e2fsck asks what to do with a log of a volume that does not say that it has one.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
             log.open(&fs.blocks)?;
         }
+        let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
+        let mut writing = Writing::new(&fs, alloc, limit, clock);
         (writing.log, writing.mmp) = (Mutex::new(log), Mutex::new(mmp));
         fs.writing = Some(writing);
         let fs = Arc::new(fs);
@@ -159,7 +160,7 @@ impl Ext4 {
         clock: Clock,
     ) -> Result<Arc<Self>> {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
-        let mut writing = Writing::new(&fs, u32::MAX, clock)?;
+        let mut writing = Writing::new(&fs, Allocator::load(&fs)?, u32::MAX, clock);
         writing.closed = Mutex::new(Some(Ok(())));
         // What goes wrong is who opens it told, and nobody else.
         writing.errors = Errors::new(OnError::Continue);
@@ -197,18 +198,6 @@ impl Ext4 {
             return Ok(());
         }
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
-    }
-
-    /// Says on the device that nothing is to be recovered, where the log has been emptied.
-    fn mark_recovered(&self) -> Result<()> {
-        let recovered = matches!(self.journal.state, JournalState::Recovered(_));
-        if !recovered && !self.superblock.incompat.contains(Incompat::RECOVER) {
-            return Ok(());
-        }
-        self.write_superblock(|raw| {
-            let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
-            raw.s_feature_incompat.set((incompat - Incompat::RECOVER).bits());
-        })
     }
 
     /// Says on the device that the volume is in use, and that it has errors where only the journal says so.

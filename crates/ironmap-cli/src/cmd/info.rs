@@ -267,6 +267,7 @@ fn journal(journal: &Journal) -> JournalInfo {
         JournalState::None => ("none", None, None),
         JournalState::Clean => ("clean", None, None),
         JournalState::External => ("external", None, None),
+        JournalState::NotLoaded => ("not loaded", None, None),
         JournalState::Unreadable(error) => ("unreadable", None, Some(error.clone())),
         JournalState::Recovered(found) => {
             let recovered = Recovered {
@@ -380,7 +381,7 @@ fn journal_text(journal: &JournalInfo) -> String {
             found.transactions, found.blocks, found.fast_commits, found.revoked
         ),
         (_, Some(problem), state) => format!("{state}: {problem}"),
-        (.., "none" | "external") => journal.state.to_owned(),
+        (.., "none" | "external" | "not loaded") => journal.state.to_owned(),
         (.., state) => format!("{size}, {state}"),
     }
 }

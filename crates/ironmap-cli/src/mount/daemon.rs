@@ -22,7 +22,8 @@ pub(super) fn start() -> Result<(), Failure> {
     let args: Vec<_> = env::args_os().collect();
     let args = super::as_mount_helper(&args).unwrap_or(args);
     // Behind the command, and in front of a `--` that the user may have given.
-    let (command, rest) = args.split_at(args.len().min(2));
+    let command = args.iter().position(|arg| arg == "mount").unwrap_or(1);
+    let (command, rest) = args.split_at(args.len().min(command + 1));
     let mut child = Command::new(program)
         .args(&command[1..])
         .args(["--foreground", "--tell"])

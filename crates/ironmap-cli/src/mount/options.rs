@@ -26,6 +26,8 @@ pub(super) struct Options {
     /// Options that are none are passed over.
     pub(super) sloppy: bool,
     pub(super) read_only: bool,
+    /// The journal is not looked at.
+    pub(super) no_load: bool,
     /// Every change is durable when it returns.
     pub(super) sync: bool,
     /// Every change of a directory's names is.
@@ -66,6 +68,7 @@ impl Options {
         match (name, value) {
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
+            ("noload" | "norecovery", None) => self.no_load = true,
             ("sync", None) => self.sync = true,
             ("async", None) => self.sync = false,
             ("noatime", None) => self.atime = Atime::Never,
@@ -216,6 +219,15 @@ mod tests {
         options.sloppy = true;
         options.parse("jam=1,ro").unwrap();
         assert!(options.read_only && options.parse("uid=x").is_err());
+    }
+
+    #[test]
+    fn a_journal_is_left_alone_by_either_name() {
+        for text in ["ro,noload", "norecovery,ro"] {
+            let mut options = Options::default();
+            options.parse(text).unwrap();
+            assert!(options.no_load && options.read_only, "{text}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::fail::name_sectors_of;
 use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
+use crate::source::no_load;
 use crate::{interrupt, target};
 
 /// FUSE's device.
@@ -94,10 +95,17 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if !dir.is_dir() {
         return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
     }
-    let open = OpenOptions { write: !options.read_only, ..OpenOptions::default() };
+    let no_load = options.no_load || no_load();
+    if no_load && !options.read_only {
+        return Err(Failure::usage("-o noload: only with ro"));
+    }
+    let open = OpenOptions { write: !options.read_only, no_load, ..OpenOptions::default() };
     let volume = Volume::open(&args.volume, &open).map_err(|error| Failure::open(&error))?;
     for notice in volume.notices() {
         report.note(notice);
+    }
+    for line in volume.fs().take_left() {
+        report.warning(format!("{}: {line}", args.volume));
     }
     let name = args.volume.to_string();
     let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
@@ -132,7 +140,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if served.is_err() {
         end.cut();
     }
-    let closed = volume.close().map_err(|error| Failure::lost(name, &error));
+    let closed = volume.close().map_err(|error| Failure::lost(&name, &error));
+    for line in volume.fs().take_left() {
+        report.warning(format!("{name}: {line}"));
+        daemon::log(format!("{name}: {line}"));
+    }
     let ended = closed.and(served).inspect_err(|failure| daemon::log(failure));
     ending.tell(&ended);
     ended

@@ -30,6 +30,10 @@ impl Checker<'_> {
                     self.findings.add(PLACE, Kind::NotChecked { what });
                 }
             }
+            JournalState::NotLoaded => {
+                let what = "the journal, which was not loaded, and what it holds";
+                self.findings.add(PLACE, Kind::NotChecked { what });
+            }
             JournalState::External => {
                 let what = "the journal, which is on another device";
                 self.findings.add(PLACE, Kind::NotChecked { what });

@@ -59,6 +59,8 @@ pub enum JournalState {
     External,
     /// Nothing is to be recovered, but its superblock is wrong or unknown: this error.
     Unreadable(String),
+    /// It was not looked at, as was asked for.
+    NotLoaded,
 }
 
 /// What a recovery found.
@@ -78,6 +80,11 @@ impl Journal {
     /// The journal of a volume that has none.
     pub(super) fn none() -> Self {
         Self::without_superblock(JournalState::None)
+    }
+
+    /// A journal that is not looked at.
+    pub(super) fn not_loaded() -> Self {
+        Self::without_superblock(JournalState::NotLoaded)
     }
 
     fn without_superblock(state: JournalState) -> Self {

@@ -30,6 +30,7 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
         JournalState::Unreadable(why) => {
             return Err(Error::read_only(format!("the journal cannot be written: {why}")));
         }
+        JournalState::NotLoaded => return Err(Error::read_only("the journal was not loaded")),
         JournalState::Clean => {}
         JournalState::Recovered(_) => write_overlay(fs)?,
     }
