@@ -68,6 +68,8 @@ fn image(mkfs: &str) -> Image {
     image.debugfs(&format!(
         "write {sparse} bad\nea_set -f {value} bad user.x\nwrite {value} good\nwrite {sparse} left\nwrite {value} last\n"
     ));
+    // debugfs counts for no quota.
+    image.repair();
     image.check();
     image
 }
@@ -172,7 +174,9 @@ fn a_broken_orphan_keeps_nobody_from_opening() {
 /// A file with a name whose truncation was under way stays, with what lies behind its end.
 #[test]
 fn a_broken_truncation_keeps_nobody_from_opening() {
-    for (what, mkfs, break_it) in &BREAKS[..8] {
+    // Not of what lies before the end.
+    let kept = ["blocks of the file system", "attributes"];
+    for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
         break_it(&image);
         let number = inode_of(&image, "/bad");
@@ -204,8 +208,9 @@ fn a_list_that_cannot_be_followed_ends_there() {
         let said = image.ask_debugfs("imap /good\n");
         let (block, offset) = (number(&said, "located at block "), said.split_once("offset 0x"));
         let offset = u64::from_str_radix(offset.unwrap().1.trim(), 16).unwrap();
+        let good = inode_of(image, "/good");
         image.poke_block(block, offset + 0x10, &[0x55; 4]);
-        inode_of(image, "/good")
+        good
     };
     let ends: [(&str, fn(&Image) -> u64); 5] = [
         ("a free inode", free),

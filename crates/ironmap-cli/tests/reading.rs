@@ -295,3 +295,39 @@ fn manual_pages_and_completions_are_generated() {
         assert!(text(&bench.succeed(["completions", shell])).contains("ironmap"), "{shell}");
     }
 }
+
+/// A journal that cannot be read is no reason where the user says so, by the location or by the option; standard error says what is missing.
+#[test]
+fn a_volume_is_read_without_its_journal_where_asked_for() {
+    let bench = Bench::new();
+    fs::write(bench.path("data"), [b'j'; 4096]).unwrap();
+    let commands = bench.path("commands");
+    let data = bench.path("data").display().to_string();
+    let write = format!("journal_open\njournal_write -b 3000 {data}\njournal_close\n");
+    fs::write(&commands, write).unwrap();
+    succeed(tool("debugfs").arg("-wf").arg(&commands).arg(bench.image()));
+    let before = text(&bench.succeed(["ls", &bench.target("/dir")]));
+    let block: u64 = bench.ask("bmap <8> 0").trim().parse().unwrap();
+    let info = bench.json(&["info", "--json", bench.image().to_str().unwrap()]);
+    let size = info["superblock"]["block_size"].as_u64().unwrap_or(1024);
+    let image = fs::File::options().write(true).open(bench.image()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&image, &[0; 64], block * size).unwrap();
+    let target = bench.target("/dir");
+    assert_eq!(bench.run(["ls", &target]).status.code(), Some(4));
+    let without = format!("noload:{target}");
+    let ways: [&[&str]; 3] =
+        [&["ls", &without], &["--noload", "ls", &target], &["ls", "--noload", &target]];
+    for way in ways {
+        let said = bench.run(way);
+        assert!(said.status.success(), "{way:?}: {}", text(&said.stderr));
+        assert_eq!(text(&said.stdout), before, "{way:?}");
+        let errors = text(&said.stderr);
+        assert!(
+            errors.starts_with("ironmap: warning: ")
+                && errors.contains("the journal needs recovery"),
+            "{errors}"
+        );
+    }
+    let refused = bench.run(["mkdir", &format!("{without}/new")]);
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+}

@@ -122,3 +122,26 @@ fn a_wrong_sector_is_named() {
     assert!(said.contains(&format!("sector {sector}: guard: expected 0x")), "{said}");
     check(&bench.image());
 }
+
+/// `-o ro,noload` serves a volume whose journal is damaged, as the kernel's does; for writing it is refused.
+#[test]
+fn a_volume_is_served_without_its_journal() {
+    require_mounts!("a_volume_is_served_without_its_journal");
+    let bench = volume(&["write /dev/null a"]);
+    bench.debugfs("feature needs_recovery");
+    let block: u64 = bench.ask("bmap <8> 0").trim().parse().unwrap();
+    let stats = succeed(tool("dumpe2fs").arg("-h").arg(bench.image())).stdout;
+    let stats = String::from_utf8(stats).unwrap();
+    let size = stats.lines().find_map(|line| line.strip_prefix("Block size:")).unwrap();
+    let size: u64 = size.trim().parse().unwrap();
+    let image = File::options().write(true).open(bench.image()).unwrap();
+    image.write_all_at(&[0; 64], block * size).unwrap();
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "ro,noload");
+    assert!(dir.join("a").exists());
+    ours.unmount();
+    for options in ["noload", "ro"] {
+        let mounted = bench.run(["mount", "-o", options, "image", dir.to_str().unwrap()]);
+        assert!(!mounted.status.success(), "{options}");
+    }
+}
