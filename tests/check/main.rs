@@ -28,4 +28,5 @@ mod bytes;
 mod clean;
 mod damage;
 mod exceptions;
+mod named;
 mod verdict;

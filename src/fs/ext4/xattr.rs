@@ -32,6 +32,7 @@ impl NameIndex {
     pub(super) const TRUSTED: Self = Self(4);
     pub(super) const SECURITY: Self = Self(6);
     pub(super) const SYSTEM: Self = Self(7);
+    pub(super) const ENCRYPTION: Self = Self(9);
 
     /// `None` for an attribute that no system call shows: another index, or one that only Linux itself uses (the
     /// encryption context, 9).
@@ -177,6 +178,19 @@ impl Inode {
         for list in self.lists(block.as_ref()) {
             for entry in list.entries()? {
                 if entry.full_name().is_some_and(|full| full == name) {
+                    return self.value(&entry, list.place).map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The encryption context, which no system call shows.
+    pub(super) fn encryption_context(&self) -> Result<Option<Vec<u8>>> {
+        let block = self.read_xattr_block()?;
+        for list in self.lists(block.as_ref()) {
+            for entry in list.entries()? {
+                if entry.index == NameIndex::ENCRYPTION && entry.name == b"c" {
                     return self.value(&entry, list.place).map(Some);
                 }
             }

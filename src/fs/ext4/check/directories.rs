@@ -45,7 +45,7 @@ pub(super) struct Reading {
 /// An entry of a directory.
 pub(super) struct Entry<'a> {
     pub(super) name: &'a [u8],
-    target: u32,
+    pub(super) target: u32,
     file_type: u8,
 }
 
@@ -229,6 +229,9 @@ impl Checker<'_> {
             return self.findings.add(place, Kind::EntryToInvalid { name: name(), target });
         }
         self.check_type(entry, record.file_type, place);
+        if order >= 2 {
+            self.check_encrypted(reading, entry, record, place);
+        }
         if record.is_directory() && order >= 2 {
             let parent = self.directories[reading.index].number;
             let below = self.directories.binary_search_by_key(&entry.target, |dir| dir.number);

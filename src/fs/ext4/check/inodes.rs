@@ -151,12 +151,8 @@ impl Checker<'_> {
 
     fn check_inode(&mut self, number: u32, inode: &Found) {
         let (raw, sb) = (inode.raw(), &self.fs.superblock);
-        // Reserved ones that nobody uses have a checksum all the same, unless nobody ever wrote them.
-        let has_sum = number < sb.first_inode && inode.bytes.iter().any(|byte| *byte != 0);
         if number == BAD_BLOCKS {
-            if has_sum {
-                self.check_sum(inode);
-            }
+            self.check_unused(number, inode);
             if raw.i_block != [0; 60] {
                 self.check_map(inode, FileType::Regular);
             }
@@ -165,10 +161,7 @@ impl Checker<'_> {
         let (links, mode) = (raw.i_links_count.get(), raw.i_mode.get());
         let orphan = self.orphans.contains(&number);
         if links == 0 && !(orphan && mode != 0) {
-            if has_sum {
-                self.check_sum(inode);
-            }
-            return;
+            return self.check_unused(number, inode);
         }
         self.check_sum(inode);
         let file_type = inode.file_type();
@@ -198,10 +191,32 @@ impl Checker<'_> {
         let special = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if special { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
+        if inode.flags().contains(InodeFlags::ENCRYPT) {
+            self.check_policy(number, inode);
+        }
         if file_type == FileType::Directory {
             let broken = has_map && !extent.sound;
             let (inode_block, dot_dot, parent) = (inode.block, 0, 0);
             self.directories.push(Directory { number, inode_block, dot_dot, parent, broken });
+        }
+    }
+
+    /// Inodes that nobody uses have a checksum all the same, unless nobody ever wrote them, and the time when they were deleted.
+    fn check_unused(&mut self, number: u32, inode: &Found) {
+        if inode.bytes.iter().any(|byte| *byte != 0) {
+            self.check_sum(inode);
+        }
+        let (raw, sb) = (inode.raw(), &self.superblock);
+        // What could be the number of an inode is the rest of a list of orphans, unless the volume's clock was that low.
+        let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
+        let clock = [sb.s_wtime.get(), sb.s_mtime.get(), sb.s_mkfs_time.get()];
+        let dtime = raw.i_dtime.get();
+        let missing = dtime == 0 && raw.i_mode.get() != 0;
+        if missing && number >= self.fs.superblock.first_inode
+            || low(dtime) && !clock.into_iter().any(low)
+        {
+            let (stored, rule) = (u64::from(dtime), "not the time when a file was deleted");
+            self.findings.add(inode.place("i_dtime"), Kind::Invalid { stored, rule });
         }
     }
 
@@ -360,7 +375,7 @@ impl Claims {
         data: Data,
     ) -> (bool, u64) {
         if self.cluster == 1 {
-            return (usage.claim(findings, place, data.start, data.count), data.count);
+            return (usage.claim_content(findings, place, data.start, data.count), data.count);
         }
         let ratio = self.cluster;
         let mut good = true;
@@ -381,6 +396,6 @@ impl Claims {
             return (good, 0);
         }
         let clusters = usage.cluster(end - 1) - usage.cluster(start) + 1;
-        (usage.claim(findings, place, start, end - start) && good, clusters * ratio)
+        (usage.claim_content(findings, place, start, end - start) && good, clusters * ratio)
     }
 }

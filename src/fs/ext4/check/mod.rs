@@ -9,12 +9,13 @@
 //! with the read side the layouts, the checksums, the names' hashes and the recovery.
 //!
 //! **Memory**: one bit a cluster; 200 bytes a group; six bytes an inode, for groups that have inodes in use; 32 bytes a directory;
-//! 48 bytes an attribute block; the map of one directory, and 16 bytes for each of its names; 32 MiB of metadata that was read
+//! 48 bytes an attribute block; 8 bytes an encrypted inode, and each policy; the map of one directory, and 16 bytes for each of its names; 32 MiB of metadata that was read
 //! together; the first 100,000 findings.
 
 mod bitmaps;
 mod bits;
 mod directories;
+mod encryption;
 mod finding;
 mod groups;
 mod htree;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 pub use finding::{Finding, Kind, Severity, Site};
 
 use self::bits::Bits;
+use self::encryption::Policies;
 use self::finding::Findings;
 use self::groups::Group;
 use self::quota::Accounts;
@@ -139,6 +141,7 @@ struct Checker<'a> {
     value_uses: HashMap<u32, u64>,
     /// Inodes that the orphan list or file holds.
     orphans: HashSet<u32>,
+    policies: Policies,
     /// Blocks read as those of directories whose maps are wrong.
     broken_blocks: Option<Bits>,
     accounts: Accounts,
@@ -161,6 +164,7 @@ impl<'a> Checker<'a> {
             xattr_blocks: HashMap::new(),
             value_uses: HashMap::new(),
             orphans: HashSet::new(),
+            policies: Policies::default(),
             broken_blocks: None,
             accounts: Accounts::default(),
         })

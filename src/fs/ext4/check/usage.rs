@@ -2,6 +2,8 @@
 
 use super::bits::Bits;
 use super::finding::{Findings, Kind, Site};
+use crate::error::Place;
+use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::superblock::Superblock;
 
 /// Blocks of a structure whose place is fixed: what no file may have.
@@ -19,6 +21,8 @@ pub(super) struct Usage {
     cluster_blocks: u64,
     first: u64,
     end: u64,
+    /// Files may share blocks of content: `shared_blocks`.
+    shared: bool,
 }
 
 impl Usage {
@@ -32,6 +36,7 @@ impl Usage {
             cluster_blocks,
             first,
             end: sb.blocks_count,
+            shared: sb.ro_compat.contains(RoCompat::SHARED_BLOCKS),
         }
     }
 
@@ -92,6 +97,23 @@ impl Usage {
             },
         );
         false
+    }
+
+    /// The same for blocks of content, which files may share where the volume has that feature. Blocks of maps are never shared here:
+    /// a walk ends because each is a node once only.
+    pub(super) fn claim_content(
+        &mut self,
+        findings: &mut Findings,
+        place: Place,
+        start: u64,
+        count: u64,
+    ) -> bool {
+        if self.shared && self.fixed_in(start, count).is_none() {
+            let clusters = self.cluster(start)..self.cluster(start + count - 1) + 1;
+            self.clusters.set_range(clusters);
+            return true;
+        }
+        self.claim(findings, place, start, count)
     }
 
     /// The cluster of a block of the volume.

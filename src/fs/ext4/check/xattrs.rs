@@ -10,7 +10,7 @@ use super::inodes::Found;
 use crate::error::Place;
 use crate::fs::ext4::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
 use crate::fs::ext4::xattr::{entry_hashes, xattr_checksum};
-use crate::fs::ext4::{Incompat, InodeFlags};
+use crate::fs::ext4::{Compat, Incompat, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
 const HEADER: usize = size_of::<RawXattrHeader>();
@@ -75,6 +75,11 @@ impl Checker<'_> {
     fn check_xattr_block(&mut self, inode: &Found, number: FsBlock) -> Charged {
         let place = inode.place("i_file_acl");
         let cluster = Charged { blocks: self.fs.superblock.cluster_blocks.into(), inodes: 0 };
+        if !self.fs.superblock.compat.contains(Compat::EXT_ATTR) {
+            let (stored, rule) = (number.0, "attributes, on a volume without the feature");
+            self.findings.add(place, Kind::Invalid { stored, rule });
+            return Charged::default();
+        }
         if !self.usage.contains(number.0, 1) {
             self.findings.add(place, Kind::Outside { block: number.0, count: 1 });
             return Charged::default();

@@ -1,0 +1,90 @@
+//! Encrypted inodes: their policies, and what stands in encrypted directories.
+//!
+//! Source: "Encryption context" and "Filenames encryption" in Linux's fscrypt documentation.
+
+use std::collections::HashMap;
+
+use super::Checker;
+use super::directories::{Entry, Reading};
+use super::finding::Kind;
+use super::inodes::Found;
+use super::table::{Record, entry_code};
+use crate::error::Place;
+use crate::fs::FileType;
+
+/// A name is padded to at least a block of the cipher.
+const SHORTEST_NAME: usize = 16;
+/// Random bytes at the end of a context, different for each inode; what stands before them is the policy.
+const NONCE: usize = 16;
+
+/// The policies of encrypted inodes. Each policy has a number, so that an inode costs eight bytes.
+#[derive(Default)]
+pub(super) struct Policies {
+    numbers: HashMap<Vec<u8>, u32>,
+    of_inodes: HashMap<u32, u32>,
+}
+
+impl Policies {
+    fn insert(&mut self, inode: u32, policy: &[u8]) {
+        let next = self.numbers.len() as u32;
+        let number = *self.numbers.entry(policy.to_vec()).or_insert(next);
+        self.of_inodes.insert(inode, number);
+    }
+
+    fn get(&self, inode: u32) -> Option<u32> {
+        self.of_inodes.get(&inode).copied()
+    }
+}
+
+/// The policy of a context; `None` where the context cannot be one. Versions that are not known have one policy together.
+fn policy(context: &[u8]) -> Option<&[u8]> {
+    match (context.first()?, context.len()) {
+        (1, 28) | (2, 40) => Some(&context[..context.len() - NONCE]),
+        (0..=2, _) => None,
+        _ => Some(&[]),
+    }
+}
+
+impl Checker<'_> {
+    /// Each encrypted inode has a context, without which its content and names are lost.
+    pub(super) fn check_policy(&mut self, number: u32, inode: &Found) {
+        let context = self.fs.inode(inode.number).and_then(|inode| inode.encryption_context());
+        let what = match context {
+            Ok(Some(context)) => match policy(&context) {
+                Some(policy) => return self.policies.insert(number, policy),
+                None => format!("{} bytes that are none", context.len()),
+            },
+            Ok(None) => "the inode is encrypted, but has none".to_owned(),
+            // The attributes, or the inode, have findings of their own.
+            Err(_) => return,
+        };
+        let place = Place::new("encryption context").inode(inode.number);
+        self.findings.add(place, Kind::Damaged { what });
+    }
+
+    /// In an encrypted directory names are encrypted, and so is what they name, by the directory's policy: the kernel opens nothing else there.
+    pub(super) fn check_encrypted(
+        &mut self,
+        reading: &Reading,
+        entry: &Entry<'_>,
+        record: Record,
+        place: Place,
+    ) {
+        let directory = u32::try_from(reading.inode.number.0).ok();
+        let Some(own) = directory.and_then(|number| self.policies.get(number)) else { return };
+        if entry.name.len() < SHORTEST_NAME {
+            let (stored, rule) = (entry.name.len() as u64, "too short for an encrypted name");
+            self.findings.add(place.field("name_len"), Kind::Invalid { stored, rule });
+        }
+        let encryptable = [FileType::Regular, FileType::Directory, FileType::Symlink]
+            .into_iter()
+            .any(|known| entry_code(known) == record.file_type);
+        let rule = match self.policies.get(entry.target) {
+            Some(policy) if policy != own => "encrypted by another policy than its directory",
+            None if encryptable => "not encrypted, in an encrypted directory",
+            _ => return,
+        };
+        let stored = u64::from(entry.target);
+        self.findings.add(place.field("inode"), Kind::Invalid { stored, rule });
+    }
+}
