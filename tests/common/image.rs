@@ -43,6 +43,11 @@ impl Image {
         Self { dir: scratch() }
     }
 
+    /// No file yet, in a directory that is given.
+    pub(crate) fn within(dir: TempDir) -> Self {
+        Self { dir }
+    }
+
     /// A volume of this size (as mke2fs writes it: `64M`) made with these options, empty.
     pub(crate) fn mke2fs(size: &str, options: &[&str]) -> Self {
         Self::make(size, options, None)

@@ -19,7 +19,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    #[allow(dead_code, reason = "not every suite has its bound")]
     pub(crate) fn start(test: &str) -> Self {
+        Self::bounded(test, TIME)
+    }
+
+    /// The same with another bound of time.
+    #[allow(dead_code, reason = "not every suite has a bound of its own")]
+    pub(crate) fn bounded(test: &str, time: Duration) -> Self {
         let limits = getrlimit(Resource::Data);
         if limits.current.is_none_or(|current| current > MEMORY) {
             setrlimit(Resource::Data, Rlimit { current: Some(MEMORY), ..limits }).unwrap();
@@ -29,13 +36,13 @@ impl Watch {
         thread::spawn(move || {
             let mut image = String::new();
             loop {
-                match images.recv_timeout(TIME) {
+                match images.recv_timeout(time) {
                     Ok(next) => image = next,
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
                         // Around the capture of output, which would be lost.
                         let _ =
-                            writeln!(std::io::stderr(), "{test}: more than {TIME:?} for {image}");
+                            writeln!(std::io::stderr(), "{test}: more than {time:?} for {image}");
                         std::process::abort();
                     }
                 }
@@ -45,8 +52,14 @@ impl Watch {
     }
 
     /// The next volume is begun; shown too where the test fails.
+    #[allow(dead_code, reason = "not every suite shows it")]
     pub(crate) fn begin(&self, image: String) {
         println!("{image}");
+        self.next(image);
+    }
+
+    /// The same, shown only where it takes too long.
+    pub(crate) fn next(&self, image: String) {
         let _ = self.begun.send(image);
     }
 }

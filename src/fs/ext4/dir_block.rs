@@ -224,7 +224,7 @@ impl Inode {
     /// A block of this directory, its checksum verified; `None` where there is a hole.
     pub(super) fn dir_block(&self, block: FileBlock) -> Result<Option<Area>> {
         let place = Place::new("directory block").inode(self.number);
-        let Some(at) = self.fs_block(block)? else { return Ok(None) };
+        let Some(at) = self.allocated_block(block)? else { return Ok(None) };
         let content = self.fs.blocks.read(at, place)?;
         let mut end = content.len();
         if let Some(seed) = self.fs.superblock.seed {

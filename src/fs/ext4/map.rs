@@ -200,18 +200,27 @@ impl Inode {
     /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files. Who is
     /// about to ask for many [keeps the map](Self::keep_map) before.
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
+        let (at, state) = self.block_and_state(block)?;
+        Ok(at.filter(|_| state != IomapType::Unwritten))
+    }
+
+    /// The same, also where the block is allocated as unwritten. Linux reads a directory's blocks so: what it holds are its names.
+    pub(crate) fn allocated_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
+        Ok(self.block_and_state(block)?.0)
+    }
+
+    fn block_and_state(&self, block: FileBlock) -> Result<(Option<FsBlock>, IomapType)> {
         let size = self.fs.superblock.block_size;
         let pos = size.pos_of(block);
         let iomap = match self.map_resident(pos) {
             Some(iomap) => iomap,
             None => self.map_by_leaf(pos)?,
         };
-        match iomap.kind {
-            IomapType::Mapped | IomapType::Inline => {
-                Ok(Some(FsBlock(iomap.addr_of(pos).0 >> size.shift())))
-            }
-            IomapType::Hole | IomapType::Unwritten => Ok(None),
-        }
+        let at = match iomap.kind {
+            IomapType::Hole => None,
+            _ => Some(FsBlock(iomap.addr_of(pos).0 >> size.shift())),
+        };
+        Ok((at, iomap.kind))
     }
 
     /// The map of a file whose content lies in the inode: all of it, then nothing.

@@ -199,6 +199,17 @@ impl Superblock {
             )));
         }
 
+        let per_block = geometry.block_size.bytes() as u32 / u32::from(geometry.descriptor_size);
+        let first_meta_bg = raw.s_first_meta_bg.get();
+        if incompat.contains(Incompat::META_BG)
+            && first_meta_bg > geometry.groups.div_ceil(per_block)
+        {
+            return Err(PLACE.field("s_first_meta_bg").corrupt(format!(
+                "{first_meta_bg}, of {} groups with {per_block} descriptors a block",
+                geometry.groups
+            )));
+        }
+
         let wide = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
         let stamp =
             |low: u32, high: u8| Timestamp { seconds: wide(low, high) as i64, nanoseconds: 0 };
@@ -261,7 +272,7 @@ impl Superblock {
             hash_version: raw.s_def_hash_version,
             journal_inode: inode(raw.s_journal_inum.get())
                 .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
-            first_meta_bg: raw.s_first_meta_bg.get(),
+            first_meta_bg,
             reserved_descriptor_blocks: raw.s_reserved_gdt_blocks.get(),
             flex_groups: if incompat.contains(Incompat::FLEX_BG) {
                 1 << raw.s_log_groups_per_flex.min(31)

@@ -118,10 +118,10 @@ impl Ext4 {
         credits.min(most)
     }
 
-    /// How many of an inode's attributes have their values in inodes.
+    /// How many inodes of values an inode is charged with.
     pub(crate) fn value_inodes(&self, inode: &Inode) -> Result<usize> {
         let block = inode.read_xattr_block()?;
-        Ok(Lists::new(inode, block.as_ref())?.value_inodes())
+        Ok(Lists::new(inode, block.as_ref())?.charged().values as usize)
     }
 
     /// Sets an attribute whose value has the form on disk.

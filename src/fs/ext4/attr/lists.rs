@@ -31,6 +31,8 @@ pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
+    /// Values of the older form: who has them is not charged.
+    free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
 }
@@ -56,7 +58,13 @@ impl<'a> Lists<'a> {
     pub(super) fn new(inode: &'a Inode, block: Option<&'a (Block, FsBlock)>) -> Result<Self> {
         let in_inode = inode.ibody().map_or(Ok(Vec::new()), |list| list.entries())?;
         let in_block = block.map_or(Ok(Vec::new()), |block| inode.block_list(block).entries())?;
-        Ok(Self { inode, in_inode, in_block, inode_changed: false, block_changed: false })
+        let is_free = |number: &InodeNo| {
+            // What cannot be read is an error for whoever wants the value.
+            inode.fs.inode(*number).is_ok_and(|value| inode.is_owner_of(&value))
+        };
+        let free = values(&in_inode).chain(values(&in_block)).filter(is_free).collect();
+        let (inode_changed, block_changed) = (false, false);
+        Ok(Self { inode, in_inode, in_block, free, inode_changed, block_changed })
     }
 
     fn superblock(&self) -> &'a Superblock {
@@ -147,15 +155,17 @@ impl<'a> Lists<'a> {
     /// What the inode is charged for values that have inodes of their own, shared or not.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
-        let all = self.in_inode.iter().chain(&self.in_block);
-        let blocks = all.map(|entry| match entry.value {
-            Value::Here(_) => 0,
-            Value::Inode(_, size) => {
+        let mut charged = Charged { blocks: 0, values: 0 };
+        for entry in self.in_inode.iter().chain(&self.in_block) {
+            if let Value::Inode(number, size) = entry.value
+                && !self.free.contains(&number)
+            {
                 let blocks = sb.block_size.blocks_for(size as u64);
-                blocks.next_multiple_of(u64::from(sb.cluster_blocks)) as i64
+                charged.blocks += blocks.next_multiple_of(u64::from(sb.cluster_blocks)) as i64;
+                charged.values += 1;
             }
-        });
-        Charged { blocks: blocks.sum(), values: self.value_inodes() as i64 }
+        }
+        charged
     }
 
     /// What the inode's own area is to hold, where that was changed.

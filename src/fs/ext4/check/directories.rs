@@ -241,7 +241,15 @@ impl Checker<'_> {
             }
             below.parent = parent;
         }
+        if order < 2 && self.is_removed(reading) {
+            return;
+        }
         self.inodes.count_name(entry.target);
+    }
+
+    /// Whether a directory is an orphan without a name: its parent does not count it any more.
+    fn is_removed(&self, reading: &Reading) -> bool {
+        reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }
 
     /// Whether a name is one, and a new one.
@@ -296,9 +304,12 @@ impl Checker<'_> {
         let i_block = reading.inode.raw().i_block;
         let [a, b, c, d, ..] = i_block;
         self.directories[reading.index].dot_dot = u32::from_le_bytes([a, b, c, d]);
-        self.inodes.count_name(self.directories[reading.index].number);
+        let removed = self.is_removed(reading);
+        if !removed {
+            self.inodes.count_name(self.directories[reading.index].number);
+        }
         let parent = self.directories[reading.index].dot_dot;
-        if (1..=self.fs.superblock.inodes_count).contains(&parent) {
+        if !removed && (1..=self.fs.superblock.inodes_count).contains(&parent) {
             self.inodes.count_name(parent);
         }
         // The two entries that are not there.

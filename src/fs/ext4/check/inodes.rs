@@ -19,6 +19,8 @@ use crate::units::{FsBlock, InodeNo};
 const PLACE: Place = Place::new("inode");
 /// Blocks that are bad.
 const BAD_BLOCKS: u32 = 1;
+/// From this number on reserved inodes have no use, but for what the superblock names.
+const FIRST_IDLE: u32 = 9;
 /// Keeps the blocks into which the descriptors may grow.
 const RESIZE: u32 = 7;
 /// `i_flags`: an inode of the AFS server.
@@ -160,7 +162,10 @@ impl Checker<'_> {
         }
         let (links, mode) = (raw.i_links_count.get(), raw.i_mode.get());
         let orphan = self.orphans.contains(&number);
-        if links == 0 && !(orphan && mode != 0) {
+        // What stands in a reserved one without a type is nobody's.
+        let idle =
+            mode == 0 && (FIRST_IDLE..sb.first_inode).contains(&number) && !self.is_hidden(number);
+        if links == 0 && !(orphan && mode != 0) || idle {
             return self.check_unused(number, inode);
         }
         self.check_sum(inode);

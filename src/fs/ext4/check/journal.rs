@@ -71,6 +71,10 @@ impl Checker<'_> {
         }
     }
 
+    pub(super) fn is_orphan(&self, inode: &Found) -> bool {
+        u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
+    }
+
     /// Each orphan names the next in `i_dtime`. No orphan is met twice, so the walk ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");

@@ -148,8 +148,7 @@ impl Checker<'_> {
             let size = raw.e_value_size.get() as usize;
             let target = raw.e_value_inum.get();
             if target != 0 {
-                let blocks = self.check_large_value(inode, raw, name, target, place);
-                charged = charged + Charged { blocks, inodes: 1 };
+                charged = charged + self.check_large_value(inode, raw, name, target, place);
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
@@ -195,7 +194,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A value in an inode of its own; the blocks that its user is charged with.
+    /// A value in an inode of its own; what its user is charged with.
     fn check_large_value(
         &mut self,
         inode: &Found,
@@ -203,7 +202,7 @@ impl Checker<'_> {
         name: &[u8],
         target: u32,
         place: Place,
-    ) -> u64 {
+    ) -> Charged {
         let sb = &self.fs.superblock;
         let place = place.field("e_value_inum");
         let size = u64::from(raw.e_value_size.get());
@@ -219,19 +218,21 @@ impl Checker<'_> {
         let Some(value) = value else {
             let what = format!("inode {number} holds no value of {size} bytes");
             self.findings.add(place, Kind::Damaged { what });
-            return 0;
+            return Charged { blocks: 0, inodes: 1 };
         };
         *self.value_uses.entry(target).or_default() += 1;
-        // Before reference counts, a value's inode named its owner instead, and there was no hash.
+        // Before reference counts, a value's inode named its owner instead, and there was neither hash nor charge.
         let older = u64::from(value.raw().i_mtime.get()) == inode.number.0
             && value.raw().i_generation.get() == inode.raw().i_generation.get();
-        if !older {
-            let words = std::iter::once(value.raw().i_atime.get());
-            self.check_hash(raw.e_hash.get(), entry_hashes(name, &words), false, place);
+        if older {
+            return Charged::default();
         }
+        let words = std::iter::once(value.raw().i_atime.get());
+        self.check_hash(raw.e_hash.get(), entry_hashes(name, &words), false, place);
         let unit = self.fs.superblock.block_size.bytes() as u64
             * u64::from(self.fs.superblock.cluster_blocks);
-        size.div_ceil(unit) * u64::from(self.fs.superblock.cluster_blocks)
+        let blocks = size.div_ceil(unit) * u64::from(self.fs.superblock.cluster_blocks);
+        Charged { blocks, inodes: 1 }
     }
 
     /// What all inodes together make of the blocks that they share, and of the inodes that hold values.

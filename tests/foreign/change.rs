@@ -1,0 +1,393 @@
+//! Each operation that changes a sound volume leaves nothing to e2fsck, and none makes a broken one worse than e2fsck can repair.
+
+use std::sync::Arc;
+
+use ironmap::fs::ext4::{
+    Credentials, Ext4, Fallocate, Inode, InodeFlags, NewFile, ROOT, RenameFlags, SetAttributes,
+    SetXattr,
+};
+use ironmap::fs::{FileType, Timestamp};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind, OpenOptions, Result, Volume};
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::differences::{CHANGES, reason};
+use crate::images::{Foreign, Steps, VARIABLE, each};
+use crate::{fsck, require};
+
+/// Files and directories that an operation changes, of each kind.
+const TARGETS: usize = 6;
+/// Directories that are looked through for them.
+const DIRECTORIES: usize = 40;
+/// Names that are removed of a directory at most, and names in all.
+const REMOVED: usize = 300;
+/// What is told of an image.
+const TOLD: usize = 4;
+/// Where what is made goes.
+const OWN: &[u8] = b"made-by-a-test";
+
+/// An operation, which goes on where one of its steps fails, and says how.
+type Verb = fn(&At<'_>);
+
+const VERBS: [(&str, Verb); 15] = [
+    ("open and close", |_| {}),
+    ("mkdir and mknod", mkdir),
+    ("cp into it", copy_into),
+    ("chmod, chown, touch", set_attributes),
+    ("setfattr", set_xattrs),
+    ("setfattr -x", remove_xattrs),
+    ("append and overwrite", write),
+    ("fallocate", fallocate),
+    ("truncate", truncate),
+    ("link", link),
+    ("mv", rename),
+    ("mv over another", replace),
+    ("chattr", set_flags),
+    ("rm", remove_files),
+    ("rm -r", remove_all),
+];
+
+/// A volume that is open, and what went wrong with it.
+struct At<'a> {
+    fs: &'a Arc<Ext4>,
+    errors: std::cell::RefCell<Vec<Error>>,
+}
+
+impl At<'_> {
+    fn tried<T>(&self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.errors.borrow_mut().push(error)).ok()
+    }
+
+    fn names(&self, dir: &Inode) -> Vec<(Vec<u8>, InodeNo)> {
+        let Some(entries) = self.tried(dir.read_dir()) else { return Vec::new() };
+        let mut names = Vec::new();
+        for entry in entries.take(20_000) {
+            let Some(entry) = self.tried(entry) else { break };
+            if !matches!(entry.name.as_slice(), b"." | b"..") {
+                names.push((entry.name, entry.inode));
+            }
+        }
+        names
+    }
+
+    /// Directories with what is in them, from the root on, each once.
+    fn directories(&self) -> Vec<(InodeNo, Vec<(Vec<u8>, InodeNo)>)> {
+        let (mut all, mut next) = (Vec::new(), 0);
+        let mut known = std::collections::HashSet::from([ROOT]);
+        let mut left = vec![ROOT];
+        while next < left.len().min(DIRECTORIES) {
+            let Some(dir) = self.tried(self.fs.inode(left[next])) else {
+                next += 1;
+                continue;
+            };
+            next += 1;
+            let names = self.names(&dir);
+            for (_, number) in &names {
+                let directory = self.fs.inode(*number);
+                if directory.is_ok_and(|inode| inode.file_type() == FileType::Directory)
+                    && known.insert(*number)
+                {
+                    left.push(*number);
+                }
+            }
+            all.push((dir.number(), names));
+        }
+        all
+    }
+
+    /// Some inodes of each kind that the volume has, by type and the way that they keep content.
+    fn targets(&self) -> Vec<(InodeNo, FileType)> {
+        let mut kinds = std::collections::HashMap::<_, usize>::new();
+        let mut targets = Vec::new();
+        for (_, names) in self.directories() {
+            for (_, number) in names {
+                let Ok(inode) = self.fs.inode(number) else { continue };
+                let file_type = inode.file_type();
+                let kept = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+                let kind = (file_type, (inode.flags() & kept).bits());
+                let count = kinds.entry(kind).or_default();
+                *count += 1;
+                if *count <= TARGETS {
+                    targets.push((number, file_type));
+                }
+            }
+        }
+        targets
+    }
+
+    fn files(&self) -> impl Iterator<Item = InodeNo> {
+        let regular = |(_, file_type): &(_, FileType)| *file_type == FileType::Regular;
+        self.targets().into_iter().filter(regular).map(|(number, _)| number)
+    }
+
+    fn create(&self, dir: InodeNo, name: &[u8], file: NewFile<'_>) -> Option<InodeNo> {
+        self.tried(self.fs.create(dir, name, file, 0o755, &Credentials::default()))
+    }
+
+    /// The directory of what a test makes.
+    fn own(&self) -> Option<InodeNo> {
+        self.tried(self.fs.lookup(ROOT, OWN)).map(|inode| inode.number())
+    }
+}
+
+fn mkdir(at: &At<'_>) {
+    let Some(own) = at.create(ROOT, OWN, NewFile::Directory) else { return };
+    at.create(own, b"fifo", NewFile::Fifo);
+    at.create(own, b"socket", NewFile::Socket);
+    at.create(own, b"null", NewFile::CharDevice(1, 3));
+    at.create(own, b"short", NewFile::Symlink(b"target"));
+    at.create(own, b"long", NewFile::Symlink(&[b'l'; 200]));
+    let mut dir = own;
+    for _ in 0..4 {
+        let Some(below) = at.create(dir, b"below", NewFile::Directory) else { return };
+        dir = below;
+    }
+    for number in 0..60 {
+        let name = format!("one of many {number:040}");
+        at.create(own, name.as_bytes(), NewFile::Regular);
+    }
+    for (dir, _) in at.directories() {
+        at.create(dir, b"one more", NewFile::Regular);
+    }
+}
+
+fn copy_into(at: &At<'_>) {
+    let Some(own) = at.own() else { return };
+    for size in [10_usize, 5000, 100_000] {
+        let name = format!("copy of {size}");
+        let Some(file) = at.create(own, name.as_bytes(), NewFile::Regular) else { continue };
+        at.tried(at.fs.write(file, FilePos(0), &vec![b'c'; size]));
+    }
+    // With holes, so that the map grows.
+    let Some(file) = at.create(own, b"sparse", NewFile::Regular) else { return };
+    for number in 0..12 {
+        at.tried(at.fs.write(file, FilePos(number * 40_000), b"island"));
+    }
+}
+
+fn set_attributes(at: &At<'_>) {
+    for (number, _) in at.targets() {
+        let time = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+        let set = SetAttributes {
+            permissions: Some(0o640),
+            uid: Some(70_000),
+            gid: Some(3),
+            accessed: Some(time),
+            modified: Some(time),
+            ..SetAttributes::default()
+        };
+        at.tried(at.fs.set_attributes(number, &set));
+    }
+}
+
+fn set_xattrs(at: &At<'_>) {
+    for (number, file_type) in at.targets() {
+        let inline = |inode: Inode| inode.flags().contains(InodeFlags::INLINE_DATA);
+        if file_type == FileType::Symlink && at.fs.inode(number).is_ok_and(inline) {
+            // e2fsck 1.47 does not count the block of attributes of a link with inline data.
+            continue;
+        }
+        let set = |name: &[u8], len| {
+            at.tried(at.fs.setxattr(number, name, &vec![b'v'; len], SetXattr::Any))
+        };
+        set(b"trusted.small", 3);
+        set(b"trusted.medium", 300);
+        set(b"trusted.small", 60);
+    }
+}
+
+fn remove_xattrs(at: &At<'_>) {
+    for (number, _) in at.targets() {
+        let Some(inode) = at.tried(at.fs.inode(number)) else { continue };
+        for xattr in at.tried(inode.xattrs()).unwrap_or_default() {
+            at.tried(at.fs.removexattr(number, &xattr.name));
+        }
+    }
+}
+
+fn size(at: &At<'_>, number: InodeNo) -> Option<u64> {
+    at.tried(at.fs.inode(number)).map(|inode| inode.size())
+}
+
+fn write(at: &At<'_>) {
+    for file in at.files() {
+        let Some(size) = size(at, file) else { continue };
+        at.tried(at.fs.write(file, FilePos(0), b"overwritten"));
+        at.tried(at.fs.write(file, FilePos(size), &[b'a'; 3000]));
+        at.tried(at.fs.write(file, FilePos(size / 2), &[b'm'; 1500]));
+        at.tried(at.fs.write(file, FilePos(size + 50_000), b"behind a hole"));
+    }
+}
+
+fn fallocate(at: &At<'_>) {
+    let unit = at.fs.superblock().block_size.bytes() as u64;
+    for file in at.files() {
+        let Some(size) = size(at, file) else { continue };
+        let change = |how, first: u64, count: u64| {
+            at.tried(at.fs.fallocate(file, how, FilePos(first * unit), count * unit));
+        };
+        change(Fallocate::Allocate { keep_size: true }, size / unit + 2, 3);
+        change(Fallocate::Allocate { keep_size: false }, 0, size / unit + 1);
+        change(Fallocate::Zero { keep_size: true }, 1, 2);
+        change(Fallocate::Punch, 2, 2);
+        change(Fallocate::Collapse, 1, 1);
+        change(Fallocate::Insert, 1, 1);
+    }
+}
+
+fn truncate(at: &At<'_>) {
+    for (index, file) in at.files().enumerate() {
+        let Some(size) = size(at, file) else { continue };
+        let new = [size / 2, size + 10_000, 0, 1][index % 4];
+        at.tried(at.fs.truncate(file, new));
+    }
+}
+
+fn link(at: &At<'_>) {
+    let Some(own) = at.own() else { return };
+    for (number, file_type) in at.targets() {
+        if file_type != FileType::Directory {
+            let name = format!("link to {number}");
+            at.tried(at.fs.link(number, own, name.as_bytes()));
+        }
+    }
+}
+
+fn rename(at: &At<'_>) {
+    let Some(own) = at.own() else { return };
+    for (dir, names) in at.directories() {
+        // A directory, and some others.
+        for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
+            let new = format!("{number} from {dir}");
+            let flags = RenameFlags::empty();
+            at.tried(at.fs.rename(dir, name, own, new.as_bytes(), flags));
+        }
+    }
+}
+
+fn replace(at: &At<'_>) {
+    for (dir, names) in at.directories() {
+        for pair in names.chunks_exact(2).take(3) {
+            let (one, other) = (&pair[0].0, &pair[1].0);
+            at.tried(at.fs.rename(dir, one, dir, other, RenameFlags::EXCHANGE));
+            at.tried(at.fs.rename(dir, one, dir, other, RenameFlags::empty()));
+        }
+    }
+}
+
+fn set_flags(at: &At<'_>) {
+    for (number, _) in at.targets() {
+        let Some(inode) = at.tried(at.fs.inode(number)) else { continue };
+        let flags = inode.flags() ^ InodeFlags::NO_ATIME;
+        at.tried(at.fs.set_flags(number, flags));
+    }
+}
+
+fn remove_files(at: &At<'_>) {
+    for (dir, names) in at.directories() {
+        for (name, number) in names.iter().take(REMOVED).step_by(2) {
+            let inode = at.fs.inode(*number);
+            if inode.is_ok_and(|inode| inode.file_type() != FileType::Directory) {
+                at.tried(at.fs.unlink(dir, name));
+            }
+        }
+    }
+}
+
+/// From below, so that directories are empty when it is their turn.
+fn remove_all(at: &At<'_>) {
+    let mut left = REMOVED * 10;
+    for (dir, names) in at.directories().into_iter().rev() {
+        for (name, number) in names {
+            left = left.saturating_sub(1);
+            if left == 0 {
+                return;
+            }
+            let directory = at.fs.inode(number);
+            if directory.is_ok_and(|inode| inode.file_type() == FileType::Directory) {
+                at.tried(at.fs.rmdir(dir, &name));
+            } else {
+                at.tried(at.fs.unlink(dir, &name));
+            }
+        }
+    }
+}
+
+fn open(image: &Image) -> Result<Volume> {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    crate::common::beneath::open(&image.location(), &options)
+}
+
+/// What an operation may be answered on a sound volume.
+fn is_refusal(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
+}
+
+/// Does each operation, and asks e2fsck after each: of a sound volume it finds nothing, and no operation finds a fault either. What was
+/// broken before stays broken in ways of its own: there it counts that e2fsck can still repair all of it.
+fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
+    let sound = fsck::look(image).clean;
+    let mut wrong = Vec::new();
+    for (what, verb) in VERBS {
+        steps.begin(what);
+        let errors = match once(image, verb) {
+            Ok(errors) => errors,
+            Err(error) if sound => vec![error],
+            Err(_) => break,
+        };
+        if sound {
+            wrong.extend(errors.iter().filter(|error| !is_refusal(error)).map(Error::to_string));
+            let after = fsck::look(image);
+            if !after.clean {
+                wrong.push(after.text);
+            }
+        }
+        if !wrong.is_empty() {
+            break;
+        }
+    }
+    if repairable && !fsck::repair(image) {
+        wrong.push("e2fsck cannot repair it any more".to_owned());
+    }
+    match (wrong.is_empty(), reason(CHANGES, name)) {
+        (true, Some(_)) => steps.wrong("nothing is wrong: the list of differences is out of date"),
+        (false, None) => {
+            wrong.truncate(TOLD);
+            steps.wrong(&format!("{name}: {}", wrong.join("\n    ")));
+        }
+        _ => {}
+    }
+}
+
+/// Opens the volume, does an operation and closes it; what went wrong on the way.
+///
+/// # Errors
+/// It cannot be opened.
+fn once(image: &Image, verb: Verb) -> Result<Vec<Error>> {
+    let volume = open(image)?;
+    let at = At { fs: volume.fs(), errors: std::cell::RefCell::default() };
+    verb(&at);
+    let mut errors = at.errors.into_inner();
+    errors.extend(volume.close().err());
+    Ok(errors)
+}
+
+fn image(foreign: &Foreign, steps: &mut Steps<'_>) {
+    let (image, mut repaired) = (foreign.copy(), None);
+    steps.begin("repaired by e2fsck");
+    if !fsck::look(&image).clean {
+        let copy = foreign.copy();
+        repaired = fsck::repair(&copy).then_some(copy);
+    }
+    change(&image, &foreign.name, repaired.is_some(), steps);
+    if let Some(repaired) = repaired {
+        change(&repaired, &format!("{}, repaired", foreign.name), false, steps);
+    }
+}
+
+#[test]
+fn no_operation_leaves_anything_to_e2fsck() {
+    require!([Need::Variable(VARIABLE)]);
+    each("no_operation_leaves_anything_to_e2fsck", image);
+}

@@ -1,0 +1,46 @@
+//! `check` finds something where e2fsck does, of the images and of what e2fsck makes of them.
+
+use ironmap::OpenOptions;
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::differences::{CHECKS, reason};
+use crate::images::{Foreign, Steps, VARIABLE, each};
+use crate::{fsck, require};
+
+/// Whether ironmap finds the volume clean, and what it says.
+fn check(image: &Image) -> (bool, String) {
+    let opened = crate::common::beneath::open(&image.location(), &OpenOptions::default());
+    match opened.and_then(|volume| volume.fs().check(&mut |_| {})) {
+        Err(error) => (false, error.to_string()),
+        Ok(report) => {
+            let lines = report.findings.iter().take(8).map(ToString::to_string);
+            (report.is_clean(), lines.collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+fn beside(image: &Image, name: &str, steps: &mut Steps<'_>) {
+    let (theirs, (clean, ours)) = (fsck::look(image), check(image));
+    match (theirs.clean == clean, reason(CHECKS, name)) {
+        (true, Some(_)) => steps.wrong("they agree: the list of differences is out of date"),
+        (false, None) => steps.wrong(&format!("e2fsck: {}\nironmap: {ours}", theirs.text)),
+        _ => {}
+    }
+}
+
+fn image(foreign: &Foreign, steps: &mut Steps<'_>) {
+    steps.begin("check");
+    let image = foreign.copy();
+    beside(&image, &foreign.name, steps);
+    steps.begin("check, repaired by e2fsck");
+    if fsck::repair(&image) {
+        beside(&image, &format!("{}, repaired", foreign.name), steps);
+    }
+}
+
+#[test]
+fn check_finds_something_where_e2fsck_does() {
+    require!([Need::Variable(VARIABLE)]);
+    each("check_finds_something_where_e2fsck_does", image);
+}

@@ -1,0 +1,96 @@
+//! The images, and workers that go through them.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::common::command::run;
+use crate::common::image::{Image, scratch_in};
+use crate::watch::Watch;
+
+pub(crate) const VARIABLE: &str = "IRONMAP_FOREIGN_IMAGES";
+/// What one step with one image may take, on a slow and busy machine. Most take some milliseconds.
+const TIME: Duration = Duration::from_secs(180);
+/// As many images there are at least: fewer are not the package's.
+const LEAST: usize = 150;
+
+/// An image as the package has it.
+pub(crate) struct Foreign {
+    /// Of the test that it belongs to.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
+
+impl Foreign {
+    /// A copy in memory, to be changed.
+    pub(crate) fn copy(&self) -> Image {
+        let image = Image::within(scratch_in(Path::new("/dev/shm")));
+        let args = ["--sparse=always".into(), self.path.clone(), image.path()];
+        run("cp", &args);
+        image
+    }
+}
+
+/// All images, or those whose names contain `IRONMAP_FOREIGN`.
+fn all() -> Vec<Foreign> {
+    let dir = std::env::var_os(VARIABLE).expect("the directory of the images");
+    let entries = fs::read_dir(dir).expect("the images").map(|entry| entry.unwrap().path());
+    let named = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some(Foreign { name, path })
+    };
+    let mut images: Vec<_> = entries.filter_map(named).collect();
+    assert!(images.len() >= LEAST, "{} images", images.len());
+    images.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    let chosen = std::env::var("IRONMAP_FOREIGN").unwrap_or_default();
+    images.retain(|image| image.name.contains(&chosen));
+    images
+}
+
+/// What a step says to the watch and to the reader of a failure.
+pub(crate) struct Steps<'a> {
+    watch: &'a Watch,
+    image: &'a str,
+    current: String,
+    pub(crate) failures: Vec<String>,
+}
+
+impl Steps<'_> {
+    pub(crate) fn begin(&mut self, step: &str) {
+        self.current = format!("{}: {step}", self.image);
+        self.watch.next(self.current.clone());
+    }
+
+    /// Notes what is wrong with the step that was begun.
+    pub(crate) fn wrong(&mut self, what: &str) {
+        self.failures.push(format!("{}: {what}", self.current));
+    }
+}
+
+/// Does the same with every image, on all processors; fails with what went wrong of all of them.
+pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
+    let (images, next, failures) = (all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                let watch = Watch::bounded(test, TIME);
+                while let Some(image) = images.get(next.fetch_add(1, Relaxed)) {
+                    let (current, failed) = (String::new(), Vec::new());
+                    let mut steps =
+                        Steps { watch: &watch, image: &image.name, current, failures: failed };
+                    // The panic has printed what it is about.
+                    if catch_unwind(AssertUnwindSafe(|| work(image, &mut steps))).is_err() {
+                        steps.wrong("a panic");
+                    }
+                    failures.lock().unwrap().append(&mut steps.failures);
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}

@@ -1,0 +1,18 @@
+//! Volumes that others broke and made: the images of e2fsprogs' own tests.
+//!
+//! Each is read through ironmap beside the kernel's read-only mount, changed by each operation with `e2fsck -fn` asked after it, and
+//! checked beside `e2fsck -fn`. The images come with Debian's source package: `./x foreign` and `./x test` fetch it, and name their
+//! directory by `IRONMAP_FOREIGN_IMAGES`. [`differences`] names where ironmap means to differ, each with its reason.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+#[path = "../hostile/watch.rs"]
+mod watch;
+
+mod change;
+mod checking;
+mod differences;
+mod fsck;
+mod images;
+mod read;
