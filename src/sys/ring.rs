@@ -545,7 +545,7 @@ mod tests {
     #[test]
     fn what_the_kernel_has_taken_stays_with_a_ring_whose_descriptor_is_gone() {
         let (empty, _writer) = std::io::pipe().unwrap();
-        let Ok(mut ring) = Ring::new(OPTIONS) else { return };
+        let Ok(mut ring) = Ring::<u32>::new(OPTIONS) else { return };
         let request = request(RingFile::descriptor(empty.as_fd()));
         let buffer = || Memory::Flat(Buffer::aligned(64).unwrap());
         assert!(ring.push(request, buffer(), 1).is_ok());
