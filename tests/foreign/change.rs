@@ -24,8 +24,13 @@ const DIRECTORIES: usize = 40;
 const REMOVED: usize = 300;
 /// What is told of an image.
 const TOLD: usize = 4;
+/// An image of 60,000 directories, all of them lost: e2fsck takes minutes to connect them again.
+const SLOW: &str = "f_many_subdirs";
 /// Where what is made goes.
 const OWN: &[u8] = b"made-by-a-test";
+
+/// The names of a directory.
+type Names = Vec<(Vec<u8>, InodeNo)>;
 
 /// An operation, which goes on where one of its steps fails, and says how.
 type Verb = fn(&At<'_>);
@@ -59,7 +64,7 @@ impl At<'_> {
         result.map_err(|error| self.errors.borrow_mut().push(error)).ok()
     }
 
-    fn names(&self, dir: &Inode) -> Vec<(Vec<u8>, InodeNo)> {
+    fn names(&self, dir: &Inode) -> Names {
         let Some(entries) = self.tried(dir.read_dir()) else { return Vec::new() };
         let mut names = Vec::new();
         for entry in entries.take(20_000) {
@@ -72,7 +77,7 @@ impl At<'_> {
     }
 
     /// Directories with what is in them, from the root on, each once.
-    fn directories(&self) -> Vec<(InodeNo, Vec<(Vec<u8>, InodeNo)>)> {
+    fn directories(&self) -> Vec<(InodeNo, Names)> {
         let (mut all, mut next) = (Vec::new(), 0);
         let mut known = std::collections::HashSet::from([ROOT]);
         let mut left = vec![ROOT];
@@ -347,8 +352,11 @@ fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
             break;
         }
     }
-    if repairable && !fsck::repair(image) {
-        wrong.push("e2fsck cannot repair it any more".to_owned());
+    if repairable {
+        let after = fsck::repair(image);
+        if !after.clean {
+            wrong.push(format!("e2fsck cannot repair it any more: {}", after.text));
+        }
     }
     match (wrong.is_empty(), reason(CHANGES, name)) {
         (true, Some(_)) => steps.wrong("nothing is wrong: the list of differences is out of date"),
@@ -374,11 +382,14 @@ fn once(image: &Image, verb: Verb) -> Result<Vec<Error>> {
 }
 
 fn image(foreign: &Foreign, steps: &mut Steps<'_>) {
+    if foreign.name == SLOW {
+        return;
+    }
     let (image, mut repaired) = (foreign.copy(), None);
     steps.begin("repaired by e2fsck");
     if !fsck::look(&image).clean {
         let copy = foreign.copy();
-        repaired = fsck::repair(&copy).then_some(copy);
+        repaired = fsck::repair(&copy).clean.then_some(copy);
     }
     change(&image, &foreign.name, repaired.is_some(), steps);
     if let Some(repaired) = repaired {

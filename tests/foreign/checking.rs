@@ -34,7 +34,7 @@ fn image(foreign: &Foreign, steps: &mut Steps<'_>) {
     let image = foreign.copy();
     beside(&image, &foreign.name, steps);
     steps.begin("check, repaired by e2fsck");
-    if fsck::repair(&image) {
+    if fsck::repair(&image).clean {
         beside(&image, &format!("{}, repaired", foreign.name), steps);
     }
 }

@@ -77,13 +77,13 @@ pub(crate) fn look(image: &Image) -> Verdict {
     found
 }
 
-/// Lets e2fsck repair all; whether it finds nothing any more.
-pub(crate) fn repair(image: &Image) -> bool {
+/// Lets e2fsck repair all; what it still finds.
+pub(crate) fn repair(image: &Image) -> Verdict {
     // What one run repairs may show more.
     for _ in 0..3 {
         run(&["-fy"], &image.path());
     }
-    verdict(run(&["-fn"], &image.path())).clean
+    verdict(run(&["-fn"], &image.path()))
 }
 
 fn verdict((code, text): (i32, String)) -> Verdict {
