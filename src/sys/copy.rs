@@ -35,27 +35,22 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
 /// Both ranges are valid for `len` bytes and do not overlap.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
-    use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-
     const WORD: usize = size_of::<usize>();
     let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
+    // Each volatile access is made once, and nothing is assumed of what it gives. An atomic load is not to be had: it asks for memory that may be
+    // written, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;
-        // SAFETY: the word lies within the ranges and is aligned; who else accesses it meanwhile is outside of the program's rules
-        // or uses atomics as well.
+        // SAFETY: the word lies within the ranges and is aligned; any bytes make one.
         unsafe {
-            let word = AtomicUsize::from_ptr(from.add(at).cast_mut().cast());
-            AtomicUsize::from_ptr(to.add(at).cast())
-                .store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+            let word = from.add(at).cast::<usize>().read_volatile();
+            to.add(at).cast::<usize>().write_volatile(word);
         }
     }
     for at in words * WORD..len {
         // SAFETY: as above.
-        unsafe {
-            let byte = AtomicU8::from_ptr(from.add(at).cast_mut());
-            AtomicU8::from_ptr(to.add(at)).store(byte.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
+        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
     }
 }
 

@@ -194,7 +194,7 @@ mod tests {
         let (index, slot) = slots.put(memory(0), 7).unwrap();
         let Some((Memory::Flat(buffer), _)) = &mut slot.request else { panic!("one buffer") };
         let (address, len) = (buffer.as_mut_ptr(), buffer.len());
-        slots.put(memory(1), 1).unwrap();
+        let (second, _) = slots.put(memory(1), 1).unwrap();
         slots.next_batch();
         let mut moved = Box::new(slots);
         moved.put(memory(2), 2).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         moved.see_early(index, len as i32);
         assert_eq!((pop(&mut moved), moved.in_flight()), (Some((7, 64)), 2));
         assert_eq!(moved.recall(1, -1), 1);
-        moved.see_early(index - 1, 64);
+        moved.see_early(second, 64);
         while pop(&mut moved).is_some() {}
         assert_eq!((moved.in_flight(), moved.room()), (0, 4));
     }
