@@ -37,7 +37,9 @@ fn a_journal_may_have_a_block_behind_its_end() {
         // Big-endian `s_maxlen`.
         image.poke("<8>", 0, 16, &u32::to_be_bytes(blocks));
         both(options, &image, &format!("sif <8> size {}\n", blocks << 10), true);
-        both(options, &image, &format!("sif <8> size {}\n", (blocks + 2) << 10), false);
+        // e2fsck counts the holes of the last pointer block with the journal.
+        image.debugfs(&format!("sif <8> size {}\n", (blocks + 2) << 10));
+        assert!(!ironmap(&image.path()).clean, "{options}: longer than its blocks");
     }
 }
 
