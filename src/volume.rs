@@ -1,5 +1,4 @@
-//! Opens a device, finds the format, and gives out files and queues: the only module that names both a device and a file
-//! system.
+//! Opens a device, finds the format, and gives out files and queues: it joins devices and file systems, and may name every layer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A device over another, and what stands between the two: [`Sim`](super::Sim) lets requests fail, [`Record`](super::Record)
-//! writes them down.
+//! A device over another, and what stands between the two: a [`Layer`], which sees each request first and each result last. [`Sim`](super::Sim) lets
+//! requests fail, [`Record`](super::Record) writes them down.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};

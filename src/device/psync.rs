@@ -1,4 +1,4 @@
-//! One system call a request: `pread`, `preadv2`, `pwritev2`.
+//! One system call a request: `pread`, `preadv2`, `pwrite`, `pwritev2`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

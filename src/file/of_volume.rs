@@ -1,4 +1,4 @@
-//! A volume's file: the map is the inode's, and nothing stands between it and the device.
+//! A file of a volume that is only read: the map is the inode's, and nothing stands between it and the device.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::fs::ext4::Inode;
 use crate::queue::{Owner, Queue};
 use crate::units::FilePos;
 
-/// A file of a volume.
+/// A file of a volume that is open for reading only.
 #[derive(Clone)]
 pub(crate) struct VolumeFile {
     inode: Arc<Inode>,

@@ -162,7 +162,7 @@ impl Pending {
         (within.orphan, within.reach) = (false, 0);
     }
 
-    /// Cuts the mapping of a position in an unwritten extent to the part that is data, or that is none. `None` where `is_new` says that the
+    /// Cuts the mapping of a position in an unwritten extent to the part that is data, or that is none. `None` where `is_old` says that the
     /// mapping may have been overtaken by a settlement.
     pub(crate) fn refine(
         &self,

@@ -1,4 +1,4 @@
-//! A file mapped into memory, read by copies only.
+//! A file mapped into memory, read and written by copies: nobody has a reference into it.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

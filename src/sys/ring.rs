@@ -27,8 +27,8 @@ const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// A number that no other ring has: after 2^32 rings they run out, and then share the last one, which only costs them the
-/// check of the kernel that a buffer lies where the ring registered one.
+/// A number that no other ring has; after 2^32 rings numbers come again. Memory of another ring may be taken for registered then, which is
+/// safe: the kernel refuses what does not lie in the memory that the ring itself has registered there.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }

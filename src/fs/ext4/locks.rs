@@ -1,4 +1,4 @@
-//! The locks of inodes, and of renames. They come [before](super::order) all others. Beside its lock waits what an open inode has that
+//! The locks of inodes, and of renames. They come [before](super::order) all others but that of a file's content. Beside its lock waits what an open inode has that
 //! no transaction has yet: its [stamps](super::stamps).
 
 use std::ops::Range;

@@ -7,13 +7,12 @@ use super::tokens::{starts_with, tokens};
 /// More lines than this are more than one concept.
 const MAX_LINES: usize = 600;
 
-/// The only places for unsafe code: system calls and memory of the kernel's, the same for the tests, the two crates that speak C,
+/// The only places for unsafe code: system calls and memory of the kernel's, the same for the tests, the crate that speaks C,
 /// who scribbles over memory in use, and an instruction.
-const UNSAFE_ROOMS: [&str; 6] = [
+const UNSAFE_ROOMS: [&str; 5] = [
     "src/sys",
     "tests/common/sys.rs",
     "tests/stable/scribbler.rs",
-    "crates/ironmap-capi",
     "crates/ironmap-fio",
     "lab/reads/src/marker.rs",
 ];

@@ -1,11 +1,15 @@
-//! The journal of a volume that was not unmounted: recovered in memory, with nothing written.
+//! The journal: recovered in memory where a volume is only read, recovered to the device and written where it is open for writing.
 //!
-//! Linux recovers a journal by copying the newest committed version of each block to its place. Here the copies stay where
+//! Reading writes nothing. Linux recovers a journal by copying the newest committed version of each block to its place. Here the copies stay where
 //! they are, and an [overlay](super::blocks::Overlay) tells readers where to find them: metadata reads are redirected, and so
 //! are extents of files whose data went through the journal. Fast commits, which record operations instead of blocks, become
 //! [edits](fast_commit) of inodes, maps and directories.
 //!
-//! Memory: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
+//! Writing: an operation joins the running [transaction](Transactions) with a [`Handle`], a commit freezes its blocks and brings them to the
+//! [log](LogWriter), and a checkpoint brings them to their places when the log needs the room. A volume that was left dirty is
+//! [restored](restore) on the device first.
+//!
+//! Memory of a recovery: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
 
 mod commit;
 pub(crate) mod fast_commit;
