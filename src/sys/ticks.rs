@@ -72,17 +72,21 @@ mod tests {
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        let (begin, first) = (Instant::now(), ticks());
+        // This thread may lose its processor between two clocks as well: the real rate lies between two.
+        let moment = || (ticks(), Instant::now(), ticks());
+        let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {
             let measure = || (0..300).map(|_| rate()).collect::<Vec<_>>();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(measure)).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        let (last, elapsed) = (ticks(), begin.elapsed());
-        let real = (u128::from(last - first) * 1_000_000_000 / elapsed.as_nanos()) as u64;
+        let (before_last, end, last) = moment();
+        let rate =
+            |ticks: u64| (u128::from(ticks) * 1_000_000_000 / (end - begin).as_nanos()) as u64;
+        let (least, most) = (rate(before_last - after_first), rate(last - first));
         rates.sort_unstable();
         let (median, highest) = (rates[rates.len() / 2], rates[rates.len() - 1]);
-        assert!(highest <= real + real / 50, "{highest} instead of {real}");
-        assert!(median >= real - real / 50, "{median} instead of {real}");
+        assert!(highest <= most + most / 50, "{highest} instead of {most}");
+        assert!(median >= least - least / 50, "{median} instead of {least}");
     }
 }

@@ -45,7 +45,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     });
     until_contended(&bench, &file, || changer.is_finished());
     drop(queue);
-    told.recv_timeout(Duration::from_secs(30)).expect("it is told that the queue is gone");
+    told.recv_timeout(Duration::from_secs(120)).expect("it is told that the queue is gone");
     changer.join().unwrap().unwrap();
     assert!(content(&file, &mut bench.queue()) == [0x22; BLOCK as usize]);
     bench.fs().write_counts().drains == 1

@@ -285,7 +285,10 @@ fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     eprintln!("{name}: {}\n", counts.collect::<Vec<_>>().join(", "));
     assert!(raw > 0.2, "most reads were not raw: this proves nothing");
     assert!(seen.breaks > 0 && waits > 0, "nobody broke a lease: this proves nothing");
-    assert!(shares[0] <= 50_000, "writers wait too long");
+    // How long that is says the machine too; but no writer waits until the kernel takes a lease by force.
+    let force = std::fs::read_to_string("/proc/sys/fs/lease-break-time").unwrap();
+    let force = force.trim().parse::<u64>().unwrap() * 1_000_000;
+    assert!(shares[2] < force, "writers wait for {} us", shares[2]);
 }
 
 #[test]

@@ -1,57 +1,125 @@
-//! The figures of `ironmap bench` agree with fio's. A test program of its own, which nothing else runs beside.
+//! `ironmap bench` asks of the kernel what fio asks of it. What both take for it is for `./x fio`, which prints the two beside each other.
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 #[path = "support/results.rs"]
 mod results;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::Path;
 
-use common::image::Image;
+use common::image::{Image, scratch};
 use common::skip::Need;
-use results::{RELEASE, bench};
+use results::bench_arguments;
 use serde_json::Value;
 
-/// A request of fio takes as long as one of ours and what fio itself adds. Noise may spoil a try, hardly all of them.
-#[test]
-fn raw_and_kernel_do() {
-    const TRIES: usize = 6;
-    require!([Need::Root, Need::Tool("fio"), Need::Variable(RELEASE)]);
-    let image = Image::mke2fs("256M", &["-t", "ext4", "-b", "4096"]);
-    let mount = image.mount("rw");
-    let file = mount.dir().join("file");
-    std::fs::write(&file, vec![0xAD; 64 << 20]).unwrap();
-    rustix::fs::sync();
-    let device = device_of(mount.dir());
-    for (kind, path) in [("raw", &device), ("kernel", &file)] {
-        let target = format!("{kind}:{}", path.display());
-        let mut seen = Vec::new();
-        let agrees = (0..TRIES).any(|_| {
-            let rows = bench(&[&target, "--size", "64m", "--runtime", "0.3", "--rounds", "3"]);
-            let (ours, theirs) = (1e9 / rows[0]["iops"].as_f64().unwrap(), 1e9 / fio_iops(path));
-            seen.push((ours as u64, theirs as u64));
-            // Noise makes either slower.
-            let ours = seen.iter().map(|(ours, _)| *ours).min().unwrap() as f64;
-            let theirs = seen.iter().map(|(_, theirs)| *theirs).min().unwrap() as f64;
-            (0.35 * theirs..1.1 * theirs).contains(&ours)
-        });
-        assert!(agrees, "ns of {target}, ours and fio's: {seen:?}");
+const IRONMAP: &str = env!("CARGO_BIN_EXE_ironmap");
+
+/// What a program did to a file, by strace.
+struct Seen {
+    /// Whether it was opened for direct I/O.
+    direct: bool,
+    /// How many requests there were.
+    requests: u64,
+    /// The system call, the length that it asks for and its result, of each request.
+    kinds: BTreeSet<(String, u64, i64)>,
+    /// From the first byte to behind the last.
+    reach: (u64, u64),
+}
+
+impl Seen {
+    fn of(path: &Path, program: &str, args: &[&OsStr]) -> Self {
+        let dir = scratch();
+        let log = dir.path().join("log");
+        let strace: [&OsStr; 6] = [
+            "-f".as_ref(),
+            "-s0".as_ref(),
+            "-P".as_ref(),
+            path.as_ref(),
+            "-o".as_ref(),
+            log.as_ref(),
+        ];
+        let all: Vec<&OsStr> =
+            strace.into_iter().chain([program.as_ref()]).chain(args.iter().copied()).collect();
+        common::command::run("strace", &all);
+        let log = std::fs::read_to_string(&log).unwrap();
+        let mut seen =
+            Self { direct: false, requests: 0, kinds: BTreeSet::new(), reach: (u64::MAX, 0) };
+        for line in log.lines() {
+            seen.direct |= line.contains("O_DIRECT");
+            // `21319 pread64(3, ""..., 4096, 16859136) = 4096`
+            let call = line.split_once(' ').map_or(line, |(_, call)| call.trim_start());
+            let Some((name, rest)) =
+                call.split_once('(').filter(|(name, _)| name.starts_with("pread"))
+            else {
+                assert!(!call.starts_with("read"), "{call}");
+                continue;
+            };
+            let (args, result) = rest.rsplit_once(") ").unwrap();
+            let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
+            let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
+                // What the bench tries once, whether the device knows NOWAIT.
+                assert_eq!(name, "preadv2", "{call}");
+                continue;
+            };
+            let result = result.trim_start_matches(['=', ' ']).parse().unwrap();
+            if at == 0 && len < 4096 && seen.requests == 0 {
+                // Another trial.
+                continue;
+            }
+            seen.requests += 1;
+            seen.kinds.insert((name.to_owned(), len, result));
+            assert_eq!(at % len, 0, "{call}");
+            seen.reach = (seen.reach.0.min(at), seen.reach.1.max(at + len));
+        }
+        seen
     }
 }
 
-fn fio_iops(path: &Path) -> f64 {
-    let filename = format!("--filename={}", path.display());
-    let options = "--name=job --readonly --size=64m --rw=randread --bs=4k --direct=1 --ioengine=psync --time_based \
-                   --runtime=1 --norandommap --gtod_reduce=1 --output-format=json";
-    let args: Vec<&str> = options.split_whitespace().chain([&filename[..]]).collect();
-    let output: Value = serde_json::from_slice(&common::command::run("fio", &args)).unwrap();
-    output["jobs"][0]["read"]["iops"].as_f64().unwrap()
-}
-
-/// The device that is mounted there.
-fn device_of(mount: &Path) -> PathBuf {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let found = fields.into_iter().find(|fields| Path::new(fields[1]) == mount);
-    found.expect("a mount")[0].into()
+/// A request to a raw device, and to a file by the kernel, is the one system call that it is with fio's psync, over the same range of a file that is
+/// opened alike; and no request counts that was not made.
+#[test]
+fn requests_are_those_of_fio() {
+    require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);
+    const SIZE: u64 = 16 << 20;
+    const RUNTIME: f64 = 0.05;
+    let image = Image::mke2fs("64M", &["-t", "ext4", "-b", "4096"]);
+    let mount = image.mount("rw");
+    let file = mount.dir().join("file");
+    std::fs::write(&file, vec![0xAD; SIZE as usize]).unwrap();
+    rustix::fs::sync();
+    for (kind, path) in [("raw", Path::new(mount.device())), ("kernel", &file)] {
+        let dir = scratch();
+        let json = dir.path().join("results.json");
+        let target = format!("{kind}:{}", path.display());
+        let options = format!("--size 16m --engine psync --runtime {RUNTIME} --rounds 1");
+        let args = bench_arguments(&json, options.split(' ').chain([&target[..]]));
+        let args: Vec<&OsStr> = args.iter().map(|arg| &**arg).collect();
+        let ours = Seen::of(path, IRONMAP, &args);
+        let options = "--name=job --readonly --size=16m --rw=randread --bs=4k --direct=1 --ioengine=psync --norandommap \
+                       --number_ios=2000 --output-format=json";
+        let name = format!("--filename={}", path.display());
+        let args: Vec<&OsStr> =
+            options.split_whitespace().chain([&name[..]]).map(AsRef::as_ref).collect();
+        let theirs = Seen::of(path, "fio", &args);
+        assert_eq!(theirs.requests, 2000, "{kind}");
+        assert_eq!(ours.kinds, theirs.kinds, "{kind}");
+        assert!(ours.direct && theirs.direct, "{kind}");
+        for (from, to) in [ours.reach, theirs.reach] {
+            // Among so many requests some go near both ends.
+            assert!(
+                from < SIZE / 16 && to > SIZE - SIZE / 16 && to <= SIZE,
+                "{kind}: {from} to {to}"
+            );
+        }
+        // A round lasts the run time at least, however long that is.
+        let results: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let counted = results["results"][0]["iops"].as_f64().unwrap() * RUNTIME;
+        assert!(
+            counted >= 1.0 && counted <= ours.requests as f64,
+            "{kind}: {counted} of {}",
+            ours.requests
+        );
+    }
 }
