@@ -4,6 +4,7 @@ use std::path::Path;
 
 use ironmap::{Error, Result};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::Row;
 
@@ -14,6 +15,16 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(85, 168, 104),
     RGBColor(196, 78, 82),
 ];
+
+/// All in pixels. About as wide as a character is; nothing here knows the fonts of who looks at it.
+const CHARACTER: u32 = 7;
+const MARGIN: u32 = 12;
+const LINE: u32 = 20;
+/// For the figures of the vertical axis.
+const AXIS: u32 = 68;
+const BAR: u32 = 44;
+const LEAST_GROUP: u32 = 260;
+const LEAST_HEIGHT: u32 = 420;
 
 /// Draws the rows as SVG.
 pub(super) fn svg(rows: &[Row], path: &Path) -> Result<()> {
@@ -37,63 +48,135 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
     let counted = rows.iter().any(|row| row.instructions.is_some());
     let value = |row: &Row| if counted { row.instructions.unwrap_or_default() } else { row.ratio };
     let top = rows.iter().map(value).fold(1.0, f64::max) * 1.15;
-    let width = 260 + 240 * groups.len() as u32;
-    let root = SVGBackend::new(path, (width, 420)).into_drawing_area();
-    root.fill(&WHITE)?;
     let step = labels.len() as f64 + 1.0;
-    let mut chart = ChartBuilder::on(&root)
-        .margin(12)
+    let widest = |texts: &mut dyn Iterator<Item = &String>| {
+        texts.map(|text| CHARACTER * text.chars().count() as u32).max().unwrap_or(0)
+    };
+    let names = widest(&mut groups.iter().map(|(name, _)| name)) + 2 * MARGIN;
+    let group_width = names.max(BAR * (labels.len() as u32 + 1)).max(LEAST_GROUP);
+    let legend_width = widest(&mut labels.iter()) + 4 * MARGIN;
+    let plot_width = AXIS + MARGIN + group_width * groups.len() as u32;
+    let height = LEAST_HEIGHT.max(2 * MARGIN + LINE * labels.len() as u32);
+    let root = SVGBackend::new(path, (plot_width + legend_width, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (plot, legend) = root.split_horizontally(plot_width);
+    let mut chart = ChartBuilder::on(&plot)
+        .margin(MARGIN)
         .caption(
             if counted { "instructions a request" } else { "speed relative to the first target" },
             ("sans-serif", 18),
         )
-        .x_label_area_size(36)
-        .y_label_area_size(56)
+        .x_label_area_size(LINE + MARGIN)
+        .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    let name = |x: &f64| {
-        let index = (*x / step).floor();
-        let centre = index * step + step / 2.0;
-        let group = groups.get(index as usize).filter(|_| (x - centre).abs() < 0.01);
-        group.map_or(String::new(), |(name, _)| name.clone())
+    // The axis has no names of its own: it would choose places for them.
+    chart.configure_mesh().disable_x_mesh().x_labels(0).label_style(("sans-serif", 12)).draw()?;
+    let centred = |vertical| {
+        let style = TextStyle::from(("sans-serif", 12).into_font());
+        style.pos(Pos::new(HPos::Center, vertical))
     };
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .x_labels(groups.len() * 2 + 1)
-        .x_label_formatter(&name)
-        .label_style(("sans-serif", 12))
-        .draw()?;
     for (at, label) in labels.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
-        let bars = groups.iter().enumerate().flat_map(|(group, (_, rows))| {
+        let colour = COLOURS[at % COLOURS.len()].filled();
+        for (group, (_, rows)) in groups.iter().enumerate() {
             let left = group as f64 * step + 0.5 + at as f64;
-            let own = rows.iter().filter(|row| row.label == *label);
-            own.map(move |row| {
-                Rectangle::new([(left + 0.1, 0.0), (left + 0.9, value(row))], colour.filled())
-            })
-        });
-        chart
-            .draw_series(bars)?
-            .label(label)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
-        let figures = groups.iter().enumerate().flat_map(|(group, (_, rows))| {
-            let middle = group as f64 * step + 0.75 + at as f64;
-            let own = rows.iter().filter(|row| row.label == *label);
-            own.map(move |row| {
-                Text::new(
-                    format!("{:.2}", value(row)),
-                    (middle, value(row) + top * 0.04),
-                    ("sans-serif", 12),
-                )
-            })
-        });
-        chart.draw_series(figures)?;
+            for row in rows.iter().filter(|row| row.label == *label) {
+                let bar = Rectangle::new([(left + 0.1, 0.0), (left + 0.9, value(row))], colour);
+                let figure = format!("{:.2}", value(row));
+                let above = (left + 0.5, value(row) + top * 0.01);
+                chart.draw_series([bar])?;
+                chart.draw_series([Text::new(figure, above, centred(VPos::Bottom))])?;
+            }
+        }
+        let y = (2 * MARGIN + LINE * at as u32) as i32;
+        legend.draw(&Rectangle::new([(MARGIN as i32, y), (2 * MARGIN as i32, y + 12)], colour))?;
+        legend.draw(&Text::new(label.as_str(), (3 * MARGIN as i32, y), ("sans-serif", 12)))?;
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    for (group, (name, _)) in groups.iter().enumerate() {
+        let centre = chart.plotting_area().map_coordinate(&((group as f64 + 0.5) * step, 0.0));
+        let below = (centre.0, centre.1 + MARGIN as i32);
+        root.draw(&Text::new(name.as_str(), below, centred(VPos::Top)))?;
+    }
     root.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An element of the picture: a bar or the colour of a label, or a text and where it is anchored.
+    #[derive(Debug)]
+    struct Element {
+        x: f64,
+        width: f64,
+        text: String,
+        fill: String,
+    }
+
+    fn elements(svg: &str, kind: &str) -> Vec<Element> {
+        let begin = format!("<{kind} ");
+        let parts = svg.split(&begin).skip(1).map(|part| {
+            let (head, rest) = part.split_once('>').unwrap();
+            let attribute = |name: &str| {
+                let value = head.split(&format!("{name}=\"")).nth(1)?.split('"').next()?;
+                Some(value.to_owned())
+            };
+            let number = |name| attribute(name).and_then(|value| value.parse().ok());
+            let text = rest.split('<').next().unwrap().trim().to_owned();
+            let (x, width) = (number("x").unwrap_or(0.0), number("width").unwrap_or(0.0));
+            Element { x, width, text, fill: attribute("fill").unwrap_or_default() }
+        });
+        parts.collect()
+    }
+
+    /// Each group has its name below its own bars, and no two names meet; each bar has its figure above it; the legend is beside all bars.
+    #[test]
+    fn every_group_is_named_and_the_legend_hides_no_bar() {
+        let labels = ["raw", "kernel", "vol simple=1", "vol simple=0"];
+        for groups in 1..=5 {
+            let rows: Vec<Row> = (0..groups * labels.len())
+                .map(|at| Row {
+                    label: labels[at % labels.len()].to_owned(),
+                    rw: "randread",
+                    engine: "io_uring".to_owned(),
+                    iodepth: 1 << (at / labels.len()),
+                    numjobs: 8,
+                    bs: 4096,
+                    ratio: 0.25 + at as f64 / 10.0,
+                    ..Row::default()
+                })
+                .collect();
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("plot.svg");
+            svg(&rows, &path).unwrap();
+            let picture = std::fs::read_to_string(&path).unwrap();
+            let colours = COLOURS.map(|RGBColor(r, g, b)| format!("#{r:02X}{g:02X}{b:02X}"));
+            let mut bars = elements(&picture, "rect");
+            bars.retain(|bar| colours.contains(&bar.fill) && bar.width != f64::from(MARGIN));
+            bars.sort_by(|a, b| a.x.total_cmp(&b.x));
+            assert_eq!(bars.len(), rows.len());
+            let texts = elements(&picture, "text");
+            let mut end = 0.0;
+            for (group, bars) in bars.chunks(labels.len()).enumerate() {
+                let name = format!("randread 4096 io_uring QD{} x8", 1 << group);
+                let found: Vec<_> = texts.iter().filter(|text| text.text == name).collect();
+                let [found] = &found[..] else { panic!("{name}: {found:?}") };
+                let own = bars[0].x..bars[bars.len() - 1].x + bars[0].width;
+                assert!(own.contains(&found.x), "{found:?} {own:?}");
+                let half = name.len() as f64 * f64::from(CHARACTER) / 2.0;
+                assert!(found.x - half >= end, "{name} meets what is left of it");
+                end = found.x + half;
+            }
+            for (bar, row) in bars.iter().zip(&rows) {
+                let figure = format!("{:.2}", row.ratio);
+                let above = |text: &&Element| (bar.x..bar.x + bar.width).contains(&text.x);
+                assert!(texts.iter().filter(above).any(|text| text.text == figure), "{figure}");
+            }
+            let right = bars.iter().map(|bar| bar.x + bar.width).fold(end, f64::max);
+            for label in labels {
+                let found: Vec<_> = texts.iter().filter(|text| text.text == label).collect();
+                assert!(found.len() == 1 && found[0].x > right, "{label}: {found:?}");
+            }
+        }
+    }
 }
