@@ -285,10 +285,14 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, what)
     }
 
-    /// Adds the operation that failed; the outermost is shown first.
+    /// Adds the operation that failed; the outermost is shown first. A path takes the place of the name that it ends with.
     #[must_use]
     pub fn context(mut self, operation: impl fmt::Display) -> Self {
-        self.0.context.push(operation.to_string());
+        let operation = operation.to_string();
+        let last = operation.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
+        let context = &mut self.0.context;
+        context.pop_if(|inner| last == Some(inner.as_str()));
+        context.push(operation);
         self
     }
 

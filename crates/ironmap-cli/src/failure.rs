@@ -30,8 +30,8 @@ pub(crate) struct Failure {
     code: Code,
     /// Empty where there is nothing to say: the reader of a pipe has gone.
     message: String,
-    /// What was asked for is not there.
-    missing: bool,
+    /// What the library says of it.
+    kind: Option<ErrorKind>,
 }
 
 /// Whether what was read is not what was written: metadata, or a sector that does not fit its tag.
@@ -46,7 +46,7 @@ impl Failure {
     }
 
     fn with(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), missing: false }
+        Self { code, message: message.into(), kind: None }
     }
 
     /// A command line that asks for what cannot be, and that the parser lets through.
@@ -63,12 +63,16 @@ impl Failure {
     /// An operation on something in a volume. The errno that Linux would have given stands at the end.
     pub(crate) fn at(place: impl Display, error: &Error) -> Self {
         let code = if is_corrupt(error) { Code::Corrupt } else { Code::Failed };
+        let (place, text) = (place.to_string(), error.to_string());
+        // What a path ends with is named already.
+        let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
+        let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+        let text = rest.unwrap_or(&text);
         let message = match error.kind() {
-            ErrorKind::Io(_) => format!("{place}: {error}"),
-            _ => format!("{place}: {error} ({:?})", error.errno()),
+            ErrorKind::Io(_) => format!("{place}: {text}"),
+            _ => format!("{place}: {text} ({:?})", error.errno()),
         };
-        let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-        Self { missing, ..Self::with(code, message) }
+        Self { kind: Some(error.kind()), ..Self::with(code, message) }
     }
 
     /// The same, and what is known of the cause beside it.
@@ -102,7 +106,12 @@ impl Failure {
 
     /// Whether it says that a file is not there, nor could be.
     pub(crate) fn is_missing(&self) -> bool {
-        self.missing
+        matches!(self.kind, Some(ErrorKind::NotFound | ErrorKind::NotADirectory))
+    }
+
+    /// Whether it says that there is no room.
+    pub(crate) fn is_for_space(&self) -> bool {
+        self.kind == Some(ErrorKind::NoSpace)
     }
 
     /// A path that cannot be resolved. The error names the path, but not the volume.

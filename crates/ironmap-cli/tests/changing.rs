@@ -362,8 +362,10 @@ fn failures_name_the_path_and_the_rest_goes_on() {
     };
     fails(&["mkdir", &at("/dir"), &at("/new")], 1, &[&at("/dir: "), "EEXIST"]);
     fails(&["mkdir", &at("/")], 1, &[&at("/: "), "the directory is there", "EEXIST"]);
-    fails(&["mkdir", &at("/no/dir")], 1, &[&at("/no/dir: "), "ENOENT"]);
-    fails(&["touch", "-h", &at("/absent")], 1, &[&at("/absent: "), "ENOENT"]);
+    fails(&["mkdir", &at("/no/dir")], 1, &[&at("/no/dir: /no/: no such entry (ENOENT)")]);
+    fails(&["touch", "-h", &at("/absent")], 1, &[&at("/absent: no such entry (ENOENT)")]);
+    fails(&["chmod", "600", &at("/absent")], 1, &[&at("/absent: no such entry (ENOENT)")]);
+    fails(&["mv", &at("/absent"), &at("/x")], 1, &[&at("/absent: no such entry (ENOENT)")]);
     fails(&["rmdir", &at("/dir")], 1, &[&at("/dir: "), "ENOTEMPTY"]);
     fails(&["rm", &at("/")], 1, &[&at("/: "), "not removed"]);
     fails(&["rm", &at("/missing"), &at("/nothing")], 1, &[&at("/missing: "), "ENOENT"]);

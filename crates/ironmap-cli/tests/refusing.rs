@@ -135,8 +135,11 @@ fn paths_that_lead_nowhere_are_named() {
     refuse(
         &bench,
         &[
-            case(&["cat", &at("/missing")], 1, ":/missing: missing: no such entry (ENOENT)"),
-            case(&["ls", &at("/dir/missing/x")], 1, "/dir/missing/x: "),
+            case(&["cat", &at("/missing")], 1, "image:/missing: no such entry (ENOENT)"),
+            case(&["cat", &at("/missing/")], 1, "image:/missing/: no such entry (ENOENT)"),
+            case(&["ls", &at("/dir/missing/x")], 1, "/dir/missing/x: missing: no such entry (E"),
+            case(&["stat", &at("/missing")], 1, "image:/missing: no such entry (ENOENT)"),
+            case(&["bench", &format!("vol:{}", at("/missing"))], 1, "/missing: no such entry"),
             case(&["stat", &at("/small/x")], 1, "(ENOTDIR)"),
             case(&["cat", &at("/dir")], 1, "/dir: is a directory (EISDIR)"),
             case(&["cat", &at("/loop-a")], 1, "(ELOOP)"),

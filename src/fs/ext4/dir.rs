@@ -184,9 +184,8 @@ impl Inode {
             let len = name.len();
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
         }
-        let found = self.number_of(name).context(|| shown(name))?;
-        let none = || Error::new(ErrorKind::NotFound, format!("{}: no such entry", shown(name)));
-        found.ok_or_else(none)
+        let none = || Error::new(ErrorKind::NotFound, "no such entry");
+        self.number_of(name).and_then(|found| found.ok_or_else(none)).context(|| shown(name))
     }
 
     /// The number that a name stands for: the one place that every lookup of a name goes through.

@@ -299,6 +299,5 @@ fn check_name(name: &[u8]) -> Result<()> {
 
 #[cold]
 fn not_found(name: &[u8]) -> Error {
-    let shown = String::from_utf8_lossy(name);
-    Error::new(ErrorKind::NotFound, format!("{shown}: no such entry"))
+    Error::new(ErrorKind::NotFound, "no such entry").context(String::from_utf8_lossy(name))
 }
