@@ -1,6 +1,7 @@
 //! The volumes that a command changes, and the names in them.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,8 +18,13 @@ use crate::target::Target;
 
 /// The same location with the one name of each device that all of its names lead to.
 fn canonical(location: &Location) -> Location {
+    with_paths(location, |path| path.canonicalize().ok())
+}
+
+/// The same location with other paths, where there are any.
+pub(crate) fn with_paths(location: &Location, path: impl Fn(&Path) -> Option<PathBuf>) -> Location {
     let site = |site: &Site| Site {
-        path: site.path.canonicalize().unwrap_or_else(|_| site.path.clone()),
+        path: path(&site.path).unwrap_or_else(|| site.path.clone()),
         part: site.part,
     };
     match location {

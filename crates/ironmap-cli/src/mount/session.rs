@@ -21,6 +21,7 @@ use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options};
 use crate::failure::{Failure, Report};
 use crate::source::no_load;
+use crate::volumes::with_paths;
 use crate::{interrupt, target};
 
 /// FUSE's device.
@@ -108,7 +109,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         report.warning(format!("{}: {line}", args.volume));
     }
     let name = args.volume.to_string();
-    let config = options.for_kernel(&name, rustix::process::geteuid().is_root());
+    // In /proc/mounts a path has to mean it in any directory.
+    let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
+    let shown = with_paths(&args.volume, absolute).to_string();
+    let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
     let threads = options.threads();
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
     let mount = Mount::new(volume.clone(), options, ending.place());

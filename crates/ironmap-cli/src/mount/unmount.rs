@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,8 +26,8 @@ const CLOSED: &str = "closed";
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
 ///
 /// umount and fusermount3 -u return before that: the kernel waits for no server. Behind this command everything is on the device, and the
-/// volume can be used otherwise; an error of the last commit is told here, with exit code 4. Who may not unmount needs fusermount3, as for
-/// mounting.
+/// volume can be used otherwise; an error of the last commit is told here, with exit code 4, and so is that the program was killed. Who may
+/// not unmount needs fusermount3, as for mounting.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,19 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let dir = &args.dir;
     let failed = |errno: Errno| Failure::host(dir.display(), errno);
     let daemon = match Daemon::of(dir) {
-        Ok(daemon) => Some(daemon),
-        // It was killed: there is nobody to wait for.
-        Err(Errno::NOTCONN) => None,
-        Err(Errno::OPNOTSUPP | Errno::NODATA) => {
-            let place = dir.display();
-            return Err(Failure::new(format!("{place}: not a volume that ironmap has mounted")));
-        }
+        Ok(daemon) => daemon,
+        Err(Errno::NOTCONN) => return unmount_killed(dir),
+        Err(Errno::OPNOTSUPP | Errno::NODATA) => return Err(not_ours(dir)),
         Err(errno) => return Err(failed(errno)),
     };
     // Before it is unmounted: behind that the number may be another process's.
-    let daemon = daemon.map(|daemon| daemon.watch()).transpose()?;
+    let (mut ending, process) = daemon.watch()?;
     unmount(dir, UnmountFlags::empty())?;
-    let Some((mut ending, process)) = daemon else { return Ok(()) };
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
     // What it has open is open until then.
@@ -63,6 +59,67 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         "" => Err(Failure::not_closed(dir.display())),
         why => Err(Failure::lost_as_told(why)),
     }
+}
+
+fn not_ours(dir: &Path) -> Failure {
+    Failure::new(format!("{}: not a volume that ironmap has mounted", dir.display()))
+}
+
+/// Unmounts a volume whose server was killed: there is nobody to wait for, and nobody has closed it.
+fn unmount_killed(dir: &Path) -> Result<(), Failure> {
+    let failed = |error| Failure::host(dir.display(), error);
+    let mount = mount_at(dir).map_err(failed)?.filter(|mount| mount.ours);
+    let mount = mount.ok_or_else(|| not_ours(dir))?;
+    unmount(dir, UnmountFlags::empty())?;
+    if mount.read_only { Ok(()) } else { Err(Failure::not_closed(dir.display())) }
+}
+
+/// What `/proc/mounts` says of a mount.
+struct MountedAt {
+    ours: bool,
+    read_only: bool,
+}
+
+/// What is mounted at a directory. The directory itself is not asked, since nobody would answer.
+fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
+    let absolute = match (dir.parent(), dir.file_name()) {
+        (Some(above), Some(name)) if above.as_os_str().is_empty() => {
+            Path::new(".").canonicalize()?.join(name)
+        }
+        (Some(above), Some(name)) => above.canonicalize()?.join(name),
+        _ => dir.canonicalize()?,
+    };
+    let mounts = std::fs::read("/proc/self/mounts")?;
+    // The last one lies above the others.
+    let found = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(1);
+        let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (unescaped(place) == absolute.as_os_str().as_bytes()).then(|| MountedAt {
+            ours: kind.ends_with(b".ironmap"),
+            read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
+        })
+    });
+    Ok(found)
+}
+
+/// A field of `/proc/mounts`, where white space and backslashes are octal.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let Some((&byte, behind)) = rest.split_first() {
+        let octal = behind.first_chunk::<3>().filter(|_| byte == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    plain
 }
 
 /// The program that serves a mount.
@@ -146,5 +203,16 @@ impl Mount {
     pub(super) fn own_xattr(&self, inode: InodeNo, name: &[u8]) -> Option<Vec<u8>> {
         let asked = inode == ironmap::fs::ext4::ROOT && name == SERVER.as_bytes();
         asked.then(|| self.ending.clone().into_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescaped;
+
+    #[test]
+    fn white_space_of_a_mount_point_is_octal() {
+        assert_eq!(unescaped(b"/mnt/a\\040b\\134c"), b"/mnt/a b\\c");
+        assert_eq!(unescaped(b"/mnt\\9\\04"), b"/mnt\\9\\04");
     }
 }

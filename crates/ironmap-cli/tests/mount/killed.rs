@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use rustix::process::{Signal, kill_process};
 
@@ -93,8 +93,7 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     assert!(fs::read(bench.image()).unwrap() == before);
 }
 
-/// `ironmap umount` ends when the volume is closed: whoever wants it then has it. Nor does it wait for a daemon that is gone, or unmount what
-/// is another's.
+/// `ironmap umount` ends when the volume is closed: whoever wants it then has it. It unmounts nothing that is another's.
 #[test]
 fn umount_waits_until_the_volume_is_closed() {
     require_mounts!("umount_waits_until_the_volume_is_closed");
@@ -115,12 +114,49 @@ fn umount_waits_until_the_volume_is_closed() {
         bench.succeed(["truncate", "--size=7", &bench.target("/file")]);
         check(&image);
     }
-    let mut ours = Ours::mount(&image, &dir, "rw");
-    kill_process(ours.id(), Signal::KILL).unwrap();
-    ours.wait();
-    assert!(when_not_busy(|| umount(&dir)));
     let other = umount(&dir);
     assert!(text(&other.stderr).contains("not a volume that ironmap has mounted"), "{other:?}");
+}
+
+/// It does not wait for a daemon that is gone, and says that nobody has closed the volume: what was written may be lost. Of a volume that
+/// was only read nothing is.
+#[test]
+fn umount_says_that_the_daemon_was_killed() {
+    require_mounts!("umount_says_that_the_daemon_was_killed");
+    let bench = volume();
+    let (image, dir) = (bench.image(), bench.path("with space"));
+    fs::create_dir(&dir).unwrap();
+    for (options, code, says) in [
+        ("rw", 4, "with space: the program that served it has not closed the volume"),
+        ("ro", 0, ""),
+    ] {
+        let mut ours = Ours::mount(&image, &dir, options);
+        kill_process(ours.id(), Signal::KILL).unwrap();
+        ours.wait();
+        // It may be busy for a moment, as long as another test's child has a copy of a descriptor.
+        let umount = || bench.run(["umount", "with space"]);
+        let busy = |output: &Output| text(&output.stderr).contains("busy");
+        let output = (0..500).map(|_| umount()).find(|output| !busy(output)).unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options}: {said}");
+        assert!(said.contains(says) && said.lines().count() == says.lines().count(), "{said}");
+        assert!(fs::read_dir(&dir).unwrap().next().is_none(), "it is mounted still");
+    }
+}
+
+/// `/proc/mounts` names the image in a way that holds in any directory, as mount(8) and findmnt look for it.
+#[test]
+fn mounts_are_named_by_absolute_paths() {
+    require_mounts!("mounts_are_named_by_absolute_paths");
+    let bench = volume();
+    let dir = bench.path("mounted");
+    fs::create_dir(&dir).unwrap();
+    bench.succeed(["mount", "./image", "mounted"]);
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.split(' ').nth(1) == dir.to_str()).unwrap();
+    let source = line.split(' ').next().unwrap().to_owned();
+    assert!(when_not_busy(|| bench.run(["umount", "mounted"])));
+    assert_eq!(Path::new(&source), bench.image().canonicalize().unwrap());
 }
 
 /// What sqlite3 and PostgreSQL have committed is there behind a daemon that was killed under their load, and they find themselves sound.
