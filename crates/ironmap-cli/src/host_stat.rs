@@ -1,22 +1,22 @@
-//! What the kernel says of a file of a mounted file system, in the words of a volume's.
+//! What the kernel says of a file of a mounted file system, in the words of a volume's. It is asked by libc: under fakeroot, that answers.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_char};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::InodeNo;
-use rustix::fs::{
-    AtFlags, CWD, FileType as OsFileType, Mode, OFlags, Statx, StatxFlags, StatxTimestamp,
-    fgetxattr, flistxattr, getxattr, lgetxattr, listxattr, llistxattr,
+use rustix_libc::fs::{
+    AtFlags, CWD, FileType as OsFileType, Mode, OFlags, Statx, StatxFlags, fgetxattr, flistxattr,
+    getxattr, lgetxattr, listxattr, llistxattr,
 };
-use rustix::io::Errno;
+use rustix_libc::io::Errno;
 
 /// The attributes of a file, or of the symbolic link that the path names.
 pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-    let stat = decode(&rustix::fs::statx(CWD, path, at, WANTED)?);
+    let stat = decode(&rustix_libc::fs::statx(CWD, path, at, WANTED)?);
     Ok(Stat { flags: flags(path, stat.file_type), ..stat })
 }
 
@@ -46,10 +46,10 @@ pub(crate) fn decode(found: &Statx) -> Stat {
         size: found.stx_size,
         blocks: found.stx_blocks,
         block_size: found.stx_blksize,
-        accessed: time(&found.stx_atime),
-        modified: time(&found.stx_mtime),
-        changed: time(&found.stx_ctime),
-        created: created.then(|| time(&found.stx_btime)),
+        accessed: time(found.stx_atime.tv_sec, found.stx_atime.tv_nsec),
+        modified: time(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+        changed: time(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+        created: created.then(|| time(found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
         device: device.then_some((found.stx_rdev_major, found.stx_rdev_minor)),
         flags: 0,
         generation: 0,
@@ -57,8 +57,8 @@ pub(crate) fn decode(found: &Statx) -> Stat {
     }
 }
 
-fn time(at: &StatxTimestamp) -> Timestamp {
-    Timestamp { seconds: at.tv_sec, nanoseconds: at.tv_nsec }
+fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
+    Timestamp { seconds, nanoseconds }
 }
 
 /// As `lsattr` knows them; none where the file system has none, or the file may not be opened.
@@ -67,13 +67,13 @@ fn flags(path: &Path, file_type: FileType) -> u32 {
         return 0;
     }
     let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = rustix::fs::open(path, how, Mode::empty());
-    file.and_then(rustix::fs::ioctl_getflags).map_or(0, |flags| flags.bits())
+    let file = rustix_libc::fs::open(path, how, Mode::empty());
+    file.and_then(rustix_libc::fs::ioctl_getflags).map_or(0, |flags| flags.bits())
 }
 
 /// Where a symbolic link leads.
 pub(crate) fn link(path: &Path) -> Result<Vec<u8>, Errno> {
-    Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes())
+    Ok(rustix_libc::fs::readlink(path, Vec::new())?.into_bytes())
 }
 
 /// What the kernel lets a list of names, or a value, become.
@@ -91,14 +91,13 @@ pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
 
 /// Reads extended attributes of many files with the same memory.
 pub(crate) struct XattrReader {
-    names: Box<[u8]>,
+    names: Box<[c_char]>,
     value: Box<[u8]>,
 }
 
 impl Default for XattrReader {
     fn default() -> Self {
-        let buffer = || vec![0; XATTR_MAX].into_boxed_slice();
-        Self { names: buffer(), value: buffer() }
+        Self { names: vec![0; XATTR_MAX].into(), value: vec![0; XATTR_MAX].into() }
     }
 }
 
@@ -115,7 +114,7 @@ impl XattrReader {
 
     fn read(
         &mut self,
-        list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+        list: impl FnOnce(&mut [c_char]) -> Result<usize, Errno>,
         get: impl Fn(&OsStr, &mut [u8]) -> Result<usize, Errno>,
     ) -> Result<Vec<Xattr>, Errno> {
         let len = match list(&mut self.names) {
@@ -123,7 +122,8 @@ impl XattrReader {
             len => len?,
         };
         let mut xattrs = Vec::new();
-        for name in self.names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let names: Vec<u8> = self.names[..len].iter().map(|byte| *byte as u8).collect();
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             match get(OsStr::from_bytes(name), &mut self.value) {
                 Ok(len) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });

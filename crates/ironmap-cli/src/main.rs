@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod cmd;
+mod epoch;
 mod failure;
 mod host_stat;
 mod interrupt;

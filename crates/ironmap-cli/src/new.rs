@@ -9,7 +9,8 @@ use crate::volumes::Name;
 
 /// Whose a new file is: the caller's, as with the kernel.
 pub(crate) fn caller() -> Credentials {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (uid, gid) =
+        (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
     Credentials { uid, gid, umask: umask() }
 }
 

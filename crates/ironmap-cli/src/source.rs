@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ironmap::fs::ext4::{Clock, Ext4, Follow, Inode};
-use ironmap::fs::{DirEntry, FileType, Timestamp};
+use ironmap::fs::{DirEntry, FileType};
 use ironmap::host::{HostOptions, HostReport};
 use ironmap::units::InodeNo;
 use ironmap::{
@@ -14,6 +14,7 @@ use ironmap::{
     Volume,
 };
 
+use crate::epoch;
 use crate::failure::{Failure, Report, note};
 use crate::target::Target;
 
@@ -40,17 +41,19 @@ impl Source {
         Self::open_with(location, &OpenOptions { no_load: no_load(), ..OpenOptions::default() })
     }
 
+    /// At the time of a reproducible build, where that is set.
     pub(crate) fn open_for_writing(location: &Location) -> Result<Self, Failure> {
-        let options = OpenOptions { write: true, no_load: no_load(), ..OpenOptions::default() };
-        Self::open_with(location, &options)
+        Self::open_at(location, epoch::source_date()?)
     }
 
-    /// Opens a new volume to fill it: at one time where that is given, and without anything that depends on how long it takes.
-    pub(crate) fn open_new(location: &Location, time: Option<i64>) -> Result<Self, Failure> {
-        let at = |seconds| Clock::Fixed(Timestamp { seconds, nanoseconds: 0 });
-        let clock = time.map_or(Clock::System, at);
-        let options =
-            OpenOptions { write: true, clock, commit: Duration::ZERO, ..OpenOptions::default() };
+    /// Opens for writing: where a time is given everything happens then, and nothing depends on how long it takes.
+    pub(crate) fn open_at(location: &Location, time: Option<i64>) -> Result<Self, Failure> {
+        let mut options =
+            OpenOptions { write: true, no_load: no_load(), ..OpenOptions::default() };
+        if let Some(seconds) = time {
+            options.clock = Clock::Fixed(epoch::at(seconds));
+            options.commit = Duration::ZERO;
+        }
         Self::open_with(location, &options)
     }
 

@@ -18,11 +18,14 @@ use crate::target::Target;
 
 /// The same location with the one name of each device that all of its names lead to.
 fn canonical(location: &Location) -> Location {
-    with_paths(location, |path| path.canonicalize().ok())
+    with_paths(location, &|path| path.canonicalize().ok())
 }
 
 /// The same location with other paths, where there are any.
-pub(crate) fn with_paths(location: &Location, path: impl Fn(&Path) -> Option<PathBuf>) -> Location {
+pub(crate) fn with_paths(
+    location: &Location,
+    path: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Location {
     let site = |site: &Site| Site {
         path: path(&site.path).unwrap_or_else(|| site.path.clone()),
         part: site.part,
@@ -32,7 +35,7 @@ pub(crate) fn with_paths(location: &Location, path: impl Fn(&Path) -> Option<Pat
         Location::Integrity { data, tags } => {
             Location::Integrity { data: site(data), tags: tags.as_ref().map(site) }
         }
-        Location::NoLoad(inner) => Location::NoLoad(Box::new(canonical(inner))),
+        Location::NoLoad(inner) => Location::NoLoad(Box::new(with_paths(inner, path))),
     }
 }
 

@@ -171,3 +171,32 @@ fn errors_of_the_device_name_it_once() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.starts_with("ironmap: image: write at ") && said.ends_with("(EFBIG)\n"), "{said}");
 }
+
+/// Where a tree does not fit, that is one line, with a size that is enough; what is there is sound.
+#[test]
+fn a_tree_that_does_not_fit_is_one_line() {
+    let bench = Bench::empty();
+    let fill = |name: &str, files: u64, len: usize| {
+        fs::create_dir(bench.path(name)).unwrap();
+        for number in 0..files {
+            let content = support::pattern(len, number);
+            fs::write(bench.path(&format!("{name}/{number:030}")), content).unwrap();
+        }
+    };
+    fill("large", 3, 9 << 20);
+    fill("blocks", 170, 60_000);
+    fill("inodes", 3000, 0);
+    for tree in ["large", "blocks", "inodes"] {
+        let output = bench.run(["mkfs", "-q", "-d", tree, "image", "8M"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{tree}: {said}");
+        assert!(said.starts_with("ironmap: image:/") && said.lines().count() == 1, "{said}");
+        assert!(said.contains("(ENOSPC): the volume is too small for "), "{said}");
+        check(&bench.image());
+        let enough = said.split("with ").last().unwrap().split(' ').next().unwrap();
+        fs::remove_file(bench.image()).unwrap();
+        bench.succeed(["mkfs", "-q", "-d", tree, "image", enough]);
+        check(&bench.image());
+        fs::remove_file(bench.image()).unwrap();
+    }
+}

@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 use super::disk::mmp::{RawMmp, SEQ_CLEAN};
 use super::mmp;
 use super::superblock::Superblock;
+use super::writing::Clock;
 use crate::device::Device;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::Events;
@@ -33,6 +34,7 @@ struct Count {
     events: Arc<Events>,
     sb: Superblock,
     block: FsBlock,
+    clock: Clock,
     state: Mutex<State>,
     told: Condvar,
     /// Another node has taken the volume.
@@ -53,15 +55,18 @@ impl MmpHold {
         device: &Arc<dyn Device>,
         sb: &Superblock,
         events: &Arc<Events>,
+        clock: Clock,
     ) -> Result<Option<Self>> {
         let Some(block) = sb.mmp_block else { return Ok(None) };
         let interval = Duration::from_secs(u64::from(sb.mmp_interval.max(1)));
-        let seq = now().subsec_nanos() ^ std::process::id().rotate_left(16);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seq = now.subsec_nanos() ^ std::process::id().rotate_left(16);
         let count = Arc::new(Count {
             device: Arc::clone(device),
             events: Arc::clone(events),
             sb: sb.clone(),
             block,
+            clock,
             state: Mutex::new(State { seq: seq % SEQ_MAX, ended: false }),
             told: Condvar::new(),
             lost: AtomicBool::new(false),
@@ -131,7 +136,7 @@ impl Count {
         self.device.read_exact_at(&mut buffer, at)?;
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             raw.mmp_seq.set(seq);
-            raw.mmp_time.set(now().as_secs());
+            raw.mmp_time.set(self.clock.now().seconds as u64);
             put(&mut raw.mmp_nodename, rustix::system::uname().nodename().to_bytes());
             put(&mut raw.mmp_bdevname, b"ironmap");
             raw.mmp_check_interval.set(self.sb.mmp_interval.max(1));
@@ -148,8 +153,4 @@ fn put(field: &mut [u8], name: &[u8]) {
     field.fill(0);
     let len = name.len().min(field.len() - 1);
     field[..len].copy_from_slice(&name[..len]);
-}
-
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

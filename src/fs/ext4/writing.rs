@@ -122,7 +122,7 @@ impl Ext4 {
         mmp::check(&*device, &Self::read_superblock(&*device)?, mmp::Purpose::Write)?;
         let mut found = Self::open_held(Arc::clone(&device), events, Left::default())?;
         found.check_writable()?;
-        let mmp = MmpHold::take(&device, &found.superblock, events)?;
+        let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         let journal = found.journal.clone();
         if !found.fast_commits.is_empty() {
             found.recover_fast_commits(&device, events, clock)?;

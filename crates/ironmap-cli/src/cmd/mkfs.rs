@@ -1,9 +1,11 @@
 //! `ironmap mkfs`: an ext4 volume on a device or in an image file.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -13,6 +15,7 @@ use ironmap::location::{OpenOptions as OpenLocation, Part, Site};
 use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use crate::cmd::cp;
+use crate::epoch::source_date;
 use crate::failure::{Failure, Report};
 use crate::output::stdout;
 use crate::show::uuid;
@@ -55,7 +58,7 @@ pub(crate) struct Args {
     /// The label, at most 16 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     label: OsString,
-    /// The UUID; by default a random one
+    /// The UUID; by default a random one, or with $SOURCE_DATE_EPOCH one made of that, label, size and block size
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<Uuid>,
     /// The secret of directory hashes, written as a UUID; by default the UUID where that is given, else random
@@ -123,16 +126,86 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let path = &args.volume.data().path;
     let superblock = make(args, &options).inspect_err(|_| room.undo(path))?;
     if let Some(dir) = &args.directory {
-        fill(args, dir, options.time, report)?;
+        fill(args, dir, options.time, &superblock, report)?;
     }
     if args.quiet { Ok(()) } else { Ok(print(args, &superblock)?) }
 }
 
 /// Copies a directory into the new volume.
-fn fill(args: &Args, dir: &Path, time: Option<i64>, report: &mut Report) -> Result<(), Failure> {
-    let source = Rc::new(Source::open_new(&args.volume, time)?);
+fn fill(
+    args: &Args,
+    dir: &Path,
+    time: Option<i64>,
+    superblock: &Superblock,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let source = Rc::new(Source::open_at(&args.volume, time)?);
     let filled = cp::into::fill(&source, dir, report);
-    filled.and(source.close())
+    let closed = source.close();
+    filled.and(closed).map_err(|failure| {
+        let needs = failure.is_for_space().then(|| Needs::of(dir)).and_then(Result::ok);
+        match needs {
+            Some(needs) => failure.because(needs.advice(dir, superblock)),
+            None => failure,
+        }
+    })
+}
+
+/// What a tree takes of a volume.
+#[derive(Default)]
+struct Needs {
+    inodes: u64,
+    /// In blocks and clusters as large as are usual.
+    bytes: u64,
+}
+
+impl Needs {
+    fn of(dir: &Path) -> std::io::Result<Self> {
+        const BLOCK: u64 = 4096;
+        let (mut needs, mut seen, mut pending) =
+            (Self::default(), HashSet::new(), vec![dir.to_owned()]);
+        while let Some(dir) = pending.pop() {
+            let mut names = 0;
+            for entry in std::fs::read_dir(&dir)? {
+                let (name, path) = {
+                    let entry = entry?;
+                    (entry.file_name(), entry.path())
+                };
+                // An entry has a head of eight bytes, and blocks of entries are two thirds full.
+                names += (name.len() as u64 + 12) * 3 / 2;
+                let stat = path.symlink_metadata()?;
+                if stat.is_dir() {
+                    pending.push(path);
+                } else if stat.nlink() < 2 || seen.insert((stat.dev(), stat.ino())) {
+                    let data = stat.len().min(stat.blocks() * 512);
+                    needs.inodes += 1;
+                    needs.bytes += data.next_multiple_of(BLOCK);
+                }
+            }
+            needs.inodes += 1;
+            needs.bytes += names.max(1).next_multiple_of(BLOCK);
+        }
+        Ok(needs)
+    }
+
+    /// What the volume is too small for, and a size that would do with the defaults: a third for the volume's own metadata is plenty, and one
+    /// inode for 16 KiB is the least that there are.
+    fn advice(&self, dir: &Path, made: &Superblock) -> String {
+        const MIB: u64 = 1 << 20;
+        let Self { inodes, bytes } = *self;
+        let room = bytes + bytes / 3 + 8 * MIB;
+        let size = made.blocks_count.saturating_mul(made.block_size.bytes() as u64);
+        let usual = size / u64::from(made.inodes_count).max(1);
+        let for_inodes = (inodes + 64) * usual;
+        let for_inodes =
+            if for_inodes < 512 * MIB { for_inodes } else { (inodes + 64) * usual.max(16 << 10) };
+        let enough = room.max(for_inodes).next_multiple_of(MIB) / MIB;
+        format!(
+            "the volume is too small for {}, which takes {inodes} inodes and about {}M: with {enough}M it would not be",
+            dir.display(),
+            bytes.div_ceil(MIB)
+        )
+    }
 }
 
 fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
@@ -207,6 +280,7 @@ impl Args {
         for names in &self.features {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
+        let source_date = source_date()?;
         // What does not fit the type is no size that there is; the library says which there are.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Ok(MkfsOptions {
@@ -218,9 +292,9 @@ impl Args {
             inode_ratio: self.inode_ratio,
             features,
             label: self.label.as_bytes().to_vec(),
-            uuid: self.uuid,
+            uuid: self.uuid.or_else(|| source_date.map(|time| derived_uuid(self, time))),
             hash_seed: self.hash_seed,
-            time: self.time.or_else(source_date_epoch),
+            time: self.time.or(source_date),
             journal_size: self.journal_size,
             reserved_percent: self.reserved,
             stride: self.stride,
@@ -236,9 +310,18 @@ impl Args {
     }
 }
 
-/// The time that a reproducible build sets.
-fn source_date_epoch() -> Option<i64> {
-    std::env::var("SOURCE_DATE_EPOCH").ok()?.parse().ok()
+/// The UUID of a reproducible build: what is asked for in the same words gets the same one, of version 8, variant 1 of RFC 9562.
+fn derived_uuid(args: &Args, time: i64) -> Uuid {
+    let Args { size, block_size, label, .. } = args;
+    // FNV-1a of 128 bits.
+    let words = format!("{time} {size:?} {block_size:?} {label:?}");
+    let hash = words.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+    });
+    let mut uuid = hash.to_be_bytes();
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    uuid
 }
 
 fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {

@@ -7,6 +7,7 @@ use ironmap::fs::ext4::{Follow, SetAttributes};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use crate::epoch::source_time;
 use crate::failure::{Failure, Report};
 use crate::new::find_or_create;
 use crate::target::{self, Target};
@@ -50,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let time = args.date.unwrap_or_else(now);
+    let time = args.date.map_or_else(now, Ok)?;
     let both = args.access == args.modification;
     Volumes::change_each(&args.targets, report, |volumes, target, _| {
         let (mut accessed, mut modified) = (time, time);
@@ -76,9 +77,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-fn now() -> Timestamp {
+fn now() -> Result<Timestamp, Failure> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+    let now = Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() };
+    Ok(source_time()?.unwrap_or(now))
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let name = args.volume.to_string();
     // In /proc/mounts a path has to mean it in any directory.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
-    let shown = with_paths(&args.volume, absolute).to_string();
+    let shown = with_paths(&args.volume, &absolute).to_string();
     let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
     let threads = options.threads();
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;

@@ -17,7 +17,8 @@ use crate::target::{self, Subject};
 /// Copies files and directories out of a volume, into one, or within it
 ///
 /// Into a volume it does what cp does: without -p or -a a copy is the caller's, made now, with the mode as far as the umask lets it.
-/// Holes stay holes. What is there is written into, a directory is filled.
+/// Holes stay holes. What is there is written into, a directory is filled. Of pipes and devices of the host (/dev/stdin, say) the content is
+/// copied without -r or -a, and with them the file itself.
 ///
 /// Out of a volume everything is kept as with -a: modes, times, symbolic links, hard links within the copy, extended attributes and
 /// holes; owners, device nodes and set-id bits of other owners' files only as root. An existing file is replaced by a new one, never
@@ -89,6 +90,20 @@ impl Args {
             return Err(Failure::new(format!("{source}: {what}")));
         }
         Ok(())
+    }
+
+    /// Refuses, without `-r`, a special file of a volume: the content that the copy would have is not there, and on no other host.
+    fn check_content(&self, source: impl Display, kind: FileType) -> Result<(), Failure> {
+        let kind = match kind {
+            FileType::Regular | FileType::Directory | FileType::Symlink => return Ok(()),
+            FileType::CharDevice | FileType::BlockDevice => "a device node",
+            FileType::Fifo => "a fifo",
+            FileType::Socket => "a socket",
+        };
+        if self.recurses() {
+            return Ok(());
+        }
+        Err(Failure::new(format!("{source}: is {kind}, without content: -r copies it as it is")))
     }
 
     /// Whether DEST has to be a directory (`Some(true)`), or counts as none.

@@ -16,8 +16,10 @@ use std::thread;
 use ironmap::fs::ext4::Follow;
 use ironmap::fs::{FileType, Stat};
 use ironmap::units::FilePos;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx};
+use rustix_libc::io::Errno;
 
 use super::super::{Args, progress};
 use super::stream::Pieces;
@@ -85,6 +87,10 @@ fn write(
         // The reader ends when nobody takes its batches.
         interrupt::check().inspect_err(|_| writer.abandon(report))?;
         if let Err(failure) = writer.take(step, report) {
+            if writer.how().all_or_end && failure.is_for_space() {
+                writer.abandon(report);
+                return Err(failure);
+            }
             report.error(&failure);
         }
     }
@@ -116,12 +122,12 @@ impl Place<'_> {
     }
 
     fn stat(&self, at: AtFlags) -> Result<Statx, Errno> {
-        rustix::fs::statx(self.dir, self.name, at, host_stat::WANTED)
+        rustix_libc::fs::statx(self.dir, self.name, at, host_stat::WANTED)
     }
 
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        rustix::fs::openat(self.dir, self.name, flags, Mode::empty())
+        rustix_libc::fs::openat(self.dir, self.name, flags, Mode::empty())
     }
 }
 
@@ -170,7 +176,12 @@ impl Reader {
             Ok(found) => found,
             Err(errno) => return Ok(Err(errno)),
         };
-        let stat = host_stat::decode(&found);
+        let mut stat = host_stat::decode(&found);
+        let special =
+            !matches!(stat.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+        if special && self.how.as_files {
+            stat = Stat { file_type: FileType::Regular, device: None, size: 0, blocks: 0, ..stat };
+        }
         let device = u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor);
         let identity = (device, found.stx_ino);
         let kind = stat.file_type;
@@ -196,6 +207,11 @@ impl Reader {
         let (size, sparse) = (entry.stat.size, entry.stat.blocks * 512 < entry.stat.size);
         self.send(Step::Begin(Box::new(entry)))?;
         let end = match fd {
+            Some(fd) if special => {
+                // It may be long before there is something to read.
+                self.flush()?;
+                self.rest(place, &fd, 0, Reads::InOrder)?
+            }
             Some(fd) if kind == FileType::Regular => self.content(place, &fd, size, sparse)?,
             Some(fd) => self.directory(place, &fd)?,
             None => Some(size),
@@ -213,7 +229,7 @@ impl Reader {
     ) -> Result<Entry, Errno> {
         let target = match stat.file_type {
             FileType::Symlink => {
-                Some(rustix::fs::readlinkat(place.dir, place.name, Vec::new())?.into_bytes())
+                Some(rustix_libc::fs::readlinkat(place.dir, place.name, Vec::new())?.into_bytes())
             }
             _ => None,
         };
@@ -261,7 +277,7 @@ impl Reader {
         Ok(Some(0))
     }
 
-    /// A file's content, and its size as it is then.
+    /// A file's content, and its size as it is then: what it is longer than it was said to be is there too.
     fn content(
         &mut self,
         place: &Place<'_>,
@@ -278,13 +294,49 @@ impl Reader {
                 Err(errno) => Err(errno),
             };
             match read {
-                // All of it is there, or it got shorter meanwhile.
-                Ok((behind, end)) if end >= size || behind < end => return Ok(Some(behind)),
+                // It got shorter meanwhile.
+                Ok((behind, end)) if behind < end => return Ok(Some(behind)),
+                // Some of /proc say that they are empty.
+                Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),
                 Ok((_, end)) => pos = end,
                 Err(errno) => {
                     self.send(Step::Failed(place.failed(errno)))?;
                     return Ok(None);
                 }
+            }
+        }
+    }
+
+    /// Copies what there is from a position on, and gives the size.
+    fn rest(
+        &mut self,
+        place: &Place<'_>,
+        fd: &OwnedFd,
+        mut pos: u64,
+        reads: Reads,
+    ) -> Result<Option<u64>, Stopped> {
+        loop {
+            let piece = self.pieces.take(PIECE as usize).map_err(|_| Errno::NOMEM);
+            let read = piece.and_then(|mut bytes| {
+                let have = reads.fill(fd, &mut bytes, pos)?;
+                Ok((bytes, have))
+            });
+            let (mut bytes, have) = match read {
+                Ok(read) => read,
+                Err(errno) => {
+                    self.send(Step::Failed(place.failed(errno)))?;
+                    return Ok(None);
+                }
+            };
+            let whole = have == bytes.len();
+            if have == 0 {
+                self.pieces.put([bytes]);
+            } else {
+                self.send(Step::Data(FilePos(pos), bytes.split_to(have)))?;
+            }
+            pos += have as u64;
+            if !whole {
+                return Ok(Some(pos));
             }
         }
     }
@@ -299,15 +351,10 @@ impl Reader {
             let Ok(mut bytes) = self.pieces.take((end - pos).min(PIECE) as usize) else {
                 return Ok(Err(Errno::NOMEM));
             };
-            let mut have = 0;
-            while have < bytes.len() {
-                match rustix::io::pread(fd, &mut bytes[have..], pos + have as u64) {
-                    Ok(0) => break,
-                    Ok(count) => have += count,
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Ok(Err(errno)),
-                }
-            }
+            let have = match Reads::At.fill(fd, &mut bytes, pos) {
+                Ok(have) => have,
+                Err(errno) => return Ok(Err(errno)),
+            };
             let whole = have == bytes.len();
             if have > 0 {
                 self.send(Step::Data(FilePos(pos), bytes.split_to(have)))?;
@@ -321,9 +368,60 @@ impl Reader {
     }
 }
 
+/// How a file is read.
+#[derive(Clone, Copy)]
+enum Reads {
+    /// From any place.
+    At,
+    /// From its beginning to its end, when there is something: a pipe, a device.
+    InOrder,
+}
+
+impl Reads {
+    /// Reads until the memory is full or the file ends; says how much there was.
+    fn fill(self, fd: &OwnedFd, bytes: &mut [u8], pos: u64) -> Result<usize, Errno> {
+        let mut have = 0;
+        while have < bytes.len() {
+            let (rest, at) = (&mut bytes[have..], pos + have as u64);
+            let read = match self {
+                Self::At => rustix_libc::io::pread(fd, rest, at),
+                Self::InOrder => {
+                    // A fifo that nobody has opened for writing yet would seem to have ended.
+                    wait(fd)?;
+                    rustix_libc::io::read(fd, rest)
+                }
+            };
+            match read {
+                Ok(0) => break,
+                Ok(count) => have += count,
+                // Somebody else has taken what there was.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(have)
+    }
+}
+
+/// Waits until there is something to read, or nobody who could write any more.
+///
+/// # Errors
+/// `INTR` once the user wants no more of it.
+fn wait(fd: &OwnedFd) -> Result<(), Errno> {
+    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    while !interrupt::caught() {
+        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&turn)) {
+            Ok(0) => {}
+            // It is for the read to tell what is wrong.
+            _ => return Ok(()),
+        }
+    }
+    Err(Errno::INTR)
+}
+
 /// The next range that is no hole, from a position on; `None` where only a hole is left.
 fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
-    let start = match rustix::fs::seek(fd, SeekFrom::Data(pos)) {
+    let start = match rustix_libc::fs::seek(fd, SeekFrom::Data(pos as i64)) {
         Err(Errno::NXIO) => return Ok(None),
         // The file system does not tell.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((pos, size))),
@@ -332,6 +430,6 @@ fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Er
     if start >= size {
         return Ok(None);
     }
-    let end = rustix::fs::seek(fd, SeekFrom::Hole(start))?;
+    let end = rustix_libc::fs::seek(fd, SeekFrom::Hole(start as i64))?;
     Ok(Some((start, end.min(size))))
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use ironmap::bio::Buffer;
 use ironmap::fs::ext4::Follow;
-use ironmap::fs::{FileType, Stat, Xattr};
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::FilePos;
 use ironmap::{Error, ErrorKind};
 
@@ -18,6 +18,7 @@ use self::volume::copy_volume;
 use self::writer::Writer;
 use super::keep::Times;
 use super::{Args, Keep, progress};
+use crate::epoch::source_time;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::Source;
@@ -69,11 +70,24 @@ struct How {
     keep: Keep,
     no_clobber: bool,
     verbose: bool,
+    /// Pipes and devices of the host are read as files are.
+    as_files: bool,
+    /// Where there is no room for one file, no other one is copied.
+    all_or_end: bool,
+    /// No copy is younger; and that a source was read does not show.
+    latest: Option<Timestamp>,
 }
 
 pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(), Failure> {
     let directory = args.directory()?;
-    let how = How { keep: Keep::of(args), no_clobber: args.no_clobber, verbose: args.verbose };
+    let mut keep = Keep::of(args);
+    let latest = source_time()?;
+    if latest.is_some() && keep.times == Times::Kept {
+        keep.times = Times::Changed;
+    }
+    let Args { no_clobber, verbose, .. } = *args;
+    let how =
+        How { keep, no_clobber, verbose, as_files: !args.recurses(), all_or_end: false, latest };
     Volumes::change(report, |volumes, report| {
         let to = volumes.destination(dest, DestinationIs { directory, follows: true })?;
         let mut writer = Writer::new(how);
@@ -96,10 +110,16 @@ pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(),
 }
 
 /// Fills a new volume with what a directory holds, as it is; the root gets the directory's attributes.
+///
+/// # Errors
+/// There is no room for a file: it and what comes behind it are not there. What else fails is reported, and the rest goes on.
 pub(crate) fn fill(source: &Rc<Source>, dir: &Path, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
     let keep = Keep { times: Times::Changed, ..Keep::ALL };
-    let mut writer = Writer::new(How { keep, no_clobber: false, verbose: false });
+    let latest = source_time()?;
+    let how =
+        How { keep, no_clobber: false, verbose: false, as_files: false, all_or_end: true, latest };
+    let mut writer = Writer::new(how);
     report.progress = progress(FileType::Directory, 0);
     let filled = host::copy_host(dir, Follow::All, Name::root(source), &mut writer, report);
     report.progress.finish_and_clear();

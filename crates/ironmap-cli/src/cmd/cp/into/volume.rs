@@ -30,6 +30,7 @@ pub(super) fn copy_volume(
     let found = volumes.find(target, args.follow())?;
     let kind = found.inode.file_type();
     args.check_kind(target, kind)?;
+    args.check_content(target, kind)?;
     let to = to.name_for(&found.name.name);
     check_name(&to, kind, writer)?;
     if kind == FileType::Directory && is_below(&to, &found)? {

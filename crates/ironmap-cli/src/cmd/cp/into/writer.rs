@@ -6,7 +6,7 @@ use std::rc::Rc;
 use indicatif::ProgressBar;
 use ironmap::bio::Buffer;
 use ironmap::fs::ext4::{Credentials, Fallocate, Follow, NewFile, SetAttributes, SetXattr};
-use ironmap::fs::{FileType, Xattr};
+use ironmap::fs::{FileType, Timestamp, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, File};
 
@@ -334,16 +334,16 @@ impl Writer {
         report: &mut Report,
     ) -> Result<(), Failure> {
         // All errors that follow the first one come from it.
-        if let Err(error) = finish(&mut self.stream, &report.progress)
-            && !open.broken
-        {
-            report.error(&open.name.failed(&error));
-            open.broken = true;
-        }
+        let finished = finish(&mut self.stream, &report.progress);
+        let lost = finished.err().filter(|_| !open.broken);
+        open.broken |= lost.is_some();
         let regular = open.entry.stat.file_type == FileType::Regular;
         let whole = size.filter(|_| !open.broken);
         let Some(size) = whole.or((!regular).then_some(0)) else {
-            return self.give_up(&open);
+            if let Err(failure) = self.give_up(&open) {
+                report.error(&failure);
+            }
+            return lost.map_or(Ok(()), |error| Err(open.name.failed(&error)));
         };
         if regular && (size > open.size || open.file.is_some()) {
             open.set_size(size)?;
@@ -374,6 +374,8 @@ impl Writer {
             Times::Kept => (Some(stat.accessed), Some(stat.modified)),
             Times::Changed => (Some(stat.modified), Some(stat.modified)),
         };
+        let clamp = |time: Timestamp| self.how.latest.map_or(time, |latest| time.min(latest));
+        let (accessed, modified) = (accessed.map(clamp), modified.map(clamp));
         if permissions.is_none() && accessed.is_none() {
             return Ok(());
         }

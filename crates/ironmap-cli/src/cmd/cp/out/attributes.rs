@@ -1,14 +1,17 @@
 //! Owner, mode, extended attributes and times of a copy.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{self, PermissionsExt};
 use std::path::Path;
 
 use ironmap::fs::ext4::Inode;
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
-use rustix::io::Errno;
+use rustix_libc::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
+use rustix_libc::io::Errno;
+use rustix_libc::process::Uid;
 
 use super::place::{Directory, Place};
 
@@ -23,7 +26,7 @@ pub(super) struct Attributes {
 
 impl Attributes {
     pub(super) fn new() -> Self {
-        Self { user: rustix::process::geteuid(), refused: BTreeMap::new() }
+        Self { user: rustix_libc::process::geteuid(), refused: BTreeMap::new() }
     }
 
     pub(super) fn is_root(&self) -> bool {
@@ -60,15 +63,16 @@ impl Attributes {
         shown: &Path,
     ) -> Result<(), Errno> {
         if let Some((user, group)) = self.owner(stat) {
-            rustix::fs::fchown(&fd, Some(user), Some(group))?;
+            fs::fchown(&fd, Some(user), Some(group)).map_err(errno)?;
         }
         drop_access_lists(&fd, xattrs)?;
         for Xattr { name, value } in xattrs {
-            let result = rustix::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
+            let result = rustix_libc::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
         }
-        rustix::fs::fchmod(&fd, self.mode(stat))?;
-        rustix::fs::futimens(&fd, &times(stat))
+        let file = fd.as_fd().try_clone_to_owned().map(File::from);
+        file.and_then(|file| file.set_permissions(self.mode(stat))).map_err(errno)?;
+        rustix_libc::fs::futimens(&fd, &times(stat))
     }
 
     /// Of a symbolic link, a fifo, a socket or a device node, without opening it.
@@ -79,36 +83,36 @@ impl Attributes {
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {
         let (dir, stat) = (&*place.dir.fd, inode.stat());
-        if let Some((user, group)) = self.owner(stat) {
-            let (user, group) = (Some(user), Some(group));
-            rustix::fs::chownat(dir, &place.name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
-        }
         let path = place.proc_path();
+        if let Some((user, group)) = self.owner(stat) {
+            fs::lchown(&path, Some(user), Some(group)).map_err(errno)?;
+        }
         for Xattr { name, value } in xattrs {
-            let result = rustix::fs::lsetxattr(&path, &**name, value, XattrFlags::empty());
+            let result = rustix_libc::fs::lsetxattr(&path, &**name, value, XattrFlags::empty());
             self.note(name, result, &place.path());
         }
         if inode.file_type() != FileType::Symlink {
-            rustix::fs::chmodat(dir, &place.name, self.mode(stat), AtFlags::empty())?;
+            std::fs::set_permissions(&path, self.mode(stat)).map_err(errno)?;
         }
-        rustix::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+        rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Only root may give files away.
-    fn owner(&self, stat: &Stat) -> Option<(Uid, Gid)> {
-        self.is_root().then(|| (Uid::from_raw(stat.uid), Gid::from_raw(stat.gid)))
+    fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {
+        self.is_root().then_some((stat.uid, stat.gid))
     }
 
     /// Without the owner, the set-id bits would give another one's rights.
-    fn mode(&self, stat: &Stat) -> Mode {
+    fn mode(&self, stat: &Stat) -> Permissions {
         let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
         let mask = if keeps_owner { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(stat.mode & mask)
+        Permissions::from_mode(stat.mode & mask)
     }
 
     fn note(&mut self, name: &[u8], result: Result<(), Errno>, shown: &Path) {
         if let Err(errno) = result {
-            let first = || (0, format!("{}: {}", shown.display(), ironmap::Errno::from(errno)));
+            let first =
+                || (0, format!("{}: {}", shown.display(), ironmap::Errno(errno.raw_os_error())));
             self.refused.entry(name.to_vec()).or_insert_with(first).0 += 1;
         }
     }
@@ -128,13 +132,17 @@ fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
         if xattrs.iter().any(|xattr| xattr.name == list.as_bytes()) {
             continue;
         }
-        match rustix::fs::fremovexattr(&fd, list) {
+        match rustix_libc::fs::fremovexattr(&fd, list) {
             // None there; or none can be, on this file or file system.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 fn times(stat: &Stat) -> Timestamps {

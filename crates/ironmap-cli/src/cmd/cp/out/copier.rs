@@ -13,7 +13,7 @@ use ironmap::fs::{FileType, Xattr};
 use ironmap::iomap::IomapType;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, Queue};
-use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode};
+use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
@@ -130,8 +130,14 @@ impl<'a> Copier<'a> {
         let number = inode.number();
         if let Some(first) = self.links.get(&number) {
             place.clear(host_type(&inode), &self.spared)?;
-            return rustix::fs::linkat(CWD, first, &*place.dir.fd, &place.name, AtFlags::empty())
-                .map_err(|errno| place.failed(errno));
+            return rustix_libc::fs::linkat(
+                CWD,
+                first,
+                &*place.dir.fd,
+                &place.name,
+                AtFlags::empty(),
+            )
+            .map_err(|errno| place.failed(errno));
         }
         let several = inode.stat().links > 1;
         let made = match inode.file_type() {
@@ -201,7 +207,7 @@ impl<'a> Copier<'a> {
     fn copy_symlink(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
         let Some(target) = self.source.link_target(inode, path)? else { return Ok(false) };
         place.clear(HostType::Symlink, &self.spared)?;
-        rustix::fs::symlinkat(OsStr::from_bytes(&target), &*place.dir.fd, &place.name)
+        rustix_libc::fs::symlinkat(OsStr::from_bytes(&target), &*place.dir.fd, &place.name)
             .map_err(|errno| place.failed(errno))?;
         self.set_node(place, inode, path)
     }
@@ -216,9 +222,15 @@ impl<'a> Copier<'a> {
         let host = host_type(inode);
         place.clear(host, &self.spared)?;
         let (major, minor) = inode.stat().device.unwrap_or_default();
-        let device = rustix::fs::makedev(major, minor);
-        rustix::fs::mknodat(&*place.dir.fd, &place.name, host, Mode::RUSR | Mode::WUSR, device)
-            .map_err(|errno| place.failed(errno))?;
+        let device = rustix_libc::fs::makedev(major, minor);
+        rustix_libc::fs::mknodat(
+            &*place.dir.fd,
+            &place.name,
+            host,
+            Mode::RUSR | Mode::WUSR,
+            device,
+        )
+        .map_err(|errno| place.failed(errno))?;
         self.set_node(place, inode, path)
     }
 

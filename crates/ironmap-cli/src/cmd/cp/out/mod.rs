@@ -41,6 +41,7 @@ fn copy(args: &Args, target: &Target, dest: &Path, report: &mut Report) -> Resul
     let (source, inode) = Source::open_target(target, args.follow())?;
     let kind = inode.file_type();
     args.check_kind(target, kind)?;
+    args.check_content(target, kind)?;
     let queue = source.queue()?;
     let destination = destination(args, &target.path, dest, kind == FileType::Directory)?;
     report.progress = progress(kind, inode.size());

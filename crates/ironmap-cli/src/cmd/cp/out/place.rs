@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ironmap::Location;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix_libc::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix_libc::io::Errno;
 
 use crate::failure::Failure;
 
@@ -36,7 +36,7 @@ impl Directory {
     /// Opens a directory that the user named.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
+        match rustix_libc::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => Ok(Self { fd: Rc::new(fd), path: path.to_owned() }),
             Err(errno) => Err(Failure::host(path.display(), errno)),
         }
@@ -78,12 +78,12 @@ impl Place {
 
     /// Makes the directory, for the owner alone until it is complete, or opens the one that is there.
     pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
-        match rustix::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
+        match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(self.failed(errno)),
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&*self.dir.fd, &self.name, flags, Mode::empty());
+        let fd = rustix_libc::fs::openat(&*self.dir.fd, &self.name, flags, Mode::empty());
         let fd = fd.map_err(|errno| self.failed(errno))?;
         Ok(Directory { fd: Rc::new(fd), path: self.path() })
     }
@@ -96,7 +96,7 @@ impl Place {
 
     /// Takes what is complete at a place beside it, instead of the file or link that had the name.
     pub(super) fn take(&self, from: &Self) -> Result<(), Failure> {
-        let moved = rustix::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
+        let moved = rustix_libc::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
         moved.map_err(|errno| self.failed(errno))
     }
 
@@ -104,13 +104,13 @@ impl Place {
     pub(super) fn create(&self) -> Result<File, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&*self.dir.fd, &self.name, flags, Mode::RUSR | Mode::WUSR);
+        let fd = rustix_libc::fs::openat(&*self.dir.fd, &self.name, flags, Mode::RUSR | Mode::WUSR);
         fd.map(File::from).map_err(|errno| self.failed(errno))
     }
 
     /// Whether something has the name.
     pub(super) fn is_taken(&self) -> bool {
-        rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Removes what has this name and a copy may replace, if there is something.
@@ -124,11 +124,12 @@ impl Place {
     /// Whether something has this name that a copy of this type may replace. What may not be replaced is left alone, and an error: of special
     /// files all but by another one, since a copy to `/dev/null` must not replace it.
     pub(super) fn check(&self, new: FileType, spared: &Spared) -> Result<bool, Failure> {
-        let stat = match rustix::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(self.failed(errno)),
-        };
+        let stat =
+            match rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => return Ok(false),
+                Err(errno) => return Err(self.failed(errno)),
+            };
         let refused = |why| Err(Failure::new(format!("{}: {why}", self.path().display())));
         if spared.0.contains(&(stat.st_dev, stat.st_ino)) {
             return refused("is the volume that is copied from");
@@ -144,7 +145,7 @@ impl Place {
     }
 
     pub(super) fn remove(&self) -> Result<(), Failure> {
-        rustix::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::empty())
+        rustix_libc::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::empty())
             .map_err(|errno| self.failed(errno))
     }
 }
