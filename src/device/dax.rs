@@ -1,8 +1,12 @@
 //! An image in memory: a file of a RAM file system or persistent memory, mapped; loads and stores, no system call.
 
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
+
+use super::space::Part;
 use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
 use crate::bio::BioFlags;
 use crate::error::{Context, Errno, Error, Result};
@@ -12,7 +16,8 @@ use crate::units::DevOffset;
 /// A mapped image. A read is a copy.
 ///
 /// An image that is opened for writing gets all its space first, since a store that finds none is no error but a SIGBUS. In one that is
-/// opened for reading holes are zeros that its file system is not asked for: tmpfs would take space for each page of them.
+/// opened for reading holes are zeros that its file system is not asked for: tmpfs would take space for each page of them. On a file
+/// system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
 ///
 /// Whoever truncates the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image
 /// keeps out those who ask. So does a device beneath the image that fails to read a page.
@@ -23,11 +28,25 @@ pub struct Dax {
     size: u64,
 }
 
+/// Why writes do not go to the mapping.
+const SYSTEM_CALLS: &str =
+    "the file system of the image may need space for any store: writes are system calls";
+
 #[derive(Debug)]
 struct Mapped {
     mapping: Mapping,
     /// Distance of the first byte of the part in use from the mapping's start.
     skip: usize,
+    /// What writes go to where the mapping is for reading only.
+    writer: Option<Writer>,
+}
+
+/// An image that is written through the page cache, which the mapping shows.
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    start: u64,
+    size: u64,
 }
 
 impl Dax {
@@ -35,7 +54,7 @@ impl Dax {
     ///
     /// # Errors
     /// `Io` where it cannot be mapped: ENOSPC where there is no space for an image with holes that is opened for writing, ENOMEM where it
-    /// exceeds the address space. `Unsupported` where the file system can keep no space for it, `LimitExceeded` for too many holes.
+    /// exceeds the address space. `LimitExceeded` for too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
         let page = rustix::param::page_size() as u64;
         let start = file.absolute(DevOffset(0));
@@ -43,13 +62,18 @@ impl Dax {
         let size = file.size();
         let path = || file.path().display();
         let part = file.image_part();
-        if let Some(part) = part.as_ref().filter(|_| file.is_writable()) {
-            part.reserve().context(path)?;
-        }
         let failed = |errno| Error::io(errno, format!("{}: map", path()));
+        let mut writable = file.is_writable();
+        let mut writer = None;
+        if let Some(part) = part.as_ref().filter(|_| writable) {
+            writable = part.reserve().context(path)?;
+            if !writable {
+                writer = Some(Writer::new(part).map_err(failed)?);
+            }
+        }
         let mut mapping = usize::try_from(size + skip)
             .map_err(|_| Errno::ENOMEM)
-            .and_then(|len| Mapping::new(file.fd(), start - skip, len, file.is_writable()))
+            .and_then(|len| Mapping::new(file.fd(), start - skip, len, writable))
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().context(path)? {
@@ -65,7 +89,13 @@ impl Dax {
         // Memory takes any position, length and address.
         let limits =
             Limits { logical_block: 1, dma_align: 1, nowait: true, poll: false, ..*file.limits() };
-        Ok(Self { mapped: Arc::new(Mapped { mapping, skip: skip as usize }), limits, size })
+        Ok(Self { mapped: Arc::new(Mapped { mapping, skip: skip as usize, writer }), limits, size })
+    }
+
+    /// What does not go as asked, in one line for the user.
+    #[must_use]
+    pub fn notice(&self) -> Option<&'static str> {
+        self.mapped.writer.is_some().then_some(SYSTEM_CALLS)
     }
 }
 
@@ -83,7 +113,7 @@ impl Device for Dax {
     }
 
     fn is_writable(&self) -> bool {
-        self.mapped.mapping.is_writable()
+        self.mapped.mapping.is_writable() || self.mapped.writer.is_some()
     }
 
     fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
@@ -111,9 +141,51 @@ impl Mapped {
         self.mapping.read(buf, self.index(at)?)
     }
 
+    #[inline(always)]
+    fn write(&self, buf: &[u8], at: DevOffset) -> Result<(), Errno> {
+        match self.mapping.write(buf, self.index(at)?) {
+            Err(Errno::EBADF) => self.write_by_call(buf, at),
+            done => done,
+        }
+    }
+
+    #[cold]
+    fn write_by_call(&self, buf: &[u8], at: DevOffset) -> Result<(), Errno> {
+        self.writer.as_ref().ok_or(Errno::EBADF)?.write(buf, at)
+    }
+
     #[inline]
     fn index(&self, at: DevOffset) -> Result<usize, Errno> {
         usize::try_from(at.0).ok().and_then(|at| at.checked_add(self.skip)).ok_or(Errno::EINVAL)
+    }
+}
+
+impl Writer {
+    fn new(part: &Part<'_>) -> Result<Self, Errno> {
+        let file = part
+            .file
+            .try_clone()
+            .map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
+        // Of any alignment, and through the pages that are mapped. The open file is the image's one, which nobody else writes.
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT)?;
+        Ok(Self { file, start: part.start, size: part.len })
+    }
+
+    fn write(&self, mut buf: &[u8], at: DevOffset) -> Result<(), Errno> {
+        if at.0.checked_add(buf.len() as u64).is_none_or(|end| end > self.size) {
+            return Err(Errno::EINVAL);
+        }
+        let mut pos = self.start + at.0;
+        while !buf.is_empty() {
+            match rustix::io::pwrite(&self.file, buf, pos) {
+                Ok(0) => return Err(Errno::EIO),
+                Ok(count) => (buf, pos) = (&buf[count..], pos + count as u64),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -152,7 +224,7 @@ impl Transfer for DaxTransfer {
     ) -> Result<usize, Errno> {
         let mut done = 0;
         for buf in bufs {
-            self.mapped.mapping.write(buf, self.mapped.index(DevOffset(at.0 + done as u64))?)?;
+            self.mapped.write(buf, DevOffset(at.0 + done as u64))?;
             done += buf.len();
         }
         if flags.contains(BioFlags::DSYNC) {

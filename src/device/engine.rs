@@ -125,7 +125,11 @@ pub fn open_engine(file: BlockFile, engine: Engine) -> Result<Opened> {
     };
     let (device, engine) = match engine {
         Engine::Null => (Arc::new(Null::over(psync())) as _, Engine::Null),
-        Engine::Dax => (Arc::new(Dax::new(&file)?) as _, Engine::Dax),
+        Engine::Dax => {
+            let dax = Dax::new(&file)?;
+            notices.extend(dax.notice().map(str::to_owned));
+            (Arc::new(dax) as _, Engine::Dax)
+        }
         Engine::Auto if limits.nowait => match uring(false) {
             Ok(device) => (device, Engine::IoUring),
             Err(_) => (psync(), Engine::Psync),

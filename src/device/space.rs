@@ -54,37 +54,43 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// Sees to it that no write needs space that is not there: all that has none gets it.
+    /// Gives space to all that has none. True where no write needs space from then on; false on a file system that may need some to write
+    /// what has some, as those that write nothing in place.
     ///
     /// # Errors
     /// `Io`: ENOSPC where there is not enough, of which nothing is taken then as far as that can be told before; EOPNOTSUPP where the image has
-    /// holes that cannot be filled. `Unsupported` for a file system that may need space to write what has some.
-    pub(super) fn reserve(&self) -> Result<()> {
+    /// holes that cannot be filled.
+    pub(super) fn reserve(&self) -> Result<bool> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
-        let kept = FallocateFlags::KEEP_SIZE;
-        let allocate = |how, start: u64, end: u64| {
-            rustix::fs::fallocate(self.file, how, start, end - start)
-                .map_err(|errno| failed("allocate its space", errno))
-        };
-        match stat.f_type as u32 {
+        let magic = stat.f_type as u32;
+        if magic == RAMFS {
             // Without a limit of its own: what memory there is.
-            RAMFS => Ok(()),
-            TMPFS | EXT | XFS => {
-                let holes = self.holes()?;
-                // A tmpfs without a limit counts no blocks.
-                if !holes.is_empty() && stat.f_blocks != 0 {
-                    self.expect_space(stat.f_bavail.saturating_mul(stat.f_bsize as u64))?;
-                }
-                if stat.f_type as u32 == XFS {
-                    // Blocks that it shares with other files are none of its own either.
-                    return allocate(kept | FallocateFlags::UNSHARE_RANGE, self.start, self.end());
-                }
-                holes.iter().try_for_each(|(start, end)| allocate(kept, *start, *end))
-            }
-            _ => Err(Error::unsupported(
-                "images are mapped for writing on tmpfs, ramfs, ext4 and XFS only: elsewhere no space can be kept for them",
-            )),
+            return Ok(true);
         }
+        let holes = self.holes()?;
+        // A tmpfs without a limit counts no blocks.
+        if !holes.is_empty() && stat.f_blocks != 0 {
+            self.expect_space(stat.f_bavail.saturating_mul(stat.f_bsize as u64))?;
+        }
+        let keep = FallocateFlags::KEEP_SIZE;
+        if magic == XFS {
+            // Blocks that it shares with other files are none of its own either.
+            self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
+            return Ok(true);
+        }
+        let known = matches!(magic, TMPFS | EXT);
+        for (start, end) in holes {
+            match self.allocate(keep, start, end) {
+                Err(error) if !known && error.kind() == ErrorKind::Io(Errno::EOPNOTSUPP) => break,
+                done => done?,
+            }
+        }
+        Ok(known)
+    }
+
+    fn allocate(&self, how: FallocateFlags, start: u64, end: u64) -> Result<()> {
+        let allocated = rustix::fs::fallocate(self.file, how, start, end - start);
+        allocated.map_err(|errno| failed("allocate its space", errno))
     }
 
     /// A disk shall not be filled up for an image that does not go on it.
