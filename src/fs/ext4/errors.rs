@@ -213,7 +213,7 @@ impl Ext4 {
 
     /// Records errors of any kind behind which an operation went on, once what it changed can be committed: where the volume is to be left
     /// alone after an error, that is committed first. The lines are for [`take_left`](Self::take_left).
-    pub(super) fn note_left(&self, lines: Vec<String>, errors: Vec<Error>) -> Result<()> {
+    pub(super) fn note_left(&self, lines: Vec<String>, errors: &[Error]) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
         lines.into_iter().for_each(|line| self.left.tell(line));

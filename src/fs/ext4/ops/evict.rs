@@ -136,6 +136,18 @@ impl Drop for Held {
     }
 }
 
+/// Whether an error tells of the volume's own metadata, which are the same when they are read again; others are the device's.
+pub(super) fn is_of_volume(why: &Error) -> bool {
+    !matches!(why.kind(), ErrorKind::Io(_) | ErrorKind::ReadOnly)
+}
+
+/// An inode without a name, or the end of a truncation, was freed as far as its metadata go: that can be committed.
+fn pardon(handle: &mut Handle<'_>, why: &Error) {
+    if is_of_volume(why) {
+        handle.took_back();
+    }
+}
+
 impl Ext4 {
     /// Opens an inode, so that it stays as long as it is held, and so do the blocks that it loses meanwhile. Costs nothing on a volume
     /// that is read-only.
@@ -254,13 +266,11 @@ impl Ext4 {
     /// # Errors
     /// The device's, and those of a volume that is read-only: it is an orphan still, and the next opening tries again.
     fn leave_orphan(self: &Arc<Self>, number: InodeNo, why: Error) -> Result<()> {
-        if matches!(why.kind(), ErrorKind::Io(_) | ErrorKind::ReadOnly)
-            || self.writing()?.transactions.check().is_err()
-        {
+        if !is_of_volume(&why) || self.writing()?.transactions.check().is_err() {
             return Err(why);
         }
         self.give_up_orphan(number)?;
-        self.note_left(vec![Self::left(number, &why)], vec![why])
+        self.note_left(vec![Self::left(number, &why)], &[why])
     }
 
     /// How an orphan that was given up is told of.
@@ -278,7 +288,7 @@ impl Ext4 {
                 self.end_inode(handle, number, directory)
             });
             // However far it came: nobody reads an inode without a name, and what is freed nothing leads to.
-            ended.inspect_err(|_| handle.took_back())
+            ended.inspect_err(|why| pardon(handle, why))
         })
     }
 
@@ -311,8 +321,10 @@ impl Ext4 {
         self.free_inode(handle, number, directory)
     }
 
-    /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up, whatever the reason: no orphan keeps a
-    /// volume from being opened.
+    /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up: no orphan keeps a volume from being opened.
+    ///
+    /// # Errors
+    /// The device's: it is an orphan still. But not those of a place that cannot be read when that is tried again.
     pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
         self.watch(|| {
             let (orphans, mut wrong) = self.adopt_orphans()?;
@@ -321,6 +333,13 @@ impl Ext4 {
             for number in orphans {
                 let _inode = self.writing()?.locks.exclusive(number);
                 let Err(why) = self.end_orphan(number) else { continue };
+                // Half a change that the device has failed ends the volume; a place that it does not read is given up.
+                let fails = !is_of_volume(&why)
+                    && (self.writing()?.transactions.check().is_err()
+                        || self.end_orphan(number).is_ok());
+                if fails {
+                    return Err(why);
+                }
                 // Where that fails too it is not the orphan's fault.
                 self.give_up_orphan(number)?;
                 if told.len() < MOST_TOLD {
@@ -328,7 +347,7 @@ impl Ext4 {
                     wrong.push(why);
                 }
             }
-            self.note_left(told, wrong)
+            self.note_left(told, &wrong)
         })
     }
 
@@ -349,7 +368,7 @@ impl Ext4 {
             if inode.has_map() {
                 let unmapped = self.unmap_range(handle, inode, end..FileBlock(1 << 32));
                 // It is an orphan still, and what was freed nothing leads to.
-                unmapped.inspect_err(|_| handle.took_back())?;
+                unmapped.inspect_err(|why| pardon(handle, why))?;
             }
             if inode.stat().links > 0 { self.remove_orphan(handle, number) } else { Ok(()) }
         })

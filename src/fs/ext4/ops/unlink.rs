@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{evict::Fate, refuse};
+use super::evict::{Fate, is_of_volume};
+use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 use crate::fs::ext4::attr::Times;
@@ -99,10 +100,13 @@ impl Ext4 {
                 let released = self.release_content(handle, inode);
                 let ended =
                     released.and_then(|()| self.end_inode(handle, inode.number(), directory));
-                if ended.is_err() {
-                    self.add_orphan(handle, inode.number())?;
+                match ended {
+                    Err(why) if is_of_volume(&why) => {
+                        self.add_orphan(handle, inode.number())?;
+                        Ok(Some(why))
+                    }
+                    ended => ended.map(|()| None),
                 }
-                Ok(ended.err())
             }
             Fate::EndsLater | Fate::EndsWhenClosed => {
                 self.add_orphan(handle, inode.number())?;
