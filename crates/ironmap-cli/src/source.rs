@@ -48,8 +48,7 @@ impl Source {
 
     /// Opens for writing: where a time is given everything happens then, and nothing depends on how long it takes.
     pub(crate) fn open_at(location: &Location, time: Option<i64>) -> Result<Self, Failure> {
-        let mut options =
-            OpenOptions { write: true, no_load: no_load(), ..OpenOptions::default() };
+        let mut options = OpenOptions { write: true, no_load: no_load(), ..OpenOptions::default() };
         if let Some(seconds) = time {
             options.clock = Clock::Fixed(epoch::at(seconds));
             options.commit = Duration::ZERO;

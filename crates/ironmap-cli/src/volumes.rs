@@ -22,10 +22,7 @@ fn canonical(location: &Location) -> Location {
 }
 
 /// The same location with other paths, where there are any.
-pub(crate) fn with_paths(
-    location: &Location,
-    path: &dyn Fn(&Path) -> Option<PathBuf>,
-) -> Location {
+pub(crate) fn with_paths(location: &Location, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Location {
     let site = |site: &Site| Site {
         path: path(&site.path).unwrap_or_else(|| site.path.clone()),
         part: site.part,

@@ -64,8 +64,8 @@ impl Seen {
                 continue;
             };
             let result = result.trim_start_matches(['=', ' ']).parse().unwrap();
-            if at == 0 && len < 4096 && seen.requests == 0 {
-                // Another trial.
+            if len < 4096 && seen.requests == 0 {
+                // Before its first request it tries once how requests must be aligned.
                 continue;
             }
             seen.requests += 1;

@@ -193,7 +193,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
         assert!(said.starts_with("ironmap: image:/") && said.lines().count() == 1, "{said}");
         assert!(said.contains("(ENOSPC): the volume is too small for "), "{said}");
         check(&bench.image());
-        let enough = said.split("with ").last().unwrap().split(' ').next().unwrap();
+        let enough = said.split(": ").last().unwrap().split(' ').next().unwrap();
         fs::remove_file(bench.image()).unwrap();
         bench.succeed(["mkfs", "-q", "-d", tree, "image", enough]);
         check(&bench.image());

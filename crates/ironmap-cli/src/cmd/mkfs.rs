@@ -143,7 +143,7 @@ fn fill(
     let filled = cp::into::fill(&source, dir, report);
     let closed = source.close();
     filled.and(closed).map_err(|failure| {
-        let needs = failure.is_for_space().then(|| Needs::of(dir)).and_then(Result::ok);
+        let needs = failure.is_for_space().then(|| Needs::of(dir, superblock)).and_then(Result::ok);
         match needs {
             Some(needs) => failure.because(needs.advice(dir, superblock)),
             None => failure,
@@ -155,13 +155,15 @@ fn fill(
 #[derive(Default)]
 struct Needs {
     inodes: u64,
-    /// In blocks and clusters as large as are usual.
+    /// In whole blocks or clusters.
     bytes: u64,
 }
 
 impl Needs {
-    fn of(dir: &Path) -> std::io::Result<Self> {
-        const BLOCK: u64 = 4096;
+    fn of(dir: &Path, made: &Superblock) -> std::io::Result<Self> {
+        // A larger volume has blocks of 4096 bytes.
+        let block = made.block_size.bytes() as u64;
+        let block = (block * u64::from(made.cluster_blocks)).max(4096);
         let (mut needs, mut seen, mut pending) =
             (Self::default(), HashSet::new(), vec![dir.to_owned()]);
         while let Some(dir) = pending.pop() {
@@ -179,11 +181,11 @@ impl Needs {
                 } else if stat.nlink() < 2 || seen.insert((stat.dev(), stat.ino())) {
                     let data = stat.len().min(stat.blocks() * 512);
                     needs.inodes += 1;
-                    needs.bytes += data.next_multiple_of(BLOCK);
+                    needs.bytes += data.next_multiple_of(block);
                 }
             }
             needs.inodes += 1;
-            needs.bytes += names.max(1).next_multiple_of(BLOCK);
+            needs.bytes += names.max(1).next_multiple_of(block);
         }
         Ok(needs)
     }
@@ -199,9 +201,9 @@ impl Needs {
         let for_inodes = (inodes + 64) * usual;
         let for_inodes =
             if for_inodes < 512 * MIB { for_inodes } else { (inodes + 64) * usual.max(16 << 10) };
-        let enough = room.max(for_inodes).next_multiple_of(MIB) / MIB;
+        let enough = room.max(for_inodes).div_ceil(MIB);
         format!(
-            "the volume is too small for {}, which takes {inodes} inodes and about {}M: with {enough}M it would not be",
+            "the volume is too small for {}, which takes {inodes} inodes and about {}M: {enough}M is enough",
             dir.display(),
             bytes.div_ceil(MIB)
         )

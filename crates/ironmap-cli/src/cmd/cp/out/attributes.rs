@@ -63,7 +63,7 @@ impl Attributes {
         shown: &Path,
     ) -> Result<(), Errno> {
         if let Some((user, group)) = self.owner(stat) {
-            fs::fchown(&fd, Some(user), Some(group)).map_err(errno)?;
+            fs::fchown(&fd, Some(user), Some(group)).map_err(|error| errno(&error))?;
         }
         drop_access_lists(&fd, xattrs)?;
         for Xattr { name, value } in xattrs {
@@ -71,7 +71,8 @@ impl Attributes {
             self.note(name, result, shown);
         }
         let file = fd.as_fd().try_clone_to_owned().map(File::from);
-        file.and_then(|file| file.set_permissions(self.mode(stat))).map_err(errno)?;
+        file.and_then(|file| file.set_permissions(self.mode(stat)))
+            .map_err(|error| errno(&error))?;
         rustix_libc::fs::futimens(&fd, &times(stat))
     }
 
@@ -85,14 +86,14 @@ impl Attributes {
         let (dir, stat) = (&*place.dir.fd, inode.stat());
         let path = place.proc_path();
         if let Some((user, group)) = self.owner(stat) {
-            fs::lchown(&path, Some(user), Some(group)).map_err(errno)?;
+            fs::lchown(&path, Some(user), Some(group)).map_err(|error| errno(&error))?;
         }
         for Xattr { name, value } in xattrs {
             let result = rustix_libc::fs::lsetxattr(&path, &**name, value, XattrFlags::empty());
             self.note(name, result, &place.path());
         }
         if inode.file_type() != FileType::Symlink {
-            std::fs::set_permissions(&path, self.mode(stat)).map_err(errno)?;
+            std::fs::set_permissions(&path, self.mode(stat)).map_err(|error| errno(&error))?;
         }
         rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -141,8 +142,8 @@ fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn errno(error: io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn times(stat: &Stat) -> Timestamps {
