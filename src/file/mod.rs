@@ -169,7 +169,8 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Gives the bytes written: fewer than `buf` holds only where space ran out behind them.
+    /// Writes at a position and waits. Gives the bytes written: fewer than `buf` holds only where space ran out behind them, which
+    /// [`DioFlags::WHOLE`] makes an error.
     ///
     /// What is acknowledged is durable after the next [`sync`](Self::sync), or at once with [`DioFlags::DSYNC`].
     ///

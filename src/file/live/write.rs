@@ -248,7 +248,8 @@ impl LiveFile {
             None if nowait => return Err(would_change()),
             None if !has_extents => return Ok(Ready::ByFileSystem),
             None => {
-                let reached = fs.allocate_for_write(number, &live.open, pos.0..end)?;
+                let whole = flags.contains(DioFlags::WHOLE);
+                let reached = fs.allocate_for_write(number, &live.open, pos.0..end, whole)?;
                 // To the end, or to a block's.
                 len = (reached.min(end) - pos.0) as usize;
                 queue.views.current(&mut queue.state.lives, live, false)?;
@@ -331,10 +332,10 @@ impl LiveFile {
         flags: DioFlags,
         place: &mut FilePos,
     ) -> Result<usize> {
-        let cache = self.0.write_back;
+        let (cache, whole) = (self.0.write_back, flags.contains(DioFlags::WHOLE));
         *place = if let At::Pos(pos) = at { pos } else { FilePos(self.size()) };
         let (pos, count) =
-            self.alone(queue, |live| live.fs().write_from(live.number(), at, bufs, cache))?;
+            self.alone(queue, |live| live.fs().write_from(live.number(), at, bufs, cache, whole))?;
         *place = pos;
         if flags.intersects(SYNCED) {
             self.sync(queue, !flags.contains(DioFlags::SYNC))?;

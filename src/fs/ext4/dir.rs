@@ -297,8 +297,12 @@ impl Inode {
 }
 
 impl Ext4 {
-    fn is_reserved(&self, number: InodeNo) -> bool {
-        number != ROOT && number.0 < u64::from(self.superblock.first_inode)
+    /// Whether an inode is the file system's own: of those that no name leads to, or named by the superblock.
+    pub(super) fn is_reserved(&self, number: InodeNo) -> bool {
+        let sb = &self.superblock;
+        number != ROOT && number.0 < u64::from(sb.first_inode)
+            || sb.quota_files.contains(&Some(number))
+            || [sb.journal_inode, sb.orphan_file].contains(&Some(number))
     }
 }
 

@@ -12,14 +12,16 @@ use crate::volumes::Volumes;
 /// Recovers a volume that was not unmounted cleanly, and leaves it clean
 ///
 /// Every command that changes a volume commits before it ends; this one does nothing else. The journal is recovered to the device, files
-/// that were deleted while open go, and the device's cache is flushed.
+/// that were deleted while open go, and the device's cache is flushed. Of a volume that ironmap mount serves, named by the directory, all
+/// that was written is made durable, what the kernel has collected too: syncfs and sync -f do not do that on a mount of FUSE.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap sync disk.img
-  ironmap sync /dev/sdb1 /dev/sdb2")]
+  ironmap sync /dev/sdb1 /dev/sdb2
+  ironmap sync /mnt")]
 pub(crate) struct Args {
-    /// The volumes
+    /// The volumes, or directories at which volumes are mounted
     #[arg(value_name = "VOLUME[:/PATH]", value_parser = volume(), required = true)]
     volumes: Vec<Location>,
 }
@@ -29,10 +31,24 @@ fn volume() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text: OsString| target::parse_volume_of(&text))
 }
 
+/// The same for the directory at which `ironmap mount` serves a volume. `None` for anything else.
+#[cfg(feature = "fuse")]
+fn sync_mounted(location: &Location) -> Option<Result<(), Failure>> {
+    let path = &location.data().path;
+    crate::mount::is_mounted(path).then(|| crate::mount::sync(path))
+}
+
+#[cfg(not(feature = "fuse"))]
+fn sync_mounted(_: &Location) -> Option<Result<(), Failure>> {
+    None
+}
+
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change(report, |volumes, report| {
         for location in &args.volumes {
-            let synced = volumes.open(location).and_then(|source| source.sync());
+            let of_mount = sync_mounted(location);
+            let synced =
+                of_mount.unwrap_or_else(|| volumes.open(location).and_then(|source| source.sync()));
             if let Err(failure) = synced {
                 report.error(&failure);
             }

@@ -24,7 +24,7 @@ use super::lane::MOST;
 use super::names::{Entry, FOREVER};
 use super::nodes::inode_of;
 use super::pool::Pool;
-use super::{Asker, Mount};
+use super::{Asker, Mount, remount};
 
 impl From<&Request> for Asker {
     fn from(request: &Request) -> Self {
@@ -120,6 +120,8 @@ impl Filesystem for Server {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            // Lookups of "." and ".." where it has a handle of what it has forgotten.
+            InitFlags::FUSE_EXPORT_SUPPORT,
         ];
         if self.mount.options.writeback {
             wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
@@ -328,12 +330,10 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // What the kernel had collected is no request of the caller's: it need not be aligned, nor durable at once.
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let flags = if cached { 0 } else { flags.0 };
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let work = move |mount: &Mount, data: &[u8]| match mount
-            .write(handle, offset, data, flags, kill)
+            .write(handle, offset, data, flags.0, cached, kill)
         {
             Ok(count) => reply.written(count as u32),
             Err(fail) => reply.error(fail.into()),
@@ -463,7 +463,15 @@ impl Filesystem for Server {
         room: u32,
         reply: ReplyXattr,
     ) {
-        reply_value(self.mount.getxattr(inode_of(node), name.as_bytes()), room, reply);
+        let (inode, name) = (inode_of(node), name.as_bytes());
+        if !remount::is_sync(inode, name) {
+            return reply_value(self.mount.getxattr(inode, name), room, reply);
+        }
+        // None of the threads that serve may wait for what they have to serve.
+        let mount = Arc::clone(&self.mount);
+        let _ = thread::Builder::new().spawn(move || {
+            reply_value(mount.sync_all().map(|()| Vec::new()), room, reply);
+        });
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {

@@ -35,6 +35,11 @@ impl End {
         Ok(Self { dir: dir.to_owned(), device: device(dir)?, connection })
     }
 
+    /// The kernel's number of the file system.
+    pub(super) fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
     /// Unmounts, by force what is in use: who goes on with a file that he has open gets ENOTCONN. What he has written before is sent:
     /// `wait_for_pages` returns behind that.
     pub(super) fn by_signal(&self, wait_for_pages: impl FnOnce() + Send + 'static) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::FileHandle;
@@ -141,27 +142,48 @@ impl Mount {
         Ok(done?)
     }
 
-    /// Writes; fewer bytes where space ran out behind them.
+    /// Writes; fewer bytes where space ran out behind them, or the device failed, if that can be told the program.
+    ///
+    /// Of what the kernel writes from its cache (`cached`) it looks at errors alone. A short answer to a direct write is EIO to the program,
+    /// if that is asynchronous, and the request does not say whether it is. Both have a whole answer: what cannot be written has an error
+    /// to tell.
     pub(super) fn write(
         &self,
         handle: FileHandle,
         pos: u64,
         data: &[u8],
         flags: i32,
+        cached: bool,
         kill_set_id: bool,
     ) -> Result<usize> {
+        // What the kernel had collected is no request of the caller's: it need not be aligned, nor durable at once.
+        let flags = if cached { 0 } else { flags };
+        let direct = flags & open_flags::DIRECT != 0;
         let open = self.files.get(handle)?;
         if kill_set_id {
             self.strip(open.held.number(), KeepSetId::No)?;
         }
         let file = self.way(&open, flags)?;
+        let mut how = self.durability(&open, flags);
+        how.set(DioFlags::WHOLE, direct);
         let done = Lane::with(&self.volume, |lane| {
             let (queue, buffer) = lane.parts(data.len())?;
             buffer.copy_from_slice(data);
-            file.write_at_with(queue, buffer, FilePos(pos), self.durability(&open, flags))
+            let mut done = 0;
+            loop {
+                let at = FilePos(pos + done as u64);
+                let count = file.write_at_with(queue, &buffer[done..], at, how)?;
+                done += count;
+                if count == 0 || done == data.len() || !(cached || direct) {
+                    return Ok(done);
+                }
+            }
         });
         self.nodes.get(open.held.number()).changed();
-        Ok(done?)
+        match done? {
+            done if done < data.len() && (cached || direct) => Err(Fail(Errno::EIO)),
+            done => Ok(done),
+        }
     }
 
     /// Takes set-id bits and capabilities away, of which the kernel knows the mode.
@@ -302,7 +324,7 @@ impl Mount {
 
     /// Leaves the time of a read, as the mount's options have it.
     pub(super) fn read_stamp(&self, held: &Held) {
-        if self.options.atime == Atime::Never || self.options.read_only {
+        if self.options.atime == Atime::Never || self.no_times.load(Ordering::Relaxed) {
             return;
         }
         let now =

@@ -17,10 +17,12 @@ mod names;
 mod nodes;
 mod options;
 mod pool;
+mod remount;
 mod session;
 mod unmount;
 mod xattrs;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -35,6 +37,7 @@ use self::handles::Handles;
 use self::nodes::Nodes;
 pub(crate) use self::options::as_mount_helper;
 use self::options::{Atime, Options};
+pub(crate) use self::remount::{is_mounted, sync};
 pub(crate) use self::session::{Args, run};
 pub(crate) use self::unmount::{Args as UnmountArgs, run as unmount};
 
@@ -49,6 +52,10 @@ pub(super) struct Mount {
     ending: String,
     /// Tells the kernel what it cannot know; there from the first request on.
     notifier: Arc<OnceLock<fuser::Notifier>>,
+    /// The kernel's number of the file system, once it is mounted.
+    device: Arc<OnceLock<(u32, u32)>>,
+    /// Reads leave no times: the mount is read-only.
+    no_times: AtomicBool,
 }
 
 /// Who asks.
@@ -64,8 +71,9 @@ impl Mount {
         // The kernel knows it without having been told of it.
         nodes.remember(ROOT, volume.fs().inspect(ROOT, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
-        let notifier = Arc::default();
-        Ok(Self { volume, options, nodes, files, directories, ending, notifier })
+        let (notifier, device) = (Arc::default(), Arc::default());
+        let no_times = AtomicBool::new(options.read_only);
+        Ok(Self { volume, options, nodes, files, directories, ending, notifier, device, no_times })
     }
 
     fn fs(&self) -> &Arc<Ext4> {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use fuser::{FileAttr, Generation};
 use ironmap::Errno;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Credentials, Inode, NewFile, RenameFlags};
+use ironmap::fs::ext4::{Credentials, Inode, NewFile, ROOT, RenameFlags};
 use ironmap::units::InodeNo;
 
 use super::attributes::device_numbers;
 use super::fail::{Fail, Result};
+use super::nodes::PROTOCOL_ROOT;
 use super::{Asker, Mount};
 
 /// The longest name; the protocol has longer ones.
@@ -45,8 +46,23 @@ pub(super) fn check_named(inode: &Inode) -> Result<()> {
 impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
-        let found = self.fs().lookup(dir, name)?.number();
-        self.entry(dir, found)
+        match name {
+            // The kernel resolves these two itself, but where it has a handle: `dir` is any inode then, and perhaps none any more.
+            b"." => self.entry_by_number(dir),
+            b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
+            _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),
+        }
+    }
+
+    /// What is told of an inode without a name. That its generation is the handle's is for the kernel to see.
+    fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
+        let mut entry = self.entry(inode, inode)?;
+        if inode == ROOT {
+            // Another number of the protocol's would be another inode. It is not what programs are to see: they ask for it anew.
+            entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
+            entry.valid = Duration::ZERO;
+        }
+        Ok(entry)
     }
 
     /// What is told of a name in a directory. The kernel hears of its inode, which is remembered from then on.

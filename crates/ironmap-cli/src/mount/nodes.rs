@@ -12,7 +12,7 @@ use ironmap::fs::ext4::{Held, ROOT};
 use ironmap::units::InodeNo;
 
 /// The number by which the protocol knows the root.
-const PROTOCOL_ROOT: u64 = 1;
+pub(super) const PROTOCOL_ROOT: u64 = 1;
 const SHARDS: usize = 16;
 
 /// The inode of a number of the protocol's. Inode 1, the bad blocks', has no name that could lead to it.

@@ -6,6 +6,9 @@ use fuser::{MountOption, SessionACL};
 use ironmap::fs::FileType;
 use ironmap::fs::ext4::{Inode, InodeFlags};
 
+use rustix::fs::StatVfsMountFlags;
+use rustix::mount::MountFlags;
+
 use super::nodes::Manner;
 
 /// When a read leaves a time stamp.
@@ -23,6 +26,8 @@ pub(super) enum Atime {
 /// What a mount is like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
+    /// What is mounted is to be changed.
+    pub(super) remount: bool,
     /// Options that are none are passed over.
     pub(super) sloppy: bool,
     pub(super) read_only: bool,
@@ -66,6 +71,7 @@ impl Options {
             value.parse().map_err(|_| format!("-o {name}: {value:?} is no number"))
         };
         match (name, value) {
+            ("remount", None) => self.remount = true,
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
             ("noload" | "norecovery", None) => self.no_load = true,
@@ -107,6 +113,8 @@ impl Options {
                 | "comment",
                 _,
             ) => {}
+            // What the kernel shows of every mount of FUSE, which mount(8) repeats for a remount.
+            ("user_id" | "group_id" | "max_read", Some(_)) => {}
             _ if name.starts_with("x-") || self.sloppy => {}
             _ => return Err(format!("-o {option}: no such option")),
         }
@@ -150,6 +158,22 @@ impl Options {
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(1);
         config
+    }
+
+    /// The flags of a mount that has these now, with those that were asked for. When reads leave times is for the server, and stays.
+    pub(super) fn for_remount(&self, now: StatVfsMountFlags) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::SYNCHRONOUS, now.contains(StatVfsMountFlags::SYNCHRONOUS));
+        for (was, flag, on, off) in [
+            (StatVfsMountFlags::NODEV, MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
+            (StatVfsMountFlags::NOSUID, MountFlags::NOSUID, MountOption::NoSuid, MountOption::Suid),
+            (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC, MountOption::NoExec, MountOption::Exec),
+        ] {
+            let asked = self.flags.contains(&on) || now.contains(was) && !self.flags.contains(&off);
+            flags.set(flag, asked);
+        }
+        flags
     }
 
     /// How an inode is to be treated on this mount.
@@ -241,6 +265,16 @@ mod tests {
         let mut nosuid = Options::default();
         nosuid.parse("nosuid").unwrap();
         assert!(!has(&nosuid, true, MountOption::Suid) && has(&nosuid, true, MountOption::Dev));
+    }
+
+    #[test]
+    fn a_remount_changes_the_flags_that_it_names() {
+        let mut options = Options::default();
+        options.parse("ro,relatime,remount,user_id=0,group_id=0,suid,noexec").unwrap();
+        assert!(options.remount);
+        let now = StatVfsMountFlags::NODEV | StatVfsMountFlags::NOSUID;
+        let expected = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC;
+        assert_eq!(options.for_remount(now), expected);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::daemon::{self, Ready};
 use super::end::End;
 use super::fail::name_sectors_of;
 use super::unmount::{Ending, said_by_fusermount};
-use super::{Mount, Options};
+use super::{Mount, Options, remount};
 use crate::failure::{Failure, Report};
 use crate::source::no_load;
 use crate::volumes::with_paths;
@@ -49,6 +49,7 @@ Options of -o:
   dirsync                   each change of a directory's names is
   writeback_cache           the kernel collects what is written, and sends it later
   threads=N                 that wait for the device
+  remount                   change what is mounted at DIR: ro, rw, dev, suid, exec and their opposites
   dev, suid, exec and their opposites")]
 pub(crate) struct Args {
     /// Stay in the foreground
@@ -87,6 +88,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.fake {
         return Ok(());
     }
+    if options.remount {
+        return remount::run(&args.dir, &options);
+    }
     if !args.foreground {
         return daemon::start();
     }
@@ -113,11 +117,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
     let shown = with_paths(&args.volume, &absolute).to_string();
     let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
-    let threads = options.threads();
+    let (threads, writes) = (options.threads(), !options.read_only);
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
-    let mount = Mount::new(volume.clone(), options, ending.place());
+    let mount = Mount::new(volume.clone(), options, ending.place(writes));
     let mount = mount.map_err(|error| Failure::at(&name, &error))?;
-    let notifier = Arc::clone(&mount.notifier);
+    let (notifier, device) = (Arc::clone(&mount.notifier), Arc::clone(&mount.device));
     let server = Server::new(mount, threads);
     let (connection, mount) = (server.connection(), server.mount());
     let session = Session::new(server, &dir, &config);
@@ -126,6 +130,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let to_kernel = session.as_fd().try_clone_to_owned();
     let _ = connection.set(to_kernel.map_err(|error| Failure::host(FUSE, error))?);
     let end = End::of(&dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
+    let _ = device.set(end.device());
     let end = Arc::new(end);
     let by_signal = Arc::clone(&end);
     let wait_for_pages = move || {

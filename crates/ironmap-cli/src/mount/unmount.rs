@@ -16,8 +16,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::Mount;
 use crate::failure::Failure;
 
-/// An attribute of the root's that is on no volume: the number of the process that serves it, and that of the descriptor at which it tells how
-/// the mount has ended.
+/// An attribute of the root's that is on no volume: the number of the process that serves it, that of the descriptor at which it tells how
+/// the mount has ended, and whether the volume is open for writing (`rw` or `ro`).
 const SERVER: &str = "system.ironmap.server";
 
 /// What stands there when the volume is closed and all is on the device. Else it is what went wrong, or nothing.
@@ -44,8 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let daemon = match Daemon::of(dir) {
         Ok(daemon) => daemon,
         Err(Errno::NOTCONN) => return unmount_killed(dir),
-        Err(Errno::OPNOTSUPP | Errno::NODATA) => return Err(not_ours(dir)),
-        Err(errno) => return Err(failed(errno)),
+        Err(errno) => return Err(not_served(dir, errno)),
     };
     // Before it is unmounted: behind that the number may be another process's.
     let (mut ending, process) = daemon.watch()?;
@@ -122,21 +121,37 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
+/// Why nobody is found who serves a directory.
+fn not_served(dir: &Path, errno: Errno) -> Failure {
+    match errno {
+        Errno::OPNOTSUPP | Errno::NODATA => not_ours(dir),
+        errno => Failure::host(dir.display(), errno),
+    }
+}
+
 /// The program that serves a mount.
-struct Daemon {
+pub(super) struct Daemon {
     pid: Pid,
     /// Its descriptor at which it tells how the mount has ended.
     ending: u32,
+    /// It has the volume open for writing.
+    pub(super) writes: bool,
 }
 
 impl Daemon {
-    fn of(dir: &Path) -> rustix::io::Result<Self> {
+    pub(super) fn serving(dir: &Path) -> Result<Self, Failure> {
+        Self::of(dir).map_err(|errno| not_served(dir, errno))
+    }
+
+    pub(super) fn of(dir: &Path) -> rustix::io::Result<Self> {
         let mut value = [0; 32];
         let len = rustix::fs::getxattr(dir, SERVER, &mut value)?;
         let text = std::str::from_utf8(&value[..len]).ok();
         let daemon = text.and_then(|text| {
-            let (pid, ending) = text.split_once(' ')?;
-            Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, ending: ending.parse().ok()? })
+            let mut words = text.split(' ');
+            let pid = Pid::from_raw(words.next()?.parse().ok()?)?;
+            let ending = words.next()?.parse().ok()?;
+            Some(Self { pid, ending, writes: words.next()? == "rw" })
         });
         daemon.ok_or(Errno::NODATA)
     }
@@ -163,8 +178,9 @@ impl Ending {
     }
 
     /// Where those who wait find it: the value of the root's attribute.
-    pub(super) fn place(&self) -> String {
-        format!("{} {}", std::process::id(), self.reader.as_raw_fd())
+    pub(super) fn place(&self, writes: bool) -> String {
+        let how = if writes { "rw" } else { "ro" };
+        format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())
     }
 
     pub(super) fn tell(mut self, ended: &Result<(), Failure>) {

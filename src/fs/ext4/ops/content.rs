@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
@@ -41,21 +42,23 @@ impl Ext4 {
     /// # Errors
     /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
-        let (_, count) = self.write_from(number, At::Pos(pos), &[IoSlice::new(bytes)], false)?;
+        let (_, count) =
+            self.write_from(number, At::Pos(pos), &[IoSlice::new(bytes)], false, false)?;
         Ok(count)
     }
 
     /// The same from several buffers, perhaps out of a cache, which writes an append-only file too in an order of its own. Gives where it
-    /// went.
+    /// went. Where there is no room for the `whole` of what is wanted so, that is an error, and the file ends where it did.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
         at: At,
         bufs: &[IoSlice<'_>],
         is_cache: bool,
+        whole: bool,
     ) -> Result<(FilePos, usize)> {
         self.watch(|| {
-            let _file = self.settled(number)?;
+            let file = self.settled(number)?;
             let inode = self.file_to_change(number)?;
             let pos = if let At::Pos(pos) = at { pos } else { FilePos(inode.size()) };
             let len: usize = bufs.iter().map(|buf| buf.len()).sum();
@@ -80,6 +83,13 @@ impl Ext4 {
                     Err(error) if error.is_for_space() && done > 0 => break,
                     Err(error) => return Err(error),
                 }
+            }
+            if whole && done < len {
+                if pos.0 + done as u64 > inode.size() {
+                    self.resize(&self.inode_or_orphan(number)?, inode.size())?;
+                    file.is_cut(inode.has_small_map());
+                }
+                return Err(refuse(ErrorKind::NoSpace, "no room for the whole of a write"));
             }
             Ok((pos, done))
         })

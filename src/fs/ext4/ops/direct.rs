@@ -98,15 +98,17 @@ impl Ext4 {
     }
 
     /// Allocates the holes of a range of bytes, unwritten. Where they lie behind the size, the inode is an orphan until the size has
-    /// followed. Gives how far it came: not to the end where space ran out behind the first block.
+    /// followed. Gives how far it came: not to the end where space ran out behind the first block, unless the range is wanted `whole`.
+    /// What was allocated before an error stays, unwritten.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` for the first block; `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` for the first block, or for any of a `whole` range; `ReadOnly`, `Io`.
     pub(crate) fn allocate_for_write(
         self: &Arc<Self>,
         number: InodeNo,
         open: &OpenInode,
         range: Range<u64>,
+        whole: bool,
     ) -> Result<u64> {
         self.watch(|| {
             let writing = self.writing()?;
@@ -128,6 +130,10 @@ impl Ext4 {
                     let hole = self.first_hole(number, range.clone());
                     match hole.inspect_err(|_| open.pending.allocated(range.end))? {
                         Some(hole) if hole <= range.start => return Err(error),
+                        Some(hole) if whole => {
+                            open.pending.allocated(hole);
+                            return Err(error);
+                        }
                         hole => hole.unwrap_or(range.end),
                     }
                 }
@@ -449,6 +455,27 @@ mod tests {
         }
         let kinds: Vec<_> = two.mappings().map(|iomap| iomap.unwrap().kind).collect();
         assert_eq!(kinds, [IomapType::Unwritten]);
+    }
+
+    /// Where there is no room for the whole of a write that is wanted so, the file holds what it held; else a part is written.
+    #[test]
+    fn a_write_that_is_wanted_whole_is_not_cut() {
+        const ROOM: u64 = 64 << 10;
+        let (volume, mut queue) = volume();
+        let (fs, who) = (volume.fs(), Credentials::default());
+        let make = |name| fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+        let file = volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::default());
+        let (file, filler) = (file.unwrap(), make(b"filler"));
+        file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
+        let free = fs.free_space().blocks << fs.superblock().block_size.shift();
+        let how = Fallocate::Allocate { keep_size: false };
+        fs.fallocate(filler, how, FilePos(0), free - ROOM).unwrap();
+        let bytes = vec![0x22; 4 * ROOM as usize];
+        let mut write = |flags| file.write_at_with(&mut queue, &bytes, FilePos(4096), flags);
+        assert_eq!(write(DioFlags::WHOLE).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(file.size(), 4096);
+        let written = write(DioFlags::empty()).unwrap();
+        assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
     /// Who waits for the content while the map changes sees, once he has it, that what he knew is old.

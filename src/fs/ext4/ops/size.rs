@@ -76,7 +76,7 @@ impl Ext4 {
         Ok(())
     }
 
-    fn resize(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
+    pub(super) fn resize(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
         let number = inode.number();
         if inode.has_inline_data() {
             return self.resize_inline(inode, size);

@@ -19,7 +19,7 @@ use super::inode::{InodePlace, sectors};
 use super::jbd2::Handle;
 use super::superblock::Superblock;
 use super::writing::Writing;
-use super::{Ext4, Inode, InodeFlags, ROOT};
+use super::{Ext4, Inode, InodeFlags};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::InodeNo;
 
@@ -152,11 +152,7 @@ impl Ext4 {
     /// The quota that an inode is charged to. The file system's own inodes are nobody's.
     pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
         let quota = self.writing.as_ref()?.quota.get()?;
-        let sb = &self.superblock;
-        let own = number.0 < u64::from(sb.first_inode) && number != ROOT
-            || sb.quota_files.contains(&Some(number))
-            || sb.orphan_file == Some(number);
-        (!own).then_some(quota)
+        (!self.is_reserved(number)).then_some(quota)
     }
 
     /// Refuses what the owners of an inode may not have more; for a map's next blocks, [`quota_allows`](Self::quota_allows).

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -26,9 +26,25 @@ pub(super) struct Faults {
     /// Flushes too.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
+    /// One write or flush fails, the one before which this is 1; 0 and less is none.
+    next: AtomicI64,
 }
 
 impl Faults {
+    /// Has one write or flush fail, the next one if this is 1; none if it is 0.
+    pub(super) fn fail_write(&self, number: i64) {
+        self.next.store(number, Ordering::Relaxed);
+    }
+
+    /// Whether that one has come.
+    pub(super) fn has_failed(&self) -> bool {
+        self.next.load(Ordering::Relaxed) <= 0
+    }
+
+    fn hits_write(&self) -> bool {
+        self.next.fetch_sub(1, Ordering::Relaxed) == 1 || self.hits(&self.writes)
+    }
+
     fn hits(&self, one_in: &AtomicU64) -> bool {
         let (one_in, number) =
             (one_in.load(Ordering::Relaxed), self.requests.fetch_add(1, Ordering::Relaxed));
@@ -147,7 +163,7 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if self.faults.hits(&self.faults.writes) {
+        if self.faults.hits_write() {
             return reply.error(Errno::EIO);
         }
         match self.image.write_at(data, offset) {
@@ -157,6 +173,6 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        if self.faults.hits(&self.faults.writes) { reply.error(Errno::EIO) } else { reply.ok() }
+        if self.faults.hits_write() { reply.error(Errno::EIO) } else { reply.ok() }
     }
 }

@@ -3,6 +3,7 @@
 
 mod device;
 mod load;
+mod told;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,0 +1,131 @@
+//! Writes that the kernel's cache has taken and that fail later, for want of room or by the device: who wrote is told, by `write`, `msync` or
+//! `fsync`, or all of it is there.
+
+use std::fs;
+use std::path::Path;
+
+use super::device::Device;
+use crate::full::{Way, leave};
+use crate::sides::{Ours, check, long, require_mounts, skip, unmount};
+use crate::support::{Bench, succeed, text, tool};
+
+const BLOCK: u64 = 1024;
+/// Of a file, in blocks.
+const LEN: u64 = 24;
+
+/// What a file is before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    New,
+    /// Every other block is a hole, so that what is written is many requests.
+    Holes,
+}
+
+/// A volume, and on it this file.
+fn volume(features: &str, shape: Shape) -> Bench {
+    let bench = Bench::empty();
+    let (image, dir) = (bench.image(), bench.path("mounted"));
+    let mke2fs = ["-qF", "-t", "ext4", "-b", "1024", "-N", "16", "-O", features];
+    succeed(tool("mke2fs").args(mke2fs).arg(&image).arg("8M"));
+    if shape == Shape::Holes {
+        let ours = Ours::mount(&image, &dir, "rw");
+        let mut program = tool("xfs_io");
+        program.arg("-f");
+        for block in (0..LEN).step_by(2) {
+            program.args(["-c", &format!("pwrite -q -S 0x62 {} {BLOCK}", block * BLOCK)]);
+        }
+        succeed(program.args(["-c", &format!("truncate {}", LEN * BLOCK)]).arg(dir.join("file")));
+        ours.unmount();
+    }
+    bench
+}
+
+/// What was written is on the volume, unless an error was told.
+fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
+    let ours = Ours::mount(image, dir, "ro");
+    let there = fs::read(dir.join("file")).unwrap_or_default();
+    ours.unmount();
+    let is_there = there == vec![b'a'; (LEN * BLOCK) as usize];
+    assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
+}
+
+fn each(mut run: impl FnMut(Way, &str, Shape)) {
+    for way in Way::ALL {
+        for features in ["extents", "^extents,^64bit"] {
+            for shape in [Shape::New, Shape::Holes] {
+                run(way, features, shape);
+            }
+        }
+    }
+}
+
+/// Room for each number of blocks, from none to more than the file takes.
+#[test]
+fn who_writes_without_room_is_told() {
+    require_mounts!("who_writes_without_room_is_told");
+    if tool("xfs_io").arg("-V").output().is_err() {
+        return skip("who_writes_without_room_is_told", "needs the program xfs_io");
+    }
+    let rooms = if long() { (0..=LEN + 2).collect() } else { vec![1, 7, 11, LEN - 1, LEN + 2] };
+    each(|way, features, shape| {
+        let original = volume(features, shape);
+        let (mut lost, mut kept) = (0, 0);
+        for room in &rooms {
+            let bench = Bench::empty();
+            let (image, dir) = (bench.image(), bench.path("mounted"));
+            fs::copy(original.image(), &image).unwrap();
+            let ours = Ours::mount(&image, &dir, way.options());
+            leave(&dir, room * BLOCK);
+            let told = way.write(&dir.join("file"), LEN * BLOCK);
+            ours.unmount();
+            check(&image);
+            let when = format!("{way:?}, {features}, {shape:?}, room for {room} blocks");
+            verify(&image, &dir, &told, &when);
+            assert!(told.is_empty() || told.contains("No space left"), "{when}: {told}");
+            if told.is_empty() { kept += 1 } else { lost += 1 }
+        }
+        assert!(lost > 0 && kept > 0, "{way:?}, {features}, {shape:?}: {lost} told, {kept} not");
+    });
+}
+
+/// Each write and flush of the device's fails, one in each run.
+#[test]
+fn who_writes_to_a_device_that_fails_is_told() {
+    require_mounts!("who_writes_to_a_device_that_fails_is_told");
+    if tool("xfs_io").arg("-V").output().is_err() {
+        return skip("who_writes_to_a_device_that_fails_is_told", "needs the program xfs_io");
+    }
+    each(|way, features, shape| {
+        let original = volume(features, shape);
+        let mut number = 1;
+        loop {
+            let when = format!("{way:?}, {features}, {shape:?}, write {number} fails");
+            let bench = Bench::empty();
+            let (image, dir) = (bench.image(), bench.path("mounted"));
+            fs::copy(original.image(), &image).unwrap();
+            let device = Device::new(&image, &bench.path("device"));
+            let mut ours = Ours::mount(&device.path(), &dir, way.options());
+            device.faults.fail_write(number);
+            let told = way.write(&dir.join("file"), LEN * BLOCK);
+            let has_failed = device.faults.has_failed();
+            device.faults.fail_write(0);
+            assert!(unmount(&dir), "{when}: stays mounted");
+            // Its end may be an error: it has something to say.
+            ours.wait();
+            drop((ours, device));
+            verify(&image, &dir, &told, &when);
+            // That the device had errors stays noted until e2fsck has looked: that is all it may find.
+            let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
+            let found = text(&out.stdout);
+            let complaints =
+                found.lines().filter(|line| line.contains('?') || line.contains("FIXED"));
+            assert_eq!(complaints.collect::<Vec<_>>(), Vec::<&str>::new(), "{when}: {found}");
+            if !has_failed {
+                assert_eq!(told, "", "{when}");
+                assert!(number > 1, "{when}");
+                break;
+            }
+            number += if long() { 1 } else { 1 + number / 2 };
+        }
+    });
+}

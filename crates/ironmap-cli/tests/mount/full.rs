@@ -1,0 +1,145 @@
+//! A volume with little room: what there is none for is told, as the kernel's ext4 tells it.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use crate::sides::{Ours, Sides, check, require_mounts, skip};
+use crate::support::{Bench, succeed, text, tool};
+
+/// Fills a volume but for so many bytes, in one piece where there is one: past a cache, which would take more than there is room for.
+pub(crate) fn leave(dir: &Path, room: u64) {
+    let dd = |file: &str, arguments: &[&str]| {
+        let file = format!("of={}", dir.join(file).display());
+        tool("dd").args(["if=/dev/zero", &file, "status=none"]).args(arguments).output().unwrap()
+    };
+    let count = format!("count={}", room / 1024);
+    assert!(dd("kept", &["bs=1k", &count, "conv=fsync"]).status.success());
+    for how in [&["bs=256k", "oflag=direct"][..], &["bs=4k", "oflag=direct,append", "conv=notrunc"]]
+    {
+        let told = text(&dd("filler", how).stderr);
+        assert!(told.contains("No space left on device"), "the filler: {told}");
+    }
+    fs::remove_file(dir.join("kept")).unwrap();
+    // Only what a commit has freed can be had again.
+    File::open(dir).unwrap().sync_all().unwrap();
+}
+
+/// How a program writes through the kernel's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By `write`, where the kernel collects what is written.
+    Collected,
+    /// By a store through a mapping, in the default mode.
+    Mapped,
+    /// By a store through a mapping, where the kernel collects.
+    MappedAndCollected,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Collected, Self::Mapped, Self::MappedAndCollected];
+
+    /// The options of the mount.
+    pub(crate) fn options(self) -> &'static str {
+        if self == Self::Mapped { "rw" } else { "writeback_cache" }
+    }
+
+    /// Fills a file with this many bytes, each an `a`, and syncs it; gives the errors that the program hears of.
+    pub(crate) fn write(self, path: &Path, len: u64) -> String {
+        let commands = if self == Self::Collected {
+            vec![format!("pwrite -q -S 0x61 -b {len} 0 {len}")]
+        } else {
+            let map = format!("mmap -rw 0 {len}");
+            vec![
+                format!("truncate {len}"),
+                map,
+                format!("mwrite -S 0x61 0 {len}"),
+                "msync -s".to_owned(),
+            ]
+        };
+        let mut program = tool("xfs_io");
+        program.arg("-f");
+        for command in commands.iter().map(String::as_str).chain(["fsync"]) {
+            program.args(["-c", command]);
+        }
+        text(&program.arg(path).output().unwrap().stderr)
+    }
+}
+
+/// What the kernel's cache had taken and the volume has no room for: `msync` or `fsync` says so, and what they say nothing of is there.
+#[test]
+fn a_cached_write_without_room_is_told() {
+    const LEN: u64 = 128 << 10;
+    require_mounts!("a_cached_write_without_room_is_told");
+    if tool("xfs_io").arg("-V").output().is_err() {
+        return skip("a_cached_write_without_room_is_told", "needs the program xfs_io");
+    }
+    for way in Way::ALL {
+        for (room, fits) in [(LEN / 2, false), (2 * LEN, true)] {
+            let bench = Bench::empty();
+            let (image, dir) = (bench.image(), bench.path("mounted"));
+            succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(&image).arg("64M"));
+            let ours = Ours::mount(&image, &dir, way.options());
+            leave(&dir, room);
+            let told = way.write(&dir.join("file"), LEN);
+            ours.unmount();
+            check(&image);
+            if fits {
+                assert_eq!(told, "", "{way:?}");
+                let there = bench.succeed(["cat", &bench.target("/file")]);
+                assert!(there == vec![b'a'; LEN as usize], "{way:?}");
+            } else {
+                assert!(told.contains("No space left on device"), "{way:?}: {told:?}");
+            }
+        }
+    }
+}
+
+/// A direct write for which there is no room as a whole fails with ENOSPC, however it is asked for, and the file holds what it held: at its
+/// end, and in holes.
+#[test]
+fn a_direct_write_without_room_is_as_the_kernels() {
+    const LEN: usize = 128 << 10;
+    require_mounts!("a_direct_write_without_room_is_as_the_kernels");
+    if tool("fio").arg("--version").output().is_err() {
+        return skip("a_direct_write_without_room_is_as_the_kernels", "needs the program fio");
+    }
+    let job = |dir: &Path, name: &str, engine: &str| {
+        let out = tool("fio")
+            .args(["--name=job", "--direct=1", "--rw=write", "--fallocate=none"])
+            .args(["--iodepth=1", "--bs=128k", "--size=128k", "--overwrite=0"])
+            .arg(format!("--ioengine={engine}"))
+            .arg(format!("--filename={}", dir.join(name).display()))
+            .output()
+            .unwrap();
+        let said = text(&out.stdout) + &text(&out.stderr);
+        let told = said.lines().find_map(|line| Some(line.split_once("io_u error on file")?.1));
+        let told = told.and_then(|told| told.split(": ").nth(1)).map(str::to_owned);
+        (told, fs::read(dir.join(name)).unwrap_or_default())
+    };
+    for features in ["extents", "^extents,^64bit"] {
+        let sides = Sides::new(&["-t", "ext4", "-O", features], &[]);
+        for dir in sides.dirs() {
+            File::create(dir.join("holes")).unwrap().set_len(4 * LEN as u64).unwrap();
+            leave(dir, LEN as u64 / 2);
+        }
+        for engine in ["psync", "libaio", "io_uring"] {
+            for name in ["end", "holes"] {
+                let [ours, kernels] = sides.dirs().map(|dir| job(dir, name, engine));
+                let what = format!("{features}, {engine}, {name}");
+                assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
+                assert_eq!(ours.0, kernels.0, "{what}");
+                assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
+                // Without extents there is no space that is allocated and not written.
+                assert!(features != "extents" || ours.1 == kernels.1, "{what}");
+                for dir in sides.dirs() {
+                    let holes = File::options().write(true).open(dir.join("holes")).unwrap();
+                    holes.set_len(0).unwrap();
+                    holes.set_len(4 * LEN as u64).unwrap();
+                    let _ = fs::remove_file(dir.join("end"));
+                    File::open(dir).unwrap().sync_all().unwrap();
+                }
+            }
+        }
+        sides.end();
+    }
+}

@@ -1,0 +1,174 @@
+//! Files by their handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4: a file's number and generation find it as
+//! long as it is there.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::sides::{Ours, Sides, check, require_mounts, skip};
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+/// `save PATH` gives a handle in hex; `open DIR HANDLE` gives the path to which it leads, and the content of a file, or the errno.
+const HANDLES: &str = r#"
+use Errno; use Config;
+my ($to, $from) = $Config{archname} =~ /^x86_64/ ? (303, 304) : (264, 265);
+my ($what, $path, $hex) = @ARGV;
+if ($what eq "save") {
+    my ($handle, $mount) = (pack("Ii", 128, 0) . "\0" x 128, pack("i", 0));
+    syscall($to, -100, $path, $handle, $mount, 0) == 0 or die "$path: $!";
+    print unpack("H*", substr($handle, 0, 8 + unpack("I", $handle)));
+} else {
+    opendir(my $dir, $path) or die "$path: $!";
+    my $open = syscall($from, fileno($dir), pack("H*", $hex), 0);
+    if ($open < 0) { print((grep { $!{$_} } "ESTALE", "EIO", "ENOENT")[0] // "$!"); exit }
+    print readlink("/proc/self/fd/$open"), "\n";
+    open(my $file, "<&=", $open) or die "$!";
+    print <$file> if -f $file;
+}
+"#;
+
+fn perl(arguments: &[&str]) -> String {
+    text(&succeed(tool("perl").args(["-e", HANDLES]).args(arguments)).stdout)
+}
+
+fn save(path: &Path) -> String {
+    perl(&["save", path.to_str().unwrap()])
+}
+
+fn open(dir: &Path, handle: &str) -> String {
+    perl(&["open", dir.to_str().unwrap(), handle])
+}
+
+fn can_run(name: &str) -> bool {
+    let arch = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+    let can = arch && tool("perl").arg("-v").output().is_ok();
+    if !can {
+        skip(name, "needs perl, and numbers of system calls");
+    }
+    can
+}
+
+/// The kernel forgets what is in nobody's use.
+fn forget() {
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
+
+/// Handles lead to their files when the kernel has forgotten these, and on the next mount; those of files that were removed lead nowhere,
+/// nor to the files that have their numbers now.
+#[test]
+fn handles_are_those_of_the_kernels_ext4() {
+    require_mounts!("handles_are_those_of_the_kernels_ext4");
+    if !can_run("handles_are_those_of_the_kernels_ext4") {
+        return;
+    }
+    let sides = Sides::new(&["-t", "ext4", "-b", "4096"], &[]);
+    let mut saved = Vec::new();
+    for dir in sides.dirs() {
+        fs::create_dir_all(dir.join("d/e")).unwrap();
+        fs::write(dir.join("d/e/file"), "content").unwrap();
+        fs::write(dir.join("gone"), "gone").unwrap();
+        let number = fs::metadata(dir.join("gone")).unwrap().ino();
+        saved.push((["", "d/e", "d/e/file", "gone"].map(|name| save(&dir.join(name))), number));
+    }
+    let all = |sides: &Sides| {
+        let [ours, kernels] = [0, 1].map(|side| {
+            let dir = sides.dirs()[side];
+            let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
+            found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"))
+        });
+        assert_eq!(ours, kernels);
+        ours
+    };
+    let there = |found: &[String; 4]| {
+        // A file is found by its number alone, and its name is known if something else has looked for it.
+        found[0] == "TOP\n" && found[1] == "TOP/d/e\n" && found[2].ends_with("content")
+    };
+    let found = all(&sides);
+    assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
+    forget();
+    for (side, dir) in sides.dirs().into_iter().enumerate() {
+        let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
+        let found = found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"));
+        assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
+        // The root is what it was to programs.
+        assert_eq!(fs::metadata(dir).unwrap().ino(), 2);
+    }
+    // Open without a name, it is there still.
+    let opened = sides.dirs().map(|dir| File::open(dir.join("gone")).unwrap());
+    sides.dirs().into_iter().for_each(|dir| fs::remove_file(dir.join("gone")).unwrap());
+    for (side, dir) in sides.dirs().into_iter().enumerate() {
+        assert!(open(dir, &saved[side].0[3]).ends_with("gone"));
+    }
+    drop(opened);
+    let are_stale = |when: &str, sides: &Sides| {
+        for (side, dir) in sides.dirs().into_iter().enumerate() {
+            assert_eq!(open(dir, &saved[side].0[3]), "ESTALE", "{when}, side {side}");
+        }
+    };
+    are_stale("removed", &sides);
+    forget();
+    are_stale("forgotten", &sides);
+    // Someone else has the number.
+    let ours = sides.dirs()[0];
+    let reused = (0..20).any(|new| {
+        let path = ours.join(format!("new{new}"));
+        fs::write(&path, "another").unwrap();
+        fs::metadata(&path).unwrap().ino() == saved[0].1
+    });
+    assert!(reused, "the number {} is not given again", saved[0].1);
+    are_stale("given again", &sides);
+    forget();
+    are_stale("given again and forgotten", &sides);
+    let sides = sides.again();
+    are_stale("mounted again", &sides);
+    for (side, dir) in sides.dirs().into_iter().enumerate() {
+        let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
+        let found = found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"));
+        assert!(there(&found), "mounted again, side {side}: {found:?}");
+    }
+    sides.end();
+}
+
+/// No handle leads to the file system's own inodes, nor to what is none: and nothing is held against the volume for the question.
+#[test]
+fn handles_that_were_made_up_lead_nowhere() {
+    require_mounts!("handles_that_were_made_up_lead_nowhere");
+    if !can_run("handles_that_were_made_up_lead_nowhere") {
+        return;
+    }
+    let bench = Bench::empty();
+    let features = "orphan_file,quota,project,metadata_csum";
+    let quota = ["-E", "quotatype=usrquota:grpquota:prjquota"];
+    succeed(
+        tool("mke2fs")
+            .args(["-qF", "-t", "ext4", "-I", "256", "-O", features])
+            .args(quota)
+            .arg(bench.image())
+            .arg("64M"),
+    );
+    let dir = bench.path("mounted");
+    let ours = Ours::mount(&bench.image(), &dir, "rw");
+    fs::write(dir.join("file"), pattern(5000, 1)).unwrap();
+    let (handle, number) = (save(&dir.join("file")), fs::metadata(dir.join("file")).unwrap().ino());
+    forget();
+    assert!(open(&dir, &handle).contains("/file") || open(&dir, &handle).len() > 5000);
+    // Behind the length and the type: the number's upper half, its lower half, and the generation.
+    let made = |number: u64, generation: &str| {
+        let [upper, lower] = [(number >> 32) as u32, number as u32].map(u32::swap_bytes);
+        format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])
+    };
+    assert_eq!(made(number, &handle[32..]), handle, "a handle is made otherwise");
+    // 1 is the root by the protocol, and found; 2, its number on the volume, is the root of no handle.
+    for number in
+        (2..number).chain([number + 1, 16_000, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX])
+    {
+        for generation in ["00000000", &handle[32..]] {
+            let found = open(&dir, &made(number, generation));
+            // The directory lost+found has a name.
+            assert!(found == "ESTALE" || found.ends_with("/lost+found\n"), "{number}: {found}");
+        }
+    }
+    ours.unmount();
+    check(&bench.image());
+    assert!(!bench.ask("show_super_stats -h").contains("FS Error count"));
+}

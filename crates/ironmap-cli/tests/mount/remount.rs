@@ -1,0 +1,144 @@
+//! What is asked of a mount that stays: to be durable, and to be read-only.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::ending::Mapped;
+use crate::sides::{Ours, check, ironmap, require_mounts, skip};
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+const LEN: usize = 24 << 20;
+
+fn volume() -> Bench {
+    let bench = Bench::empty();
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("96M"));
+    bench
+}
+
+fn kill(mut ours: Ours) {
+    kill_process(ours.id(), Signal::KILL).unwrap();
+    ours.wait();
+}
+
+/// A directory that is synced has its entries, and with them everything that the server was sent is durable: names and attributes
+/// elsewhere, and what is in files that were closed. What the kernel has collected of open files need not be.
+#[test]
+fn a_synced_directory_has_all_that_was_sent() {
+    require_mounts!("a_synced_directory_has_all_that_was_sent");
+    for options in ["rw", "writeback_cache"] {
+        let bench = volume();
+        let dir = bench.path("mounted");
+        let ours = Ours::mount(&bench.image(), &dir, options);
+        fs::create_dir(dir.join("d")).unwrap();
+        fs::write(dir.join("closed"), pattern(3_000_000, 1)).unwrap();
+        fs::set_permissions(dir.join("closed"), fs::Permissions::from_mode(0o641)).unwrap();
+        let mut open = File::create(dir.join("d/open")).unwrap();
+        open.write_all(&pattern(3_000_000, 2)).unwrap();
+        fs::hard_link(dir.join("closed"), dir.join("d/link")).unwrap();
+        File::open(dir.join("d")).unwrap().sync_all().unwrap();
+        kill(ours);
+        drop(open);
+        let ours = Ours::mount(&bench.image(), &dir, "rw");
+        for name in ["closed", "d/link"] {
+            assert!(
+                fs::read(dir.join(name)).unwrap() == pattern(3_000_000, 1),
+                "{options}: {name}"
+            );
+        }
+        let closed = fs::metadata(dir.join("closed")).unwrap();
+        assert_eq!((closed.mode() & 0o777, closed.nlink()), (0o641, 2), "{options}");
+        let there = fs::read(dir.join("d/open")).unwrap();
+        let all = there.len() == 3_000_000;
+        assert!(all || options == "writeback_cache", "{options}: {} bytes", there.len());
+        assert!(!all || there == pattern(3_000_000, 2), "{options}");
+        ours.unmount();
+        check(&bench.image());
+    }
+}
+
+/// Behind `ironmap sync` everything is durable that was written before, what the kernel has collected of open files and mappings too:
+/// what `sync -f` promises, and a mount of FUSE is not asked for.
+#[test]
+fn a_synced_mount_has_all_that_was_written() {
+    require_mounts!("a_synced_mount_has_all_that_was_written");
+    if tool("xfs_io").arg("-V").output().is_err() {
+        return skip("a_synced_mount_has_all_that_was_written", "needs the program xfs_io");
+    }
+    for options in ["rw", "writeback_cache"] {
+        let bench = volume();
+        let dir = bench.path("mounted");
+        let ours = Ours::mount(&bench.image(), &dir, options);
+        let mapped = Mapped::store(&dir.join("mapped"), LEN as u64, &bench.path("stored"));
+        let mut written = File::create(dir.join("written")).unwrap();
+        written.write_all(&vec![b'b'; LEN]).unwrap();
+        bench.succeed(["sync".as_ref(), dir.as_os_str()]);
+        kill(ours);
+        drop((mapped, written));
+        let ours = Ours::mount(&bench.image(), &dir, "rw");
+        assert!(fs::read(dir.join("written")).unwrap() == vec![b'b'; LEN], "{options}: written");
+        assert!(fs::read(dir.join("mapped")).unwrap() == vec![b'a'; LEN], "{options}: mapped");
+        ours.unmount();
+        check(&bench.image());
+    }
+}
+
+/// As mount(8) calls the helper, with what the kernel shows of the mount.
+fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
+    let mut helper = Command::new(ironmap());
+    helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");
+    helper.arg(format!("{options},remount,user_id=0,group_id=0,default_permissions"));
+    let told = helper.output().unwrap();
+    if told.status.success() { Ok(()) } else { Err(text(&told.stderr)) }
+}
+
+/// A mount becomes read-only: nothing can be written then, what was written is durable, and reads leave no times. It becomes writable
+/// again, unless the volume was opened for reading only.
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    require_mounts!("a_mount_becomes_read_only_and_writable_again");
+    let bench = volume();
+    let (image, dir) = (bench.image(), bench.path("mounted"));
+    let ours = Ours::mount(&image, &dir, "strictatime,nosuid");
+    fs::write(dir.join("file"), pattern(100_000, 1)).unwrap();
+    let open = File::options().append(true).open(dir.join("file")).unwrap();
+    assert!(remount(&bench, &dir, "ro,relatime").unwrap_err().contains("busy"));
+    drop(open);
+    succeed(tool("touch").args(["-a", "-d", "2001-02-03"]).arg(dir.join("file")));
+    let time = || fs::metadata(dir.join("file")).unwrap().atime();
+    let set = time();
+    remount(&bench, &dir, "ro,relatime").unwrap();
+    let refused = fs::write(dir.join("other"), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    // Out of the volume, not out of the kernel's cache.
+    assert!(
+        succeed(tool("dd").arg("iflag=direct").arg(format!("if={}", dir.join("file").display())))
+            .stdout
+            .len()
+            == 100_000
+    );
+    assert_eq!(time(), set);
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let shown = mounts.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
+    assert!(shown.contains(" ro,nosuid,"), "{shown}");
+    remount(&bench, &dir, "rw").unwrap();
+    fs::write(dir.join("other"), "content").unwrap();
+    fs::read(dir.join("file")).unwrap();
+    assert!(time() > set);
+    remount(&bench, &dir, "ro").unwrap();
+    kill(ours);
+    let ours = Ours::mount(&image, &dir, "ro");
+    assert!(fs::read(dir.join("file")).unwrap() == pattern(100_000, 1));
+    assert_eq!(fs::read(dir.join("other")).unwrap(), b"content");
+    let refused = remount(&bench, &dir, "rw").unwrap_err();
+    assert!(refused.contains("open for reading only"), "{refused}");
+    remount(&bench, &dir, "ro,noexec").unwrap();
+    ours.unmount();
+    let refused = remount(&bench, &dir, "ro").unwrap_err();
+    assert!(refused.contains("not a volume that ironmap has mounted"), "{refused}");
+}
