@@ -323,8 +323,7 @@ fn attributes_are_set() {
                 let file = fs.create(ROOT, b"file", NewFile::Regular, 0o4755, &WHO).unwrap();
                 let set = SetAttributes { uid: Some(70_000), gid: Some(5), ..Default::default() };
                 fs.set_attributes(file, &set).unwrap();
-                fs.setxattr(file, b"user.colour", b"red", ironmap::fs::ext4::SetXattr::Create)
-                    .unwrap();
+                fs.setxattr(file, b"user.colour", b"red", SetXattr::Create).unwrap();
             },
             |fs| {
                 let file = fs.resolve(b"/file", Follow::All).unwrap();

@@ -217,6 +217,6 @@ pub(crate) fn forbid_io_uring() {
 /// Puts a file in the place of whatever is open by a number.
 pub(crate) fn put_in_place(file: &File, number: i32) {
     // SAFETY: takes integers. Who has that number is what the test is about.
-    let put = unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(file), number) };
+    let put = unsafe { libc::dup2(file.as_raw_fd(), number) };
     assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

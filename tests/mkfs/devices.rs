@@ -76,6 +76,8 @@ fn what_is_known_is_refused_unless_forced() {
         let file = File::create(image.path()).unwrap();
         file.set_len(8 * MIB).unwrap();
         file.write_all_at(bytes, at).unwrap();
+        // An image that somebody has open for writing is refused for that.
+        drop(file);
         let before = fs::read(image.path()).unwrap();
         let error = make_on(&image.path(), &options("")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
