@@ -10,7 +10,9 @@ use std::sync::Arc;
 use common::command::{output, run};
 use common::image::{Image, words};
 use common::skip::Need;
-use ironmap::fs::ext4::{Credentials, Ext4, Follow, NewFile, ROOT};
+use ironmap::device::{Device, Faults, Ram, Sim};
+use ironmap::fs::ext4::{Clock, Credentials, Ext4, Follow, NewFile, ROOT};
+use ironmap::units::InodeNo;
 use ironmap::{ErrorKind, OpenOptions, Result, Volume};
 
 const BLOCK: u64 = 1024;
@@ -137,7 +139,7 @@ fn the_name_of_a_broken_file_can_be_removed() {
             let volume = open(&image).unwrap();
             let fs = volume.fs();
             let number = inode_of(&image, "/bad");
-            let hold = held.then(|| fs.hold(ironmap::units::InodeNo(number)).unwrap());
+            let hold = held.then(|| fs.hold(InodeNo(number)).unwrap());
             fs.unlink(ROOT, b"bad").unwrap_or_else(|error| panic!("{what}: {error}"));
             drop(hold);
             create(fs, "another").unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -212,7 +214,8 @@ fn a_list_that_cannot_be_followed_ends_there() {
         image.poke_block(block, offset + 0x10, &[0x55; 4]);
         good
     };
-    let ends: [(&str, fn(&Image) -> u64); 5] = [
+    type End = fn(&Image) -> u64;
+    let ends: [(&str, End); 5] = [
         ("a free inode", free),
         ("no inode", outside),
         ("the journal", own),
@@ -323,4 +326,48 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
             }
         }
     }
+}
+
+/// A truncation that fails half way ends the session: the file could be made longer again over what it still has.
+#[test]
+fn a_truncation_that_failed_shows_nothing_old() {
+    let image = Image::in_memory("16M", &words(EXTENTS));
+    let sparse = std::fs::File::create(image.beside("sparse")).unwrap();
+    for at in 0..300 {
+        sparse.write_all_at(&[7; BLOCK as usize], at * 3 * BLOCK).unwrap();
+    }
+    drop(sparse);
+    image.debugfs(&format!("write {} bad\n", image.beside("sparse").display()));
+    image.repair();
+    let said = stat(&image);
+    let leaves: Vec<u64> =
+        said.match_indices("(ETB0):").map(|(at, name)| number(&said[at..], name)).collect();
+    // What is past it is freed first, what is before it stays.
+    image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
+    let bad = InodeNo(inode_of(&image, "/bad"));
+    let volume = open(&image).unwrap();
+    assert_eq!(volume.fs().truncate(bad, 0).unwrap_err().kind(), ErrorKind::Corrupt);
+    let grown = volume.fs().truncate(bad, 50 * BLOCK);
+    assert_eq!(grown.unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+/// A read that fails once is an error of the opening: it makes no orphan broken.
+#[test]
+fn one_read_that_fails_gives_no_orphan_up() {
+    let image = image(EXTENTS);
+    orphan(&image, &["/left", "/last"], 0);
+    let bytes = std::fs::read(image.path()).unwrap();
+    let mut refused = 0;
+    for at in 0..60 {
+        let ram: Arc<dyn Device> = Arc::new(Ram::from_image(&bytes));
+        let faults = Faults { fail_at: Some(at), ..Faults::default() };
+        match Volume::writable_on(Arc::new(Sim::new(ram, faults)), Clock::default()) {
+            Ok(volume) => assert!(volume.fs().take_left().is_empty(), "request {at}"),
+            Err(error) => {
+                assert!(error.to_string().contains("EIO"), "request {at}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
 }

@@ -393,21 +393,18 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let options = OpenOptions { write: true, clock, ..OpenOptions::default() };
     let long = [b'x'; 200];
     let kinds = [NewFile::Regular, NewFile::Directory, NewFile::Symlink(&long)];
-    let make = |volume: &Volume, kind: NewFile<'_>| {
-        volume.fs().create(ROOT, b"name", kind, 0o755, &WHO).unwrap()
+    let make = |volume: &Volume, name: &str, kind: NewFile<'_>| {
+        volume.fs().create(ROOT, name.as_bytes(), kind, 0o755, &WHO).unwrap()
     };
-    let remove = |volume: &Volume, kind: NewFile<'_>| {
-        match kind {
-            NewFile::Directory => volume.fs().rmdir(ROOT, b"name").unwrap(),
-            _ => volume.fs().unlink(ROOT, b"name").unwrap(),
-        }
-        volume.fs().sync().unwrap();
+    let remove = |volume: &Volume, name: &str, kind: NewFile<'_>| match kind {
+        NewFile::Directory => volume.fs().rmdir(ROOT, name.as_bytes()).unwrap(),
+        _ => volume.fs().unlink(ROOT, name.as_bytes()).unwrap(),
     };
     for old in kinds {
         for new in kinds {
             let what = format!("{old:?}, then {new:?}");
             let volume = common::beneath::open(&location, &options).unwrap();
-            make(&volume, old);
+            make(&volume, "name", old);
             volume.close().unwrap();
             drop(volume);
             let volume = common::beneath::open(&location, &options).unwrap();
@@ -416,9 +413,13 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             let (opened, read) = (decoded(), decoded());
             fs.setxattr(read.number(), b"user.secret", &[b'o'; 900], SetXattr::Any).ok();
             let read_before = decoded();
-            remove(&volume, old);
-            let number = make(&volume, new);
-            assert_eq!(number, opened.number(), "{what}: the number is not taken again");
+            remove(&volume, "name", old);
+            fs.sync().unwrap();
+            // Directories do not take the first number that is free.
+            let names: Vec<_> = (0..40).map(|name| format!("new{name}")).collect();
+            let taken: Vec<_> = names.iter().map(|name| make(&volume, name, new)).collect();
+            let number = opened.number();
+            assert!(taken.contains(&number), "{what}: the number is not taken again");
             fs.setxattr(number, b"user.secret", &[b'n'; 900], SetXattr::Any).ok();
             let refused = |error: ironmap::Error| {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: {error}");
@@ -435,7 +436,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             }
             refused(read_before.xattrs().map(drop).unwrap_err());
             refused(read_before.xattr(b"user.secret").map(drop).unwrap_err());
-            remove(&volume, new);
+            names.iter().for_each(|name| remove(&volume, name, new));
             volume.close().unwrap();
             drop(volume);
             fsck(&image.path(), &what);

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::nvme::Namespace;
-use super::owner::{self, busy};
+use super::owner::{self, Written, busy};
 use super::space::Part;
 use super::{DeviceProtection, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -54,6 +55,8 @@ pub struct BlockFile {
     size: u64,
     writable: bool,
     is_device: bool,
+    /// After the file, which is closed first.
+    written: Option<Arc<Written>>,
     limits: Limits,
     notice: Option<String>,
     protection: Option<DeviceProtection>,
@@ -85,6 +88,7 @@ impl BlockFile {
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
+        let written = (mode.write && !is_device).then(|| Arc::new(Written::new(&stat)));
         // Linux lets it be opened for writing all the same, and refuses each write (EPERM).
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
@@ -144,6 +148,7 @@ impl BlockFile {
             size,
             writable: mode.write,
             is_device,
+            written,
             limits,
             notice,
             protection,
@@ -226,6 +231,11 @@ impl BlockFile {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// That an image is open for writing, for what outlives this.
+    pub(super) fn written(&self) -> Option<Arc<Written>> {
+        self.written.clone()
     }
 
     /// What is in use of an image; `None` of a block device.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
+use super::owner::Written;
 use super::space::Part;
 use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
 use crate::bio::BioFlags;
@@ -39,6 +40,8 @@ struct Mapped {
     skip: usize,
     /// What writes go to where the mapping is for reading only.
     writer: Option<Writer>,
+    /// After the mapping, which has the image open.
+    _written: Option<Arc<Written>>,
 }
 
 /// An image that is written through the page cache, which the mapping shows.
@@ -89,7 +92,8 @@ impl Dax {
         // Memory takes any position, length and address.
         let limits =
             Limits { logical_block: 1, dma_align: 1, nowait: true, poll: false, ..*file.limits() };
-        Ok(Self { mapped: Arc::new(Mapped { mapping, skip: skip as usize, writer }), limits, size })
+        let (skip, _written) = (skip as usize, file.written());
+        Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _written }), limits, size })
     }
 
     /// What does not go as asked, in one line for the user.

@@ -1,6 +1,8 @@
 //! Flushes of one device. The kernel tells of a failed flush once, and the next flush succeeds though data are gone: so the failure is
 //! remembered here, and no flush of this device succeeds after it.
 
+use std::fmt::Display;
+
 use super::{Device, Limits};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -57,7 +59,7 @@ impl Durability {
             state.running = false;
             match &flushed {
                 Ok(()) => state.done = state.begun,
-                Err(error) => state.lose(error.errno(), error),
+                Err(error) => state.lose(error.errno(), &error),
             }
             self.ended.notify_all();
             flushed?;
@@ -69,10 +71,19 @@ impl Durability {
     /// Notes a write-through request that failed. The device may have been flushed for it, and that may be what failed.
     #[cold]
     pub(crate) fn doubt(&self, errno: Errno) {
-        // Refused before the device heard of it.
-        let refused = [Errno::EAGAIN, Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ENOMEM];
+        // Refused before the device heard of it, or never handed over by a queue that the kernel refuses.
+        let refused = [
+            Errno::EAGAIN,
+            Errno::EINVAL,
+            Errno::EOPNOTSUPP,
+            Errno::ENOMEM,
+            Errno::EEXIST,
+            Errno::EBADF,
+            Errno::EPERM,
+            Errno::EACCES,
+        ];
         if self.through_flushes && !refused.contains(&errno) {
-            self.state.lock().lose(errno, "a write-through request failed");
+            self.state.lock().lose(errno, &"a write-through request failed");
         }
     }
 
@@ -91,7 +102,7 @@ impl Durability {
 }
 
 impl State {
-    fn lose(&mut self, errno: Errno, what: impl ToString) {
+    fn lose(&mut self, errno: Errno, what: &dyn Display) {
         self.lost.get_or_insert_with(|| Lost { errno, what: what.to_string() });
     }
 
@@ -223,5 +234,97 @@ mod tests {
             durability.doubt(errno);
             assert_eq!(durability.check().is_err(), lost, "{through_flushes}, {errno}");
         }
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests {
+    use std::collections::BTreeSet;
+    use std::io::IoSlice;
+    use std::sync::Arc;
+
+    use shuttle::thread;
+
+    use super::*;
+    use crate::device::{AnyQueue, QueueOptions, Ram};
+    use crate::sync::explore;
+    use crate::units::DevOffset;
+
+    /// Its second flush fails and loses what it was to make durable.
+    #[derive(Debug)]
+    struct Forgetful {
+        ram: Ram,
+        flushes: Mutex<u32>,
+        cached: Mutex<BTreeSet<u32>>,
+        durable: Mutex<BTreeSet<u32>>,
+    }
+
+    impl Device for Forgetful {
+        fn limits(&self) -> &Limits {
+            self.ram.limits()
+        }
+
+        fn size(&self) -> u64 {
+            self.ram.size()
+        }
+
+        fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+            self.ram.read_exact_at(buf, at)
+        }
+
+        fn is_writable(&self) -> bool {
+            true
+        }
+
+        fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+            self.ram.write_all_at(bufs, at, fua)
+        }
+
+        fn flush(&self) -> Result<()> {
+            let number = {
+                let mut flushes = self.flushes.lock();
+                *flushes += 1;
+                *flushes
+            };
+            let written = std::mem::take(&mut *self.cached.lock());
+            thread::yield_now();
+            if number == 2 {
+                return Err(Error::io(Errno::EIO, "flush"));
+            }
+            self.durable.lock().extend(written);
+            Ok(())
+        }
+
+        fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+            self.ram.queue(options)
+        }
+    }
+
+    /// A flush that succeeds has made durable what its caller had written, whoever else flushes meanwhile.
+    #[test]
+    fn a_flush_that_succeeds_has_lost_nothing() {
+        explore(1, || {
+            let device = Arc::new(Forgetful {
+                ram: Ram::new(1 << 20),
+                flushes: Mutex::default(),
+                cached: Mutex::default(),
+                durable: Mutex::default(),
+            });
+            let durability = Arc::<Durability>::default();
+            let writer = |number: u32| {
+                let (device, durability) = (Arc::clone(&device), Arc::clone(&durability));
+                thread::spawn(move || {
+                    for number in [number, number + 10] {
+                        device.cached.lock().insert(number);
+                        if durability.flush(&*device).is_ok() {
+                            assert!(device.durable.lock().contains(&number), "{number} is lost");
+                        }
+                    }
+                })
+            };
+            let threads: Vec<_> = (0..3).map(writer).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert!(durability.check().is_err(), "the second flush was asked for");
+        });
     }
 }

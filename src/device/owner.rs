@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno as OsErrno;
 
@@ -46,9 +47,35 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
+/// Images that this process has open for writing, which no lease tells from another's.
+static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// An image that this process has open for writing, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Written(u64, u64);
+
+impl Written {
+    pub(super) fn new(stat: &Stat) -> Self {
+        OURS.lock().push((stat.st_dev, stat.st_ino));
+        Self(stat.st_dev, stat.st_ino)
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let mut ours = OURS.lock();
+        if let Some(at) = ours.iter().position(|one| *one == (self.0, self.1)) {
+            ours.swap_remove(at);
+        }
+    }
+}
+
 /// Refuses an image that is open or mapped for writing, as far as leases tell; before it is opened for writing, since that is all they tell
 /// from then on.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
+    if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
+        return Ok(());
+    }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())
         .map_err(|errno| Error::io(errno, path.display().to_string()))?;

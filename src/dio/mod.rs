@@ -68,7 +68,7 @@ bitflags! {
         /// A write is done wholly or not at all, whatever happens: EOPNOTSUPP where the device does not promise it.
         const ATOMIC = 0x80;
         /// A write for which there is no room as a whole fails, and the file holds what it held: there are no short writes then. Of a file
-        /// without extents, holes before its end may be filled all the same.
+        /// without extents a part may have been written before its end all the same, over what it held and into holes.
         const WHOLE = 0x100;
     }
 }

@@ -276,17 +276,18 @@ mod tests {
         let mut count = 0;
         for range in ranges {
             for at in 0..range.iov_len {
-                // SAFETY: the memory of the request, which is the kernel's until it ends.
-                unsafe { range.iov_base.cast::<u8>().add(at).write(count as u8) };
+                // SAFETY: within the memory of the request.
+                let byte = unsafe { range.iov_base.cast::<u8>().add(at) };
+                // SAFETY: it is the kernel's until the request ends.
+                unsafe { byte.write(count as u8) };
                 count += 1;
             }
         }
         if words[7] != 0 {
-            let attribute = std::ptr::with_exposed_provenance::<u8>(words[6] as usize);
-            // SAFETY: the attribute of the request's tuples, whose address stands behind two half words and a word.
-            let (len, tuples) = unsafe {
-                (attribute.add(4).cast::<u32>().read(), attribute.add(8).cast::<u64>().read())
-            };
+            let attribute = std::ptr::with_exposed_provenance::<[u32; 4]>(words[6] as usize);
+            // SAFETY: the attribute of the request's tuples: two half words, a word with their length, and their address.
+            let [_, len, low, high] = unsafe { attribute.read() };
+            let tuples = u64::from(high) << 32 | u64::from(low);
             let tuples = std::ptr::with_exposed_provenance_mut::<u8>(tuples as usize);
             // SAFETY: the memory of the tuples, as that of the data.
             unsafe { tuples.write_bytes(0xAB, len as usize) };

@@ -106,8 +106,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
-    use super::super::{Memory, Request, RingOp, RingOptions};
     use super::*;
+    use crate::sys::{Memory, Request, RingOp, RingOptions};
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 

@@ -462,8 +462,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::thread;
 
-    use super::super::RingOp;
     use super::*;
+    use crate::sys::RingOp;
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 

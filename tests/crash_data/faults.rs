@@ -7,7 +7,7 @@ use ironmap::{Errno, Volume};
 
 use crate::fsck::Fsck;
 use crate::states::look;
-use crate::workload::{CLOCK, Outcome, run};
+use crate::workload::{CLOCK, Kind, Outcome, run};
 use crate::{LAYOUTS, volume};
 
 const LENGTH: usize = 40;
@@ -51,7 +51,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
                 ..Faults::default()
             };
             let (device, outcome, events, _) = run(faults);
-            let Outcome { history, result, .. } = outcome;
+            let Outcome { history, result, since } = outcome;
             let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
             if let Err(error) = &result {
                 // What was in flight may have met it, and told of it with its completion.
@@ -60,12 +60,16 @@ fn a_request_that_fails_takes_nothing_with_it() {
             }
             let what = format!("{what}: {result:?}");
             let now = history.events();
+            tried += 1;
+            // Without a journal nothing is promised of files that are being made.
+            if kind == Kind::Overwrites && now <= since {
+                continue;
+            }
             let found = look(&device).and_then(|tree| history.check(&tree, now));
             found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
             let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
             let repaired = repaired.and_then(|tree| history.check(&tree, now));
             repaired.unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));
-            tried += 1;
         }
     }
     eprintln!("errors of direct writes: {tried}");

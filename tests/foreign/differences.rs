@@ -103,10 +103,6 @@ pub(crate) const CHANGES: &[Difference] = &[
         reason: "e2fsck leaves a name of an inode that is marked as an attribute's value; the kernel refuses it too",
     },
     Difference {
-        names: &["f_dupsuper"],
-        reason: "files claim the superblock; of what is left of them e2fsck -fy finds one block wrong, run after run, and leaves it",
-    },
-    Difference {
         names: &["f_inlinedata_repair, repaired"],
         reason: "e2fsck leaves an attribute block with two users, one of them a link with inline data, and a count of one",
     },

@@ -148,6 +148,7 @@ fn halves_are_partitions_of_one_disk() {
         disk.write_all_at(&entry, 446 + 16 * number as u64).unwrap();
     }
     disk.write_all_at(&[0x55, 0xAA], 510).unwrap();
+    drop(disk);
     bench.succeed(["integrity", "format", "disk@p1,disk@p2"]);
     let volume = "integrity:disk@p1,disk@p2";
     bench.succeed(["mkfs", "-q", "-b", "4K", volume]);
@@ -396,6 +397,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
 
     let other = File::options().write(true).open(sized(&bench, "other", 64)).unwrap();
     other.write_all_at(b"XFSB", 0).unwrap();
+    drop(other);
     let output = bench.run(["integrity", "format", "other"]);
     refused(&output, 3, &["XFS file system, whose end is not known"]);
     bench.succeed(["integrity", "format", "--force", "other"]);
@@ -443,6 +445,7 @@ fn wrong_options_are_named() {
     sized(&bench, "tags", 0);
     let tags = File::options().write(true).open(bench.path("tags")).unwrap();
     tags.set_len(8192).unwrap();
+    drop(tags);
     let output = bench.run(["integrity", "format", "image,tags"]);
     refused(&output, 2, &["the tag device has 8192 bytes", "are needed"]);
     // A sparse tebibyte: each region takes memory while the device is open.

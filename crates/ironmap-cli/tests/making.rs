@@ -111,6 +111,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
     let file = File::create(bench.path("swap")).unwrap();
     file.set_len(1 << 20).unwrap();
     file.write_all_at(b"SWAPSPACE2", 4086).unwrap();
+    drop(file);
     let before = [fs::read(bench.path("volume")).unwrap(), fs::read(bench.path("swap")).unwrap()];
     let cases: [(&[&str], i32, &str); 15] = [
         (&["volume"], 3, "holds an ext2, ext3 or ext4 file system"),

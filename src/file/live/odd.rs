@@ -120,9 +120,11 @@ impl LiveFile {
     ) -> Result<Odd> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut full) = (0, false);
+        // What is wanted whole has room for all of it before a part is written.
+        let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
-            let count = PIECE.min(len - done);
+            let count = most.min(len - done);
             match self.prepare_held(queue, at, is_end, count, flags - SYNCED, hold, zeroed) {
                 Ok(Ready::Blocks { len, how, left, .. }) => {
                     let piece = cut_from(bufs, done, len);

@@ -124,8 +124,9 @@ impl Ext4 {
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         let journal = found.journal.clone();
+        let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
-            found.recover_fast_commits(&device, events, clock)?;
+            wrong = found.recover_fast_commits(&device, events, clock)?;
             // What they changed stands at its place.
             found = Self::open_held(Arc::clone(&device), events, Left::default())?;
         }
@@ -147,7 +148,7 @@ impl Ext4 {
         fs.writing = Some(writing);
         let fs = Arc::new(fs);
         fs.load_quota()?;
-        fs.end_orphans()?;
+        fs.end_orphans(wrong)?;
         Ok(fs)
     }
 

@@ -36,6 +36,7 @@ const LAYERS: &[Layer] = &[
         name: "device",
         may: &[
             Any("bio"),
+            Any("sync"),
             Any("sys"),
             // What tuples look like, which needs no device; those of a device of its own are the device's matter.
             Only("integrity", &["Interval", "Mismatch", "Protection", "TupleKind"]),

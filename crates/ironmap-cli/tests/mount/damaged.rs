@@ -107,6 +107,7 @@ fn a_wrong_sector_is_named() {
     let sector = map["extents"][0]["physical"].as_u64().unwrap() / 4096 + 2;
     let image = File::options().write(true).open(bench.image()).unwrap();
     image.write_all_at(b"something else", sector * 4096).unwrap();
+    drop(image);
     let dir = bench.path("mounted");
     fs::create_dir(&dir).unwrap();
     let mut mount = bench.command();

@@ -76,7 +76,14 @@ fn handles_are_those_of_the_kernels_ext4() {
             let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
             found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"))
         });
-        assert_eq!(ours, kernels);
+        // The name of a file is known as long as the kernel keeps it, and others make it forget.
+        let of_files = |found: &[String; 4]| {
+            found.each_ref().map(|found| match found.split_once('\n') {
+                Some((_, content)) if !content.is_empty() => content.to_owned(),
+                _ => found.clone(),
+            })
+        };
+        assert_eq!(of_files(&ours), of_files(&kernels));
         ours
     };
     let there = |found: &[String; 4]| {

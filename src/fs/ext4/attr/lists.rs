@@ -10,7 +10,7 @@ use super::super::inode::Inode;
 use super::super::superblock::Superblock;
 use super::super::xattr::{Entry, NameIndex, Value, hash_of_value};
 use super::name::Name;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FsBlock, InodeNo};
 
 const HEADER: usize = size_of::<RawXattrHeader>();
@@ -58,11 +58,14 @@ impl<'a> Lists<'a> {
     pub(super) fn new(inode: &'a Inode, block: Option<&'a (Block, FsBlock)>) -> Result<Self> {
         let in_inode = inode.ibody().map_or(Ok(Vec::new()), |list| list.entries())?;
         let in_block = block.map_or(Ok(Vec::new()), |block| inode.block_list(block).entries())?;
-        let is_free = |number: &InodeNo| {
-            // What cannot be read is an error for whoever wants the value.
-            inode.fs.inode(*number).is_ok_and(|value| inode.is_owner_of(&value))
+        let is_free = |number: InodeNo| match inode.fs.inode(number) {
+            Ok(value) => Ok(inode.is_owner_of(&value).then_some(number)),
+            Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
+            // What is broken is an error for whoever wants the value.
+            Err(_) => Ok(None),
         };
-        let free = values(&in_inode).chain(values(&in_block)).filter(is_free).collect();
+        let all = values(&in_inode).chain(values(&in_block));
+        let free = all.filter_map(|number| is_free(number).transpose()).collect::<Result<_>>()?;
         let (inode_changed, block_changed) = (false, false);
         Ok(Self { inode, in_inode, in_block, free, inode_changed, block_changed })
     }
@@ -289,5 +292,5 @@ fn lay_out(
 /// The error where neither list has room for an attribute.
 pub(super) fn no_room(value: usize) -> Error {
     let what = format!("neither inode nor block has room for a value of {value} bytes");
-    Error::new(crate::error::ErrorKind::NoSpace, what)
+    Error::new(ErrorKind::NoSpace, what)
 }

@@ -8,7 +8,7 @@ use super::reader::Reader;
 use crate::error::{Place, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
-use crate::fs::ext4::{Compat, Ext4, Incompat};
+use crate::fs::ext4::{Compat, Ext4, Incompat, mmp};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("superblock");
@@ -63,6 +63,13 @@ impl Checker<'_> {
         if !sb.compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_uuid != [0; 16] {
             let what = "names a journal on another device, but has_journal is not set".to_owned();
             let place = PLACE.field("s_journal_uuid");
+            findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
+        }
+        if let Some(block) = sb.mmp_block
+            && let Err(error) = mmp::read(&**self.fs.blocks.device(), sb, block)
+        {
+            let place = Place::new("MMP block").block(block);
+            let what = error.to_string();
             findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
         }
         self.check_backups();

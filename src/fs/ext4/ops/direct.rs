@@ -368,7 +368,7 @@ impl Ext4 {
     pub(super) fn cut_orphan(self: &Arc<Self>, number: InodeNo, open: &OpenInode) -> Result<()> {
         let inode = self.inode_or_orphan(number)?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
-            self.finish_truncation(&inode)?;
+            self.finish_truncation(&inode, false)?;
             open.pending.forget();
         }
         Ok(())
@@ -467,10 +467,20 @@ mod tests {
         let file = volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::default());
         let (file, filler) = (file.unwrap(), make(b"filler"));
         file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
-        let free = fs.free_space().blocks << fs.superblock().block_size.shift();
+        // As much as there is, and then a little less.
         let how = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(filler, how, FilePos(0), free - ROOM).unwrap();
-        let bytes = vec![0x22; 4 * ROOM as usize];
+        fs.fallocate(filler, how, FilePos(0), 1 << 30).unwrap_err();
+        fs.truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();
+        fs.sync().unwrap();
+        let bytes = vec![0x22; 1 << 20];
+        // One that covers sectors in part goes another way.
+        for pos in [1, 4097] {
+            let written = file.write_at_with(&mut queue, &bytes, FilePos(pos), DioFlags::WHOLE);
+            assert_eq!(written.unwrap_err().kind(), ErrorKind::NoSpace);
+            let mut held = [0; 4096];
+            file.read_at(&mut queue, &mut held, FilePos(0)).unwrap();
+            assert_eq!((file.size(), held), (4096, [0x11; 4096]));
+        }
         let mut write = |flags| file.write_at_with(&mut queue, &bytes, FilePos(4096), flags);
         assert_eq!(write(DioFlags::WHOLE).unwrap_err().kind(), ErrorKind::NoSpace);
         assert_eq!(file.size(), 4096);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::Patience;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::locks::Open;
 use crate::fs::ext4::stamps::{Access, Waiting};
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::{FileType, Timestamp};
 use crate::inode::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
@@ -136,16 +136,11 @@ impl Drop for Held {
     }
 }
 
-/// Whether an error tells of the volume's own metadata, which are the same when they are read again; others are the device's.
+/// Whether an error tells of the volume's own metadata, which are the same when they are read again; others are the device's, or the
+/// caller's.
 pub(super) fn is_of_volume(why: &Error) -> bool {
-    !matches!(why.kind(), ErrorKind::Io(_) | ErrorKind::ReadOnly)
-}
-
-/// An inode without a name, or the end of a truncation, was freed as far as its metadata go: that can be committed.
-fn pardon(handle: &mut Handle<'_>, why: &Error) {
-    if is_of_volume(why) {
-        handle.took_back();
-    }
+    use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
+    matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
 }
 
 impl Ext4 {
@@ -288,7 +283,7 @@ impl Ext4 {
                 self.end_inode(handle, number, directory)
             });
             // However far it came: nobody reads an inode without a name, and what is freed nothing leads to.
-            ended.inspect_err(|why| pardon(handle, why))
+            ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
 
@@ -304,6 +299,11 @@ impl Ext4 {
         self.drop_xattrs(handle, inode)
     }
 
+    /// What `i_dtime` says of an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
+    pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
+        u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
+    }
+
     /// Frees an inode that has nothing any more.
     pub(super) fn end_inode(
         &self,
@@ -316,18 +316,20 @@ impl Ext4 {
             inode.end();
             inode.set_links(0)?;
             inode.set_size(0)?;
-            inode.set_dtime(now.seconds as u32)
+            inode.set_dtime(self.deletion_time(now))
         })?;
         self.free_inode(handle, number, directory)
     }
 
     /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up: no orphan keeps a volume from being opened.
+    /// `wrong` is what the recovery of fast commits has met.
     ///
     /// # Errors
     /// The device's: it is an orphan still. But not those of a place that cannot be read when that is tried again.
-    pub(crate) fn end_orphans(self: &Arc<Self>) -> Result<()> {
-        self.watch(|| {
-            let (orphans, mut wrong) = self.adopt_orphans()?;
+    pub(crate) fn end_orphans(self: &Arc<Self>, mut wrong: Vec<Error>) -> Result<()> {
+        self.watch(move || {
+            let (orphans, more) = self.adopt_orphans()?;
+            wrong.extend(more);
             let cut = |why| format!("what the list of orphans names is left to e2fsck: {why}");
             let mut told: Vec<_> = wrong.iter().map(cut).collect();
             for number in orphans {
@@ -356,19 +358,30 @@ impl Ext4 {
         if inode.stat().links == 0 {
             self.try_evict(number)
         } else {
-            self.finish_truncation(&inode)
+            self.finish_truncation(&inode, true)
         }
     }
 
-    /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan.
-    pub(super) fn finish_truncation(self: &Arc<Self>, inode: &Inode) -> Result<()> {
+    /// An orphan was freed as far as its metadata go: that can be committed, with the mark that the volume has errors.
+    fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
+        if is_of_volume(why) && self.mark_errors(handle).is_ok() {
+            handle.took_back();
+        }
+    }
+
+    /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan. Where its metadata are
+    /// broken, a part of that is committed at an opening alone: whoever goes on with the file could make it longer again, over what is left.
+    pub(super) fn finish_truncation(self: &Arc<Self>, inode: &Inode, opening: bool) -> Result<()> {
         let number = inode.number();
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + self.credits_for_unmap(inode), |handle| {
             if inode.has_map() {
                 let unmapped = self.unmap_range(handle, inode, end..FileBlock(1 << 32));
-                // It is an orphan still, and what was freed nothing leads to.
-                unmapped.inspect_err(|why| pardon(handle, why))?;
+                if let (Err(why), true) = (&unmapped, opening) {
+                    // It is an orphan still, and what was freed nothing leads to.
+                    self.pardon(handle, why);
+                }
+                unmapped?;
             }
             if inode.stat().links > 0 { self.remove_orphan(handle, number) } else { Ok(()) }
         })

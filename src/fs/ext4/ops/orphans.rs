@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Place, Result};
+use super::evict::is_of_volume;
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::orphan::{FiledOrphan, seal_orphan_block};
 use crate::fs::ext4::{Ext4, Inode, RoCompat};
@@ -61,8 +62,8 @@ impl Ext4 {
                 Ok(inode) => {
                     self.remove_orphan(handle, number)?;
                     if inode.stat().links == 0 {
-                        let now = handle.now().seconds as u32;
-                        self.update_inode(handle, number, |inode| inode.set_dtime(now))?;
+                        let time = self.deletion_time(handle.now());
+                        self.update_inode(handle, number, |inode| inode.set_dtime(time))?;
                     }
                 }
                 // Its bytes are not to be trusted: they get no new checksum.
@@ -110,7 +111,18 @@ impl Ext4 {
     /// orphan, since nobody knows what comes behind; of the orphan file such an entry is cleared.
     pub(super) fn adopt_orphans(self: &Arc<Self>) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
-        let (found, broken) = self.follow_orphans(|number| self.check_orphan(number))?;
+        let follow = || self.follow_orphans(|number| self.check_orphan(number));
+        let (mut found, mut broken) = follow()?;
+        if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
+            (found, broken) = follow()?;
+            // Or it is another error, of what the device gives now.
+            if broken.is_none() {
+                return Err(why);
+            }
+        }
+        if let Some(why) = broken.take_if(|why| why.kind() == ErrorKind::LimitExceeded) {
+            return Err(why);
+        }
         let oldest = found.last().copied();
         *self.writing()?.orphans.lock() = found.into_iter().rev().collect();
         if let Some(why) = broken {
@@ -124,7 +136,13 @@ impl Ext4 {
             wrong.push(why);
         }
         for filed in self.filed_orphans()? {
-            let checked = self.check_orphan(filed.inode);
+            let checked = match self.check_orphan(filed.inode) {
+                Err(why) if !is_of_volume(&why) => match self.check_orphan(filed.inode) {
+                    Ok(_) => return Err(why),
+                    again => again,
+                },
+                checked => checked,
+            };
             self.transact(CREDITS, |handle| {
                 match checked {
                     Ok(_) => self.add_orphan(handle, filed.inode)?,

@@ -99,7 +99,7 @@ impl Ext4 {
             self.add_orphan(handle, number)?;
             self.set_size(handle, number, size)
         })?;
-        self.finish_truncation(&self.inode_or_orphan(number)?)
+        self.finish_truncation(&self.inode_or_orphan(number)?, false)
     }
 
     /// Sets size and times.

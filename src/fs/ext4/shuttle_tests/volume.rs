@@ -192,6 +192,35 @@ fn a_freed_block_is_had_again_only_when_that_is_committed() {
     assert!(REUSED.load(SeqCst), "no schedule reached what this is about");
 }
 
+/// Opening an inode that was decoded gives that file or none, whenever it is removed and its number given again.
+#[test]
+fn an_inode_in_hand_is_never_another_file() {
+    static BOTH: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+    explore(10, || {
+        let model = Model::new();
+        run(
+            &model,
+            &[
+                |model| {
+                    model.fs.unlink(ROOT, NAMES[0]).unwrap();
+                    make(&model.fs, NAMES[1]);
+                },
+                |model| {
+                    let Ok(decoded) = model.fs.lookup(ROOT, NAMES[0]) else { return };
+                    thread::yield_now();
+                    let opened = model.fs.hold_decoded(&decoded);
+                    BOTH[usize::from(opened.is_ok())].store(true, SeqCst);
+                    match opened {
+                        Ok((held, _)) => held.inode().unwrap().check_is(&decoded).unwrap(),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+                    }
+                },
+            ],
+        );
+    });
+    assert!(BOTH.iter().all(|seen| seen.load(SeqCst)), "not both ends were reached");
+}
+
 /// What is synced is there, or the sync was refused. Two work, so that a commit is under way when that of the close has ended.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {

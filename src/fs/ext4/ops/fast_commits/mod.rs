@@ -51,7 +51,7 @@ impl Ext4 {
         device: &Arc<dyn Device>,
         events: &Arc<Events>,
         clock: Clock,
-    ) -> Result<()> {
+    ) -> Result<Vec<Error>> {
         if self.superblock.ro_compat.intersects(RoCompat::BIGALLOC | RoCompat::QUOTA) {
             let what =
                 "fast commits on a volume with bigalloc or quota: e2fsck or a mount recovers them";
@@ -59,19 +59,19 @@ impl Ext4 {
         }
         let mut log = jbd2::restore_log(self)?;
         let fs = Self::for_one_transaction(self, device, events, clock)?;
-        fs.apply_fast_commits(self).context(|| "recovery of fast commits")?;
+        let wrong = fs.apply_fast_commits(self).context(|| "recovery of fast commits")?;
         fs.commit_to(&mut log)?;
-        log.close(&fs.blocks)
+        log.close(&fs.blocks)?;
+        Ok(wrong)
     }
 
-    /// Applies what was found to this volume, in memory.
-    fn apply_fast_commits(self: &Arc<Self>, found: &Arc<Self>) -> Result<()> {
+    /// Applies what was found to this volume, in memory. Gives what is wrong with its orphans.
+    fn apply_fast_commits(self: &Arc<Self>, found: &Arc<Self>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
             plan.survivors().map(|(number, inode)| Ok((number, MapEdit::of(inode)?))).collect();
         let maps = maps?;
-        // What is wrong with others is found again, and told, when the volume is opened.
-        let _wrong = self.adopt_orphans()?;
+        let (_, wrong) = self.adopt_orphans()?;
         self.transact(CREDITS, |handle| {
             maps.iter().try_for_each(|(_, map)| map.claim(self, handle))?;
             for (number, inode) in plan.survivors() {
@@ -85,7 +85,8 @@ impl Ext4 {
                 self.settle_links(handle, *number, inode)?;
             }
             Ok(())
-        })
+        })?;
+        Ok(wrong)
     }
 
     /// Makes an inode what was recorded, but for its map and its number of names.
