@@ -97,6 +97,12 @@ pub(crate) struct Alone {
 }
 
 impl ContentLock {
+    /// Asks the kernel for what lanes need. A process that has threads waits 10 ms and more for it, so that it is asked when a volume is opened,
+    /// and not when the first request is on its way.
+    pub(crate) fn prepare() {
+        barrier::promise();
+    }
+
     pub(crate) fn add_lane(&self) -> Arc<Lane> {
         barrier::promise();
         let lane = Arc::<Lane>::default();

@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::fs::Timestamp;
-use crate::inode::Alone;
+use crate::inode::{Alone, ContentLock};
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
@@ -82,6 +82,7 @@ pub(crate) struct Writing {
 impl Writing {
     /// Without a log; a transaction changes at most `limit` blocks.
     fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
+        ContentLock::prepare();
         Self {
             transactions: Transactions::new(limit),
             log: Mutex::new(None),
