@@ -72,7 +72,8 @@ impl Queue {
         with_queue!(&mut self.device, queue => self.state.set_bounce_limit(queue, limit));
     }
 
-    /// How much they take now: they are made when they are first needed. What is read once more has one of its own, beside the limit.
+    /// How much they take now: they are made when they are first needed. What is read once more, and what is copied and written before a call
+    /// returns, has one of its own of 64 KiB, beside the limit.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()

@@ -92,7 +92,7 @@ fn every_gate_is_counted_by_its_name() {
         assert_eq!(flat(q, &solid, 0, BLOCK, 0, DioFlags::NOWAIT), None, "{stack}");
         assert_eq!(flat(q, &solid, 0, BLOCK, 0, DioFlags::HIPRI), None, "{stack}");
 
-        for flag in [DioFlags::FORCE_WAIT, DioFlags::PARTIAL, DioFlags::BOUNCE] {
+        for flag in [DioFlags::FORCE_WAIT, DioFlags::BOUNCE] {
             assert_eq!(flat(q, &solid, 0, BLOCK, 0, flag), Some(NotSimple::Flags), "{stack}");
         }
         for len in [0, BLOCK + 512, 64 * BLOCK] {

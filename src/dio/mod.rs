@@ -50,15 +50,16 @@ bitflags! {
     /// A device may give EAGAIN to a request without NOWAIT, as where it is short of memory. Such a request is asked for again,
     /// a hundred times at most; after that it fails with EIO.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct DioFlags: u16 {
+    pub struct DioFlags: u8 {
         /// EAGAIN rather than wait: for metadata, for a slot, for the device. Nothing has happened then.
         const NOWAIT = 0x1;
         /// Poll for the completion where the device can and one bio suffices; otherwise cleared, quietly.
         const HIPRI = 0x2;
         /// Not by the simple path. In Linux a request with this flag is waited for; here who waits calls `read_at` or `write_at`.
         const FORCE_WAIT = 0x4;
-        /// Not by the simple path. In Linux a fault in the caller's memory may leave a part done; memory does not fault here.
-        const PARTIAL = 0x8;
+        /// A write for which there is no room as a whole fails, and the file holds what it held: there are no short writes then. Of a file
+        /// without extents a part may have been written before its end all the same, over what it held and into holes.
+        const WHOLE = 0x8;
         /// Copy through a bounce buffer even where the device could take the memory.
         const BOUNCE = 0x10;
         /// A write is durable when it completes, and what is needed to read it (`O_DSYNC`).
@@ -67,9 +68,6 @@ bitflags! {
         const SYNC = 0x40;
         /// A write is done wholly or not at all, whatever happens: EOPNOTSUPP where the device does not promise it.
         const ATOMIC = 0x80;
-        /// A write for which there is no room as a whole fails, and the file holds what it held: there are no short writes then. Of a file
-        /// without extents a part may have been written before its end all the same, over what it held and into holes.
-        const WHOLE = 0x100;
     }
 }
 
@@ -82,13 +80,13 @@ impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
         // The bits are the same, as asserted below: a request need not test them one by one.
-        BioFlags::from_bits_truncate(self.bits() as u8) & (BioFlags::NOWAIT | BioFlags::HIPRI)
+        BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
 
 const _: () = assert!(
-    DioFlags::NOWAIT.bits() == BioFlags::NOWAIT.bits() as u16
-        && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits() as u16
+    DioFlags::NOWAIT.bits() == BioFlags::NOWAIT.bits()
+        && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
 );
 
 /// The file of a request, as far as this layer needs to know it.

@@ -13,7 +13,7 @@ use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
 /// What the simple path does not do.
-const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::PARTIAL).union(DioFlags::BOUNCE);
+const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// Where on the device a read goes that may take the simple path, or why it may not.
 ///

@@ -122,7 +122,7 @@ fn every_gate_of_the_simple_path_closes() {
     };
     assert_eq!(gate(&on, &open, 512, 512, 4096, DioFlags::NOWAIT), Ok(DevOffset((1 << 20) + 512)));
     assert_eq!(gate(&off, &open, 0, 512, 4096, NONE), Err(NotSimple::Disabled));
-    for flag in [DioFlags::FORCE_WAIT, DioFlags::PARTIAL, DioFlags::BOUNCE] {
+    for flag in [DioFlags::FORCE_WAIT, DioFlags::BOUNCE] {
         assert_eq!(gate(&on, &open, 0, 512, 4096, flag), Err(NotSimple::Flags));
     }
     for len in [0, BLOCK + 512, usize::MAX] {

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use smallvec::SmallVec;
 
-use super::bounce::{self, short};
+use super::bounce;
 use super::request::{self, Rejected, Write};
 use super::{DioFlags, NotSimple, State, Target, simple, transfer};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Left, Memory};
@@ -58,15 +58,13 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         state.stats.overwrites += 1;
     } else {
         state.stats.miss(NotSimple::Stable);
-        let piece = short::copy_of(queue, state, buf)?;
-        let written = queue.write_now(target.dev, &[IoSlice::new(&piece)], at, how.for_bio());
-        let written = if written == Ok(buf.len()) {
-            Some(())
-        } else {
-            go_on(queue, state, target, &piece, at, how, written)
+        let written = {
+            let copy = state.pool.own_copy(buf)?;
+            queue.write_now(target.dev, &[IoSlice::new(copy)], at, how.for_bio())
         };
-        short::give_copy(queue, state, piece);
-        written?;
+        if written != Ok(buf.len()) {
+            go_on_with_copy(queue, state, target, buf.len(), at, how, written)?;
+        }
         state.stats.bounced += 1;
         state.stats.writes += 1;
     }
@@ -93,6 +91,23 @@ fn go_on<Q: DeviceQueue, M: MapFile>(
     state.stats.short += 1;
     let at = DevOffset(at.0 + done as u64);
     transfer::write_all(queue, state, way, &[IoSlice::new(&buf[done..])], at).ok()
+}
+
+/// The same of the pool's [own copy](bounce::Pool::own_copy) of so many bytes.
+#[cold]
+fn go_on_with_copy<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    len: usize,
+    at: DevOffset,
+    how: How,
+    written: Result<usize, Errno>,
+) -> Option<()> {
+    let piece = state.pool.take_last().ok()?;
+    let done = go_on(queue, state, target, &piece[..len], at, how, written);
+    state.pool.give_last(piece);
+    done
 }
 
 /// Where a write of owned memory goes that may take the simple path, and what it leaves to be done.

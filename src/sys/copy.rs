@@ -8,6 +8,7 @@
 ///
 /// # Panics
 /// When the lengths differ.
+#[inline(always)]
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "a copy is as long as its source");
     // SAFETY: both ranges are valid for their length, which is the same, and do not overlap, since one is borrowed mutably.

@@ -89,7 +89,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
         // With the stamp that zero copy may do without: valgrind is so slow that it falls now to the one, now to the other.
-        ("randwrite", "1", 200.0 + STAMP),
+        ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
         let args = "--fixture shm --integrity all --size 64m --engine null --instructions";

@@ -4,6 +4,7 @@
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
 use crate::error::Result;
+use crate::sys::copy;
 
 /// The sizes of pieces, in bytes. A request takes the smallest that holds it, or several.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
@@ -31,7 +32,7 @@ pub(in crate::dio) struct Pool {
     long: usize,
     /// By their sizes.
     idle: [Vec<Buffer>; SIZES.len()],
-    /// For what is read again: that cannot wait for others.
+    /// For what is read again, which cannot wait for others, and for what is copied and written before the call returns.
     last: Option<Buffer>,
 }
 
@@ -178,6 +179,26 @@ impl Pool {
                 self.bytes -= size;
             }
         }
+    }
+
+    /// A copy of memory, which stays until the next one is made; `None` for what is longer than a [`PIECE`], or for want of memory.
+    #[inline(always)]
+    pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
+        if of.len() > PIECE {
+            return None;
+        }
+        if self.last.is_none() {
+            self.make_last()?;
+        }
+        let copied = self.last.as_mut()?.get_mut(..of.len())?;
+        copy(of, copied);
+        Some(copied)
+    }
+
+    #[cold]
+    fn make_last(&mut self) -> Option<()> {
+        self.last = Some(Buffer::aligned(PIECE).ok()?);
+        Some(())
     }
 
     /// The piece for what is read again.

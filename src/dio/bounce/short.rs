@@ -98,23 +98,6 @@ pub(in crate::dio) fn end_read<Q: DeviceQueue, M: MapFile>(
     if clean { Ok(buf.len()) } else { read_again(queue, state, target, buf, pos, flags, result) }
 }
 
-/// A copy of lent memory in a piece that is to be [given back](give_copy); `None` where no piece is free, or none is long enough.
-#[inline(never)]
-pub(in crate::dio) fn copy_of<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    buf: &[u8],
-) -> Option<Buffer> {
-    let mut piece = take_one(queue, state, buf.len())?;
-    copy(buf, &mut piece);
-    Some(piece)
-}
-
-#[inline(never)]
-pub(in crate::dio) fn give_copy<Q: DeviceQueue>(queue: &mut Q, state: &mut State, piece: Buffer) {
-    state.pool.give(queue, piece);
-}
-
 /// Starts a read into owned memory, which is given back where it is not this way's.
 #[inline(never)]
 pub(in crate::dio) fn submit_read<Q: DeviceQueue, M: MapFile>(
