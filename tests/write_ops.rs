@@ -443,3 +443,32 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
         }
     }
 }
+
+/// Large values have inodes of their own, which others get when a value is replaced. Who reads meanwhile gets the one value or the other.
+#[test]
+fn a_large_value_is_read_while_it_is_replaced() {
+    const ROUNDS: u8 = 200;
+    let image = Image::new("-t ext4 -O ea_inode");
+    let value = |round: u8| vec![round; 20_000 + usize::from(round)];
+    let work = |volume: &Volume| {
+        let fs = volume.fs();
+        let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
+        let set = |round| {
+            fs.setxattr(number, b"user.large", &value(round), SetXattr::Any).unwrap();
+        };
+        set(0);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| (1..ROUNDS).for_each(set));
+            let mut last = 0;
+            while !writer.is_finished() {
+                let read = fs.inode(number).unwrap().xattr(b"user.large").unwrap().unwrap();
+                assert!(read[0] >= last && read == value(read[0]), "after {last}");
+                last = read[0];
+            }
+        });
+    };
+    image.run(work, |fs| {
+        let file = fs.resolve(b"/file", Follow::NotLast).unwrap();
+        assert_eq!(file.xattr(b"user.large").unwrap().unwrap(), value(ROUNDS - 1));
+    });
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::fs::ext4::{DirCursor, Follow, Inode};
 use ironmap::{Error, ErrorKind};
 
 use crate::common::image::{Image, scratch, words};
@@ -276,5 +276,26 @@ fn broken_attribute_blocks_are_refused() {
         } else {
             assert_corrupt(file.xattrs(), &file, field);
         }
+    }
+}
+
+/// Who only reads lists all names of a directory whose hash tree has a broken root, from any of them on, as Linux does.
+#[test]
+fn a_directory_with_a_broken_root_is_listed() {
+    for (offset, bytes) in [(0x1C, &[99][..]), (0x1E, &[3]), (0x20, &[0xFF, 0xFF]), (0x22, &[0, 0])]
+    {
+        let image = image(false);
+        image.poke("hashed", 0, offset, bytes);
+        let dir = dir(&image, "hashed");
+        let (mut names, mut cursor) = (Vec::new(), DirCursor::START);
+        loop {
+            let mut listing = dir.list(cursor).unwrap();
+            let Some(entry) = listing.next() else { break };
+            names.push(entry.unwrap().name);
+            cursor = listing.cursor();
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 402, "{offset:#x}");
     }
 }

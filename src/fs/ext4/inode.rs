@@ -278,19 +278,27 @@ impl Inode {
         if self.fs.writing.is_none() {
             return read(self);
         }
-        let mut newest: Option<Self> = None;
+        let (mut newest, mut corrupt) = (None::<Self>, None);
         for _ in 0..ATTEMPTS {
             let inode = newest.as_ref().unwrap_or(self);
             let result = read(inode);
             let now = self.fs.inode_or_orphan(self.number)?;
             now.check_is(self)?;
             if now.points_as(inode) {
-                return result;
+                match result {
+                    // A list of attributes changes at its place, and a value that it named has been another's since: the list is read again.
+                    // Checksums tell, and what is corrupt in truth is so each time.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
+                    result => return result,
+                }
             }
             newest = Some(now);
         }
-        let what = format!("inode {} changes each time that it is read", self.number);
-        Err(Error::new(ErrorKind::Busy, what))
+        let busy = || {
+            let what = format!("inode {} changes each time that it is read", self.number);
+            Error::new(ErrorKind::Busy, what)
+        };
+        Err(corrupt.unwrap_or_else(busy))
     }
 
     /// Whether it has its content and attributes where another version of it has.

@@ -146,16 +146,27 @@ impl Inode {
             && self.dir_blocks().is_ok_and(|blocks| blocks == 1);
         if self.has_inline_data() || grows_a_tree || self.fast_commit_edit().is_some() {
             self.whole(from)
-        } else if self.is_hashed() {
+        } else if self.is_hashed() && self.has_tree() {
             self.leaves(from)
         } else {
             self.row(from)
         }
     }
 
+    /// Whether its tree can be walked. Where the root is broken, who only reads goes through the blocks, as the kernel does; who writes is to
+    /// meet the error.
+    fn has_tree(&self) -> bool {
+        let root = || self.dx_root().and_then(|root| self.dx_entries(&root.area).map(drop));
+        self.fs.writing.is_some() || root().is_ok()
+    }
+
     /// All entries, in the order of their hashes.
     fn whole(&self, from: DirCursor) -> Result<Part> {
-        let hash = if self.is_hashed() { self.dx_root()?.hash } else { self.later_hash() };
+        let hash = if self.is_hashed() && self.has_tree() {
+            self.dx_root()?.hash
+        } else {
+            self.later_hash()
+        };
         let mut entries = Vec::new();
         for entry in self.entries()? {
             let entry = entry?;

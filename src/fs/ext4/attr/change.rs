@@ -189,6 +189,8 @@ impl Ext4 {
 
     /// Stores changed lists. `charged` is what the inode was charged for values before; `made` is a value that is new.
     ///
+    /// What nothing refers to any more goes last: who reads without the inode's lock finds, by what the inode says, what there is.
+    ///
     /// # Errors
     /// `NoSpace` and `Quota`, and then everything is as before.
     fn store(
@@ -201,12 +203,9 @@ impl Ext4 {
         made: Option<InodeNo>,
     ) -> Result<()> {
         let area = lists.inode_area()?;
-        let mut block = inode.xattr_block;
+        let (mut block, mut released) = (inode.xattr_block, None);
         if lists.block_changed() {
-            block = self.store_block(h, inode, lists, old, made)?;
-        }
-        if let Some((Home::Inode, Some(value))) = old {
-            self.drop_value(h, inode, value)?;
+            (block, released) = self.store_block(h, inode, lists, old, made)?;
         }
         let clusters = i64::from(block.is_some()) - i64::from(inode.xattr_block.is_some());
         let blocks = clusters * i64::from(self.superblock.cluster_blocks);
@@ -220,10 +219,16 @@ impl Ext4 {
             set_area(raw, area.as_deref());
             Ok(())
         })?;
+        if let Some((Home::Inode, Some(value))) = old {
+            self.drop_value(h, inode, value)?;
+        }
+        if let Some(Released { block, values }) = released {
+            self.release_xattr_block(h, inode, block, &values)?;
+        }
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the list in the block; gives the block that the inode has then.
+    /// Stores the list in the block; gives the block that the inode has then, and the one that it has no longer.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -231,33 +236,33 @@ impl Ext4 {
         lists: &Lists<'_>,
         old: Old,
         made: Option<InodeNo>,
-    ) -> Result<Option<FsBlock>> {
+    ) -> Result<(Option<FsBlock>, Option<Released>)> {
         let old = old.and_then(|(home, value)| value.filter(|_| home == Home::Block));
         let kept = lists.values_of_block();
-        let before = || kept.iter().filter(|value| Some(**value) != made).chain(&old).copied();
+        let released = |block| {
+            let values = kept.iter().filter(|value| Some(**value) != made).chain(&old).copied();
+            Some(Released { block, values: values.collect() })
+        };
         let Some(block) = inode.xattr_block else {
-            return self.create_xattr_block(h, inode, &lists.block()?).map(Some);
+            let new = self.create_xattr_block(h, inode, &lists.block()?)?;
+            return Ok((Some(new), None));
         };
         if lists.block_is_empty() {
-            let before: Vec<_> = before().collect();
-            self.release_xattr_block(h, inode, block, &before)?;
-            return Ok(None);
+            return Ok((None, released(block)));
         }
         let content = lists.block()?;
         if self.rewrite_xattr_block(h, block, &content)? == Rewritten::InPlace {
             if let Some(value) = old {
                 self.drop_value(h, inode, value)?;
             }
-            return Ok(Some(block));
+            return Ok((Some(block), None));
         }
         // The others keep the block and what it refers to; the new one refers to it again.
         let new = self.create_xattr_block(h, inode, &content)?;
         for value in kept.iter().filter(|value| Some(**value) != made) {
             self.share_value(h, *value)?;
         }
-        let before: Vec<_> = before().collect();
-        self.release_xattr_block(h, inode, block, &before)?;
-        Ok(Some(new))
+        Ok((Some(new), released(block)))
     }
 
     /// Drops the large values of a list one by one, each with what refers to it; `credits` is what one takes.
@@ -299,6 +304,12 @@ impl Ext4 {
             Ok(())
         })
     }
+}
+
+/// A block of attributes that an inode has no longer, and the values that it refers to.
+struct Released {
+    block: FsBlock,
+    values: Vec<InodeNo>,
 }
 
 /// Stores the list in the inode, where it was changed.

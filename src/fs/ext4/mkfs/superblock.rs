@@ -121,10 +121,10 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
     }
-    // 40 bits of seconds.
+    // The superblock has 40 bits for it; an inode has 34, from 1901 on.
     let time = identity.time;
-    if !(0..1 << 40).contains(&time) {
-        return Err(Error::invalid(format!("{time} seconds since 1970 do not fit the superblock")));
+    if !(0..(1 << 34) - (1 << 31)).contains(&time) {
+        return Err(Error::invalid(format!("{time} seconds since 1970 do not fit an inode")));
     }
     let high = (time >> 32) as u8;
     for low in [&mut raw.s_mkfs_time, &mut raw.s_wtime, &mut raw.s_lastcheck] {
