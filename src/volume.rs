@@ -79,8 +79,8 @@ impl Volume {
     pub fn open(location: &Location, options: &OpenOptions) -> Result<Self> {
         let write = options.write;
         let no_load = options.no_load || matches!(location, Location::NoLoad(_));
-        if write && no_load {
-            return Err(Error::invalid("without its journal a volume is only read"));
+        if no_load {
+            location::refuse_to_write(write)?;
         }
         let how = location::OpenOptions { engine: options.engine, write, force: false };
         let OpenLocation { device, engine, notices, integrity } = location.open(&how)?;

@@ -55,7 +55,12 @@ impl Durability {
             }
             state.running = true;
             state.begun += 1;
-            let flushed = MutexGuard::unlocked(&mut state, || device.flush());
+            let flushed = MutexGuard::unlocked(&mut state, || {
+                let panics = Panics(self);
+                let flushed = device.flush();
+                std::mem::forget(panics);
+                flushed
+            });
             state.running = false;
             match &flushed {
                 Ok(()) => state.done = state.begun,
@@ -98,6 +103,18 @@ impl Durability {
     /// `Io` after a flush that failed.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
+    }
+}
+
+/// A flush that panics has failed, and those who wait for it do not wait for ever.
+struct Panics<'a>(&'a Durability);
+
+impl Drop for Panics<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.running = false;
+        state.lose(Errno::EIO, &"the flush panicked");
+        self.0.ended.notify_all();
     }
 }
 
@@ -171,6 +188,22 @@ mod tests {
         let (begun, has_begun) = channel();
         let (end, ends) = channel();
         (Told { ram: Ram::new(1 << 20), begun, ends: Mutex::new(ends) }, has_begun, end)
+    }
+
+    /// A flush that panics is one that failed: nobody waits for it, and no other one succeeds.
+    #[test]
+    fn a_flush_that_panics_has_failed() {
+        let (device, has_begun, end) = told();
+        let durability = Durability::default();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| durability.flush(&device));
+            has_begun.recv().unwrap();
+            let later = scope.spawn(|| durability.flush(&device));
+            // It has nobody to hear from how it ends.
+            drop(end);
+            assert!(first.join().is_err());
+            assert_eq!(later.join().unwrap().unwrap_err().errno(), Errno::EIO);
+        });
     }
 
     /// A flush that has begun may not cover what was written since: whoever asks then waits for the next one, and all who ask meanwhile share it.

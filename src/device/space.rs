@@ -67,16 +67,18 @@ impl Part<'_> {
             // Without a limit of its own: what memory there is.
             return Ok(true);
         }
+        let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
+        let keep = FallocateFlags::KEEP_SIZE;
+        if magic == XFS {
+            self.expect_space(free)?;
+            // Blocks that it shares with other files are none of its own either. One call for all holes, however many.
+            self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
+            return Ok(true);
+        }
         let holes = self.holes()?;
         // A tmpfs without a limit counts no blocks.
         if !holes.is_empty() && stat.f_blocks != 0 {
-            self.expect_space(stat.f_bavail.saturating_mul(stat.f_bsize as u64))?;
-        }
-        let keep = FallocateFlags::KEEP_SIZE;
-        if magic == XFS {
-            // Blocks that it shares with other files are none of its own either.
-            self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
-            return Ok(true);
+            self.expect_space(free)?;
         }
         let known = matches!(magic, TMPFS | EXT);
         for (start, end) in holes {

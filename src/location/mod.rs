@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub(crate) use self::open::refuse_to_write;
 pub use self::open::{Halves, OpenLocation, OpenOptions};
 
 use crate::device::{BlockFile, Device, OpenMode, Psync};

@@ -42,13 +42,20 @@ pub struct Halves {
     pub identity: [u8; 16],
 }
 
+/// What is wrong with writing a [`Location::NoLoad`].
+pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
+    if write { Err(Error::invalid("without its journal a volume is only read")) } else { Ok(()) }
+}
+
 impl Location {
     /// Opens the device exclusively. An integrity device that was not closed is recovered where it is opened for writing.
     ///
     /// # Errors
-    /// `Busy` where someone else has it; those of [`Integrity::open`]. Of an integrity device they name the half.
+    /// `Busy` where someone else has it; `InvalidInput` to write what is read without its journal; those of [`Integrity::open`]. Of an
+    /// integrity device they name the half.
     pub fn open(&self, options: &OpenOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
+            refuse_to_write(options.write)?;
             return inner.open(options);
         }
         let halves = self.open_halves(options.engine, options.write)?;
@@ -75,9 +82,10 @@ impl Location {
     /// Opens the halves of an integrity device exclusively: to make one of them, or to look at one.
     ///
     /// # Errors
-    /// `Busy` where someone else has one; `InvalidInput` where the two overlap.
+    /// `Busy` where someone else has one; `InvalidInput` where the two overlap, or to write what is read without its journal.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
+            refuse_to_write(write)?;
             return inner.open_halves(engine, write);
         }
         let Self::Integrity { data, tags: Some(tags) } = self else {
