@@ -4,7 +4,7 @@
 //! is found is known. A change is certain when it was acknowledged with O_DSYNC, or before a sync that returned; of what came later
 //! any part may be there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::seen::{Body, Tree};
@@ -69,6 +69,8 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// Of one file, or of all.
     syncs: Vec<(Option<FileId>, When)>,
+    /// Writes whose data were made for another position, and how far behind the one that they have that was.
+    moved: HashMap<u32, u64>,
 }
 
 /// The bytes that a write leaves in a cell.
@@ -123,6 +125,14 @@ impl History {
     pub(crate) fn begun(&mut self, file: FileId, what: What, synced: bool, begin: u64) -> ChangeId {
         self.files[file].push(Change { what, synced, when: When { begin, end: None } });
         ChangeId(file, self.files[file].len() - 1)
+    }
+
+    /// A write goes elsewhere than its data were made for: an append, where one before it has failed.
+    pub(crate) fn moved(&mut self, change: ChangeId, pos: u64) {
+        if let What::Write(number, range) = &mut self.files[change.0][change.1].what {
+            self.moved.insert(*number, range.start - pos);
+            *range = pos..pos + (range.end - range.start);
+        }
     }
 
     /// Notes that a change was acknowledged.
@@ -199,7 +209,7 @@ impl History {
             for (pos, found) in
                 range.clone().step_by(CELL as usize).zip(bytes.chunks(CELL as usize))
             {
-                check_cell(file, pos, found, &allowed)?;
+                check_cell(file, pos, found, &allowed, &self.moved)?;
             }
         }
         Ok(())
@@ -208,12 +218,18 @@ impl History {
 
 type Changes<'a> = [(&'a What, bool)];
 
-fn check_cell(file: FileId, pos: u64, found: &[u8], allowed: &[u32]) -> Result<(), String> {
+fn check_cell(
+    file: FileId,
+    pos: u64,
+    found: &[u8],
+    allowed: &[u32],
+    moved: &HashMap<u32, u64>,
+) -> Result<(), String> {
     let zeros = found.iter().all(|byte| *byte == 0);
     let number = if zeros { 0 } else { word(found, 2) };
     let what = if zeros {
         "zeros".to_owned()
-    } else if found == cell(file, number, pos) {
+    } else if found == cell(file, number, pos + moved.get(&number).unwrap_or(&0)) {
         format!("write {number}")
     } else if found.iter().all(|byte| *byte == STALE) {
         return Err(format!("byte {pos}: what free space held"));

@@ -7,7 +7,7 @@ use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
 
-use crate::history::{CELL, What, fill, name};
+use crate::history::{CELL, FileId, What, fill, name};
 use crate::workload::{DEPTH, FILE_LIMIT, Flight, Kind, Run};
 
 /// How many requests are submitted at most in a row.
@@ -109,7 +109,10 @@ impl Run<'_> {
         let (id, what) = (self.files[at].id, What::Write(number, range.clone()));
         let change = self.history.begun(id, what, is_synced(flags), begin);
         let pos = self.files[at].file.append(&mut self.queue, &buf, flags)?;
-        assert_eq!(pos.0, range.start, "an append of {}", name(id));
+        if pos.0 != range.start {
+            self.history.moved(change, pos.0);
+            return self.one_has_failed(id);
+        }
         let end = self.event();
         self.history.ended(change, end);
         Ok(())
@@ -144,15 +147,25 @@ impl Run<'_> {
         let change = history.begun(open.id, what, is_synced(flags), begin);
         let pos = FilePos(range.start);
         let submitted = if append {
-            open.file
-                .submit_append(queue, buf, flags, token)
-                .map(|at| assert_eq!(at, pos, "an append of {}", name(open.id)))
+            open.file.submit_append(queue, buf, flags, token)
         } else {
-            open.file.submit_write(queue, buf, pos, flags, token)
+            open.file.submit_write(queue, buf, pos, flags, token).map(|()| pos)
         };
-        submitted.map_err(|rejected| rejected.error)?;
-        flights.push(Flight { number, file: open.id, range, moves_end, change });
+        let at = submitted.map_err(|rejected| rejected.error)?;
+        let id = open.id;
+        flights.push(Flight { number, file: id, range, moves_end, change });
+        if at != pos {
+            history.moved(change, at.0);
+            return self.one_has_failed(id);
+        }
         Ok(())
+    }
+
+    /// An append came before the end that the file was to get: of those in flight that were to make it longer, one must have failed.
+    fn one_has_failed(&mut self, id: FileId) -> Result<()> {
+        let failed = self.drain();
+        assert!(failed.is_err(), "an append of {} came elsewhere", name(id));
+        failed
     }
 
     /// Waits for so many requests, or all that are in flight.

@@ -16,6 +16,13 @@ const FEATURE_INCOMPAT: u64 = 0x60;
 const LAST_ORPHAN: u64 = 0xE8;
 const RECOVER: u32 = 4;
 
+/// What e2fsck says of itself.
+pub(crate) fn version() -> String {
+    let program = find("e2fsck").expect("e2fsck is installed");
+    let out = Command::new(program).arg("-V").output().expect("e2fsck runs");
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
 /// What e2fsck says.
 pub(crate) struct Verdict {
     pub(crate) clean: bool,

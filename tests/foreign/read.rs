@@ -17,7 +17,7 @@ use crate::common::command::run;
 use crate::common::image::Image;
 use crate::common::skip::{Need, note_part};
 use crate::common::view::join;
-use crate::differences::{READS, reason};
+use crate::differences::{READS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::require;
 
@@ -307,7 +307,7 @@ fn image(foreign: &Foreign, root: bool, steps: &mut Steps<'_>) {
         Ok(ours) => differences(&theirs, ours),
     };
     match (different.is_empty(), reason(READS, &foreign.name)) {
-        (true, Some(_)) => steps.wrong("they agree: the list of differences is out of date"),
+        (true, Some(_)) => none_left(steps),
         (false, None) => {
             let told = different.iter().take(TOLD).map(|text| text.chars().take(600).collect());
             steps.wrong(&told.collect::<Vec<String>>().join("\n    "));

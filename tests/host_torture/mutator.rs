@@ -299,7 +299,11 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        std::fs::rename(&new, &path)?;
+        // A name can need a block that the full disk has not: others give some back. Without the name, the slot would be no file.
+        while let Err(error) = std::fs::rename(&new, &path) {
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+            self.pause(10);
+        }
         self.ids[slot] = id;
         written
     }
