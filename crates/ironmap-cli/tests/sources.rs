@@ -174,6 +174,42 @@ fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
+/// What nobody wants is not read on: of an endless source, or of one that nobody writes, no more than until the writer has refused it.
+#[test]
+fn a_source_that_is_not_wanted_is_not_read_on() {
+    require!([Need::Tool("bash"), Need::Tool("timeout")]);
+    let bench = Bench::with(&["-t", "ext4", "-b", "4096"]);
+    support::succeed(tool("mkfifo").arg(bench.path("fifo")));
+    bench.debugfs("mkdir place");
+    bench.debugfs("mknod null c 1 3");
+    bench.debugfs(&format!("write {} there", bench.path("source/small").display()));
+    for (line, code, says) in [
+        ("cp /dev/zero %/zeros", 1, "(ENOSPC)"),
+        ("cp -n /dev/zero %/there", 0, ""),
+        ("cp -n fifo %/there", 0, ""),
+        ("cp -T fifo %/place", 1, "a directory is not replaced by a file"),
+        ("cp fifo %/nowhere/copy", 1, "nowhere"),
+        ("cp source/small %/null", 1, "a special file is not replaced by a regular one"),
+    ] {
+        let line = line.replace('%', &bench.target(""));
+        let mut bash = tool("timeout");
+        bash.args(["120", "bash", "-c", &format!("{IRONMAP} {line}")]);
+        let output = bash.current_dir(bench.dir.path()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains(says) && said.lines().count() == code as usize, "{line}: {said}");
+    }
+    // What nobody hears of is copied all the same.
+    let line = format!("{IRONMAP} cp -v source/small {} > /dev/full", bench.target("/heard"));
+    let mut bash = tool("bash");
+    let output = bash.args(["-c", &line]).current_dir(bench.dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let copy = volume_copy(&bench, "/heard").unwrap();
+    assert!(copy.content == fs::read(bench.path("source/small")).unwrap());
+    assert_eq!(volume_copy(&bench, "/zeros"), None, "half a file looks like a whole one");
+    support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
+}
+
 /// Done in one session of fakeroot, as a package is built.
 const FAKED: &str = "
 set -e
@@ -352,11 +388,15 @@ fn a_date_that_is_none_is_refused() {
         &["touch", &bench.target("/small")],
         &["rm", &bench.target("/small")],
     ] {
-        let output = bench.command().env("SOURCE_DATE_EPOCH", "yesterday").args(args).output();
-        let output = output.unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains("SOURCE_DATE_EPOCH=yesterday is no number"), "{args:?}: {said}");
+        // The last one is a second behind the last time stamp of an inode.
+        for date in ["yesterday", "-1", "15032385536"] {
+            let output = bench.command().env("SOURCE_DATE_EPOCH", date).args(args).output();
+            let output = output.unwrap();
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+            let expected = format!("SOURCE_DATE_EPOCH={date} is no number of seconds");
+            assert!(said.contains(&expected), "{args:?}: {said}");
+        }
     }
     assert!(!bench.path("new").exists() && fs::read(bench.image()).unwrap() == before);
 }

@@ -5,9 +5,11 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
+use std::fs::Metadata;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -23,7 +25,7 @@ use rustix_libc::io::Errno;
 
 use super::super::{Args, progress};
 use super::stream::Pieces;
-use super::{Entry, How, Identity, PIECE, Step, Stopped, Writer, check_name};
+use super::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, Writer, check_name, wanted};
 use crate::failure::{Failure, Report};
 use crate::host_stat::{self, XattrReader};
 use crate::interrupt;
@@ -107,6 +109,8 @@ struct Reader {
     xattrs: XattrReader,
     /// Files with several names that were read.
     seen: HashSet<Identity>,
+    /// Of the file that is read.
+    is_wanted: Option<IsWanted>,
 }
 
 /// A name in an open directory; the path is for messages.
@@ -139,7 +143,8 @@ impl Reader {
         pieces: Pieces,
     ) -> Self {
         let xattrs = XattrReader::default();
-        Self { how, sender, batch: Vec::new(), bytes: 0, pieces, xattrs, seen }
+        let (batch, is_wanted) = (Vec::new(), None);
+        Self { how, sender, batch, bytes: 0, pieces, xattrs, seen, is_wanted }
     }
 
     fn send(&mut self, step: Step) -> Result<(), Stopped> {
@@ -197,7 +202,8 @@ impl Reader {
             FileType::Directory => place.open(no_follow | OFlags::DIRECTORY).map(Some),
             _ => Ok(None),
         };
-        let (fd, entry) = match opened.and_then(|fd| {
+        let (asks, is_wanted) = (kind == FileType::Regular).then(wanted).unzip();
+        let (fd, mut entry) = match opened.and_then(|fd| {
             let entry = self.entry(place, stat, identity, fd.as_ref())?;
             Ok((fd, entry))
         }) {
@@ -205,12 +211,18 @@ impl Reader {
             Err(errno) => return Ok(Err(errno)),
         };
         let (size, sparse) = (entry.stat.size, entry.stat.blocks * 512 < entry.stat.size);
+        entry.wanted = asks;
         self.send(Step::Begin(Box::new(entry)))?;
+        self.is_wanted = is_wanted;
         let end = match fd {
             Some(fd) if special => {
-                // It may be long before there is something to read.
+                // It may be long before there is something to read, and there may be no end of it.
                 self.flush()?;
-                self.rest(place, &fd, 0, Reads::InOrder)?
+                if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
+                    self.rest(place, &fd, 0, Reads::InOrder)?
+                } else {
+                    None
+                }
             }
             Some(fd) if kind == FileType::Regular => self.content(place, &fd, size, sparse)?,
             Some(fd) => self.directory(place, &fd)?,
@@ -250,7 +262,7 @@ impl Reader {
         }
         let name = place.name.as_bytes().to_vec();
         let path = place.path.display().to_string();
-        Ok(Entry { name, path, identity, stat, target, xattrs })
+        Ok(Entry { name, path, identity, stat, target, xattrs, wanted: None })
     }
 
     /// What a directory holds.
@@ -299,12 +311,18 @@ impl Reader {
                 // Some of /proc say that they are empty.
                 Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),
                 Ok((_, end)) => pos = end,
+                Err(_) if !self.is_wanted() => return Ok(None),
                 Err(errno) => {
                     self.send(Step::Failed(place.failed(errno)))?;
                     return Ok(None);
                 }
             }
         }
+    }
+
+    /// Whether the writer has not refused the content of the file that is read.
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.as_ref().is_none_or(IsWanted::is_not_refused)
     }
 
     /// Copies what there is from a position on, and gives the size.
@@ -317,12 +335,15 @@ impl Reader {
     ) -> Result<Option<u64>, Stopped> {
         loop {
             let piece = self.pieces.take(PIECE as usize).map_err(|_| Errno::NOMEM);
+            let is_wanted = || self.is_wanted();
             let read = piece.and_then(|mut bytes| {
-                let have = reads.fill(fd, &mut bytes, pos)?;
+                let have = reads.fill(fd, &mut bytes, pos, is_wanted)?;
                 Ok((bytes, have))
             });
             let (mut bytes, have) = match read {
                 Ok(read) => read,
+                // The writer has said why it wants no more.
+                Err(_) if !self.is_wanted() => return Ok(None),
                 Err(errno) => {
                     self.send(Step::Failed(place.failed(errno)))?;
                     return Ok(None);
@@ -351,7 +372,7 @@ impl Reader {
             let Ok(mut bytes) = self.pieces.take((end - pos).min(PIECE) as usize) else {
                 return Ok(Err(Errno::NOMEM));
             };
-            let have = match Reads::At.fill(fd, &mut bytes, pos) {
+            let have = match Reads::At.fill(fd, &mut bytes, pos, || self.is_wanted()) {
                 Ok(have) => have,
                 Err(errno) => return Ok(Err(errno)),
             };
@@ -379,23 +400,36 @@ enum Reads {
 
 impl Reads {
     /// Reads until the memory is full or the file ends; says how much there was.
-    fn fill(self, fd: &OwnedFd, bytes: &mut [u8], pos: u64) -> Result<usize, Errno> {
+    ///
+    /// # Errors
+    /// `CANCELED` once it is not wanted any more; the kernel's.
+    fn fill(
+        self,
+        fd: &OwnedFd,
+        bytes: &mut [u8],
+        pos: u64,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<usize, Errno> {
         let mut have = 0;
         while have < bytes.len() {
+            if !is_wanted() {
+                return Err(Errno::CANCELED);
+            }
             let (rest, at) = (&mut bytes[have..], pos + have as u64);
             let read = match self {
                 Self::At => rustix_libc::io::pread(fd, rest, at),
                 Self::InOrder => {
                     // A fifo that nobody has opened for writing yet would seem to have ended.
-                    wait(fd)?;
+                    wait(fd, &is_wanted)?;
                     rustix_libc::io::read(fd, rest)
                 }
             };
             match read {
                 Ok(0) => break,
                 Ok(count) => have += count,
+                Err(Errno::INTR) => {}
                 // Somebody else has taken what there was.
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::AGAIN) => wait(fd, &is_wanted)?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -406,10 +440,13 @@ impl Reads {
 /// Waits until there is something to read, or nobody who could write any more.
 ///
 /// # Errors
-/// `INTR` once the user wants no more of it.
-fn wait(fd: &OwnedFd) -> Result<(), Errno> {
+/// `INTR` once the user wants no more of it, `CANCELED` once the writer does not.
+fn wait(fd: &OwnedFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
     let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
     while !interrupt::caught() {
+        if !is_wanted() {
+            return Err(Errno::CANCELED);
+        }
         match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&turn)) {
             Ok(0) => {}
             // It is for the read to tell what is wrong.
@@ -417,6 +454,33 @@ fn wait(fd: &OwnedFd) -> Result<(), Errno> {
         }
     }
     Err(Errno::INTR)
+}
+
+/// How many bytes of a file are no holes, in whole units, as far as its file system tells; all of them where it does not.
+pub(crate) fn data_of(path: &Path, stat: &Metadata, unit: u64) -> u64 {
+    if !stat.is_file() {
+        return 0;
+    }
+    let (size, whole) = (stat.len(), stat.len().next_multiple_of(unit));
+    if stat.blocks() * 512 >= size {
+        return whole;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let Ok(fd) = rustix_libc::fs::open(path, flags, Mode::empty()) else { return whole };
+    let (mut pos, mut data) = (0, 0);
+    loop {
+        match next_data(&fd, pos, size) {
+            Ok(Some((start, end))) if end > start => {
+                data += end.next_multiple_of(unit) - start / unit * unit;
+                pos = end;
+            }
+            Ok(_) => return data,
+            Err(_) => return whole,
+        }
+        if pos >= size {
+            return data;
+        }
+    }
 }
 
 /// The next range that is no hole, from a position on; `None` where only a hole is left.

@@ -7,6 +7,7 @@ mod writer;
 
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use ironmap::bio::Buffer;
 use ironmap::fs::ext4::Follow;
@@ -14,6 +15,7 @@ use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::FilePos;
 use ironmap::{Error, ErrorKind};
 
+pub(crate) use self::host::data_of;
 use self::volume::copy_volume;
 use self::writer::Writer;
 use super::keep::Times;
@@ -56,6 +58,40 @@ struct Entry {
     /// Of a symbolic link.
     target: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
+    /// For who reads its content.
+    wanted: Option<Wanted>,
+}
+
+/// The writer's side of a question: is the content of a file wanted? Once it is dropped, it is not.
+struct Wanted(Sender<()>);
+
+/// The reader's side.
+struct IsWanted(Receiver<()>);
+
+/// Who reads a file asks, and who writes the copy answers.
+fn wanted() -> (Wanted, IsWanted) {
+    let (answer, answers) = channel();
+    (Wanted(answer), IsWanted(answers))
+}
+
+impl Wanted {
+    /// The copy has begun.
+    fn yes(&self) {
+        // The reader may be gone.
+        let _ = self.0.send(());
+    }
+}
+
+impl IsWanted {
+    /// Waits for the answer.
+    fn wait(&self) -> bool {
+        self.0.recv().is_ok()
+    }
+
+    /// Whether the answer was not no, so far.
+    fn is_not_refused(&self) -> bool {
+        self.0.try_recv() != Err(TryRecvError::Disconnected)
+    }
 }
 
 /// Which file it is: device, inode.

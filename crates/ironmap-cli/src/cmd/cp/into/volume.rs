@@ -99,6 +99,7 @@ impl Reader {
             identity,
             stat: inode.stat().clone(),
             target: name.source.link_target(inode, name.path())?,
+            wanted: None,
             xattrs,
         };
         let begun = writer.take(Step::Begin(Box::new(entry)), report);

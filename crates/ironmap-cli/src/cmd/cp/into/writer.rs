@@ -182,18 +182,31 @@ impl Writer {
             },
             created => created.map_err(|error| name.failed(&error))?,
         };
-        if new && inherits && self.how.keep.ownership {
-            let set = SetAttributes { gid: Some(entry.stat.gid), ..SetAttributes::default() };
-            name.fs().set_attributes(number, &set).map_err(|error| name.failed(&error))?;
-        }
         if self.how.keep.links && entry.stat.links > 1 && kind != FileType::Directory {
             self.links.insert(entry.identity, number);
         }
-        if self.how.verbose {
-            report.say(format_args!("'{}' -> '{name}'", entry.path))?;
+        if self.how.verbose
+            && let Err(failure) = report.say(format_args!("'{}' -> '{name}'", entry.path))
+        {
+            // That nobody hears of it is no reason to copy nothing.
+            self.how.verbose = false;
+            report.error(&failure);
+        }
+        if let Some(wanted) = &entry.wanted {
+            wanted.yes();
         }
         let (file, size, allocated, broken) = (None, 0, 0, false);
-        Ok(Some(Open { entry, name, number, new, gives_group, size, file, allocated, broken }))
+        let open = Open { entry, name, number, new, gives_group, size, file, allocated, broken };
+        if new && inherits && self.how.keep.ownership {
+            let gid = Some(open.entry.stat.gid);
+            let set = SetAttributes { gid, ..SetAttributes::default() };
+            let given = open.name.fs().set_attributes(number, &set);
+            if let Err(error) = given {
+                self.give_up(&open)?;
+                return Err(open.name.failed(&error));
+            }
+        }
+        Ok(Some(open))
     }
 
     fn is_set_group(&self, name: &Name) -> Result<bool, Failure> {
@@ -255,6 +268,10 @@ impl Writer {
             there = name.find(Follow::All)?;
             old = there.file_type();
         }
+        // cp writes to what it stands for, which in a volume that is not mounted is nothing.
+        if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
+            return fails(ErrorKind::Exists, "a special file is not replaced by a regular one");
+        }
         if self.same && there.number().0 == entry.identity.1 {
             return Err(name.refused("is the file that is to be copied"));
         }
@@ -296,7 +313,9 @@ impl Writer {
             return Ok(());
         }
         let made = open.make_room(&mut self.stream, &self.pieces, pos, len, progress);
-        open.broken = made.is_err();
+        if made.is_err() {
+            open.is_broken();
+        }
         made
     }
 
@@ -323,7 +342,9 @@ impl Writer {
                 Ok(())
             }),
         };
-        open.broken = written.is_err();
+        if written.is_err() {
+            open.is_broken();
+        }
         written.map_err(|error| open.name.failed(&error))
     }
 
@@ -396,6 +417,12 @@ impl Writer {
 }
 
 impl Open {
+    /// Its content could not be written: no more of it is wanted.
+    fn is_broken(&mut self) {
+        self.broken = true;
+        self.entry.wanted = None;
+    }
+
     fn make_room(
         &mut self,
         stream: &mut Option<Stream>,
