@@ -5,16 +5,21 @@ use ironmap::fs::Timestamp;
 use crate::failure::Failure;
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
+/// The last second of a time stamp of ext4: 34 bits behind 1901.
+const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time, in seconds since 1970; `None` where it is not set.
 ///
 /// # Errors
-/// It is set to something else than a number.
+/// It is set to something else than a number of seconds that a volume can hold.
 pub(crate) fn source_date() -> Result<Option<i64>, Failure> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let seconds = text.to_str().and_then(|text| text.parse().ok());
-    let wrong = || Failure::usage(format_args!("{VARIABLE}={} is no number", text.display()));
-    seconds.map(Some).ok_or_else(wrong)
+    let wrong = || {
+        let text = text.display();
+        Failure::usage(format_args!("{VARIABLE}={text} is no number of seconds from 0 to {LAST}"))
+    };
+    seconds.filter(|seconds| (0..=LAST).contains(seconds)).map(Some).ok_or_else(wrong)
 }
 
 /// The same as a time stamp.

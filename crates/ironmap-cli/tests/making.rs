@@ -113,7 +113,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
     file.write_all_at(b"SWAPSPACE2", 4086).unwrap();
     drop(file);
     let before = [fs::read(bench.path("volume")).unwrap(), fs::read(bench.path("swap")).unwrap()];
-    let cases: [(&[&str], i32, &str); 15] = [
+    let cases: [(&[&str], i32, &str); 16] = [
         (&["volume"], 3, "holds an ext2, ext3 or ext4 file system"),
         (&["volume", "30M"], 3, "holds an ext2, ext3 or ext4 file system"),
         (&["swap"], 3, "holds a Linux swap area"),
@@ -128,6 +128,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
         (&["new", "1M", "-e", "ignore"], 2, "neither continue, remount-ro nor panic"),
         (&["new", "1M", "-m", "60"], 2, "60 percent reserved"),
         (&["new", "1M", "--time=-1"], 2, "-1 seconds since 1970"),
+        (&["new", "1M", "--time=15032385536"], 2, "15032385536 seconds since 1970"),
         (&["swap", "--force", "-O", "^extent,bigalloc"], 2, "contradicts"),
     ];
     for (args, code, says) in cases {
@@ -187,6 +188,18 @@ fn a_tree_that_does_not_fit_is_one_line() {
     fill("large", 3, 9 << 20);
     fill("blocks", 170, 60_000);
     fill("inodes", 3000, 0);
+    // Of inodes that were asked for there are no more in a larger volume.
+    let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("inodes takes 3001 inodes and about "), "{said}");
+    let enough = said.split(": ").last().unwrap().split(' ').next().unwrap();
+    fs::remove_file(bench.image()).unwrap();
+    bench.succeed(["mkfs", "-q", "-N", enough, "-d", "inodes", "image", "64M"]);
+    fs::remove_file(bench.image()).unwrap();
+    let output = bench.run(["mkfs", "--noload", "-d", "large", "image", "64M"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(!bench.image().exists());
     for tree in ["large", "blocks", "inodes"] {
         let output = bench.run(["mkfs", "-q", "-d", tree, "image", "8M"]);
         let said = text(&output.stderr);

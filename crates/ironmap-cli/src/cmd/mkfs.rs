@@ -114,6 +114,9 @@ pub(crate) struct Args {
 type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    if crate::source::no_load() || matches!(args.volume, Location::NoLoad(_)) {
+        return Err(Failure::usage("noload: without its journal a volume is only read"));
+    }
     let mut options = args.options()?;
     if let Some(dir) = &args.directory {
         let found = dir.metadata().map_err(|error| Failure::host(dir.display(), error))?;
@@ -144,8 +147,8 @@ fn fill(
     let closed = source.close();
     filled.and(closed).map_err(|failure| {
         let needs = failure.is_for_space().then(|| Needs::of(dir, superblock)).and_then(Result::ok);
-        match needs {
-            Some(needs) => failure.because(needs.advice(dir, superblock)),
+        match needs.and_then(|needs| needs.advice(args, dir, superblock)) {
+            Some(advice) => failure.because(advice),
             None => failure,
         }
     })
@@ -179,9 +182,11 @@ impl Needs {
                 if stat.is_dir() {
                     pending.push(path);
                 } else if stat.nlink() < 2 || seen.insert((stat.dev(), stat.ino())) {
-                    let data = stat.len().min(stat.blocks() * 512);
+                    let data = cp::into::data_of(&path, &stat, block);
+                    let outside =
+                        if stat.is_symlink() && stat.len() > IN_INODE { block } else { 0 };
                     needs.inodes += 1;
-                    needs.bytes += data.next_multiple_of(block);
+                    needs.bytes += data + outside + attributes_of(&path).next_multiple_of(block);
                 }
             }
             needs.inodes += 1;
@@ -190,30 +195,60 @@ impl Needs {
         Ok(needs)
     }
 
-    /// What the volume is too small for, and a size that would do with the defaults: a third for the volume's own metadata is plenty, and one
-    /// inode for 16 KiB is the least that there are.
-    fn advice(&self, dir: &Path, made: &Superblock) -> String {
+    /// What the volume is too small for, and what should do: a third for the volume's own metadata is plenty. `None` where it should have done,
+    /// and something else is wrong.
+    fn advice(&self, args: &Args, dir: &Path, made: &Superblock) -> Option<String> {
         const MIB: u64 = 1 << 20;
         let Self { inodes, bytes } = *self;
-        let room = bytes + bytes / 3 + 8 * MIB;
-        let size = made.blocks_count.saturating_mul(made.block_size.bytes() as u64);
-        let usual = size / u64::from(made.inodes_count).max(1);
-        let for_inodes = (inodes + 64) * usual;
-        let for_inodes =
-            if for_inodes < 512 * MIB { for_inodes } else { (inodes + 64) * usual.max(16 << 10) };
+        let (size, count) =
+            (made.blocks_count * made.block_size.bytes() as u64, u64::from(made.inodes_count));
+        // Some are the file system's own.
+        let few = inodes + 16 > count;
+        let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
+        let room = bytes + bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB;
+        // Bytes for each inode: 16 KiB are the most by default.
+        let usual = (size / count.max(1)).max(1);
+        let (room, for_inodes) = match args.inodes {
+            Some(_) => (room + wanted.max(count) * inode_size, 0),
+            None => {
+                let usual = if wanted * usual < 512 * MIB { usual } else { usual.max(16 << 10) };
+                (room + room / usual * inode_size * 2, wanted * usual)
+            }
+        };
         let enough = room.max(for_inodes).div_ceil(MIB);
-        format!(
-            "the volume is too small for {}, which takes {inodes} inodes and about {}M: {enough}M is enough",
-            dir.display(),
-            bytes.div_ceil(MIB)
-        )
+        let (dir, bytes) = (dir.display(), bytes.div_ceil(MIB));
+        let takes = format!("{dir} takes {inodes} inodes and about {bytes}M");
+        match args.inodes {
+            Some(_) if few => {
+                let enough = enough.max(size.div_ceil(MIB));
+                Some(format!("{takes}: {wanted} --inodes and {enough}M should do"))
+            }
+            _ if enough * MIB <= size => None,
+            _ => Some(format!("the volume is too small for {takes}: {enough}M should do")),
+        }
     }
+}
+
+/// A link is in its inode up to this length.
+const IN_INODE: u64 = 59;
+
+/// About how much room the extended attributes of a file take.
+fn attributes_of(path: &Path) -> u64 {
+    let mut names = vec![0; 64 << 10];
+    let Ok(len) = rustix::fs::llistxattr(path, &mut names) else { return 0 };
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name: &[u8]| rustix::fs::lgetxattr(path, name, &mut [0_u8; 0][..]).unwrap_or(0);
+    // An entry has a head of 16 bytes.
+    names.map(|name| (name.len() + value(name) + 20) as u64).sum()
 }
 
 fn make(args: &Args, options: &MkfsOptions) -> Result<Superblock, Failure> {
     let how = OpenLocation { engine: Engine::Psync, write: true, force: false };
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
-    let superblock = Volume::make(&*opened.device, options).map_err(|error| {
+    let size = args.size.unwrap_or(opened.device.size());
+    let derived = source_date()?.map(|time| derived_uuid(args, size, time));
+    let options = MkfsOptions { uuid: options.uuid.or(derived), ..options.clone() };
+    let superblock = Volume::make(&*opened.device, &options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = named(&args.volume, error);
         if asked { Failure::usage(&error) } else { Failure::open(&error) }
@@ -294,7 +329,7 @@ impl Args {
             inode_ratio: self.inode_ratio,
             features,
             label: self.label.as_bytes().to_vec(),
-            uuid: self.uuid.or_else(|| source_date.map(|time| derived_uuid(self, time))),
+            uuid: self.uuid,
             hash_seed: self.hash_seed,
             time: self.time.or(source_date),
             journal_size: self.journal_size,
@@ -312,11 +347,12 @@ impl Args {
     }
 }
 
-/// The UUID of a reproducible build: what is asked for in the same words gets the same one, of version 8, variant 1 of RFC 9562.
-fn derived_uuid(args: &Args, time: i64) -> Uuid {
-    let Args { size, block_size, label, .. } = args;
+/// The UUID of a reproducible build: what is asked for in the same words, of the same size, gets the same one, of version 8, variant 1 of
+/// RFC 9562.
+fn derived_uuid(args: &Args, size: u64, time: i64) -> Uuid {
+    let Args { block_size, label, .. } = args;
     // FNV-1a of 128 bits.
-    let words = format!("{time} {size:?} {block_size:?} {label:?}");
+    let words = format!("{time} {size} {block_size:?} {label:?}");
     let hash = words.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
     });
