@@ -24,6 +24,7 @@ use super::lane::MOST;
 use super::names::{Entry, FOREVER};
 use super::nodes::inode_of;
 use super::pool::Pool;
+use super::remount::Syncs;
 use super::{Asker, Mount, remount};
 
 impl From<&Request> for Asker {
@@ -84,11 +85,12 @@ fn reply_value(value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
 pub(super) struct Server {
     mount: Arc<Mount>,
     pool: Pool,
+    syncs: Arc<Syncs>,
 }
 
 impl Server {
     pub(super) fn new(mount: Mount, threads: usize) -> Self {
-        Self { mount: Arc::new(mount), pool: Pool::new(threads) }
+        Self { mount: Arc::new(mount), pool: Pool::new(threads), syncs: Arc::default() }
     }
 
     /// As long as it is served.
@@ -467,11 +469,9 @@ impl Filesystem for Server {
         if !remount::is_sync(inode, name) {
             return reply_value(self.mount.getxattr(inode, name), room, reply);
         }
-        // None of the threads that serve may wait for what they have to serve.
-        let mount = Arc::clone(&self.mount);
-        let _ = thread::Builder::new().spawn(move || {
-            reply_value(mount.sync_all().map(|()| Vec::new()), room, reply);
-        });
+        let answer =
+            move |synced: Result<()>| reply_value(synced.map(|()| Vec::new()), room, reply);
+        self.syncs.ask(&self.mount, Box::new(answer));
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {

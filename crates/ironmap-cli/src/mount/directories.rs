@@ -145,7 +145,7 @@ impl Mount {
 
     /// A directory's changes are durable with all others. Where there are none, that is nothing to refuse.
     pub(super) fn sync_directory(&self) -> Result<()> {
-        if !self.options.read_only {
+        if !self.options.is_read_only() {
             self.fs().sync()?;
         }
         Ok(())

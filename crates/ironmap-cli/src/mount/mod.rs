@@ -72,7 +72,7 @@ impl Mount {
         nodes.remember(ROOT, volume.fs().inspect(ROOT, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
         let (notifier, device) = (Arc::default(), Arc::default());
-        let no_times = AtomicBool::new(options.read_only);
+        let no_times = AtomicBool::new(options.is_read_only());
         Ok(Self { volume, options, nodes, files, directories, ending, notifier, device, no_times })
     }
 

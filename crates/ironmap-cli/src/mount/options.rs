@@ -30,7 +30,8 @@ pub(super) struct Options {
     pub(super) remount: bool,
     /// Options that are none are passed over.
     pub(super) sloppy: bool,
-    pub(super) read_only: bool,
+    /// Whether changes are refused, if anything was said of it.
+    pub(super) read_only: Option<bool>,
     /// The journal is not looked at.
     pub(super) no_load: bool,
     /// Every change is durable when it returns.
@@ -72,8 +73,8 @@ impl Options {
         };
         match (name, value) {
             ("remount", None) => self.remount = true,
-            ("ro", None) => self.read_only = true,
-            ("rw", None) => self.read_only = false,
+            ("ro", None) => self.read_only = Some(true),
+            ("rw", None) => self.read_only = Some(false),
             ("noload" | "norecovery", None) => self.no_load = true,
             ("sync", None) => self.sync = true,
             ("async", None) => self.sync = false,
@@ -141,7 +142,7 @@ impl Options {
         all.push(MountOption::FSName(name.replace(',', "_")));
         all.push(MountOption::CUSTOM("subtype=ironmap".to_owned()));
         all.push(MountOption::DefaultPermissions);
-        if self.read_only {
+        if self.is_read_only() {
             all.push(MountOption::RO);
         }
         if self.sync {
@@ -160,10 +161,15 @@ impl Options {
         config
     }
 
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only == Some(true)
+    }
+
     /// The flags of a mount that has these now, with those that were asked for. When reads leave times is for the server, and stays.
     pub(super) fn for_remount(&self, now: StatVfsMountFlags) -> MountFlags {
         let mut flags = MountFlags::empty();
-        flags.set(MountFlags::RDONLY, self.read_only);
+        let was_read_only = now.contains(StatVfsMountFlags::RDONLY);
+        flags.set(MountFlags::RDONLY, self.read_only.unwrap_or(was_read_only));
         flags.set(MountFlags::SYNCHRONOUS, now.contains(StatVfsMountFlags::SYNCHRONOUS));
         for (was, flag, on, off) in [
             (StatVfsMountFlags::NODEV, MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
@@ -220,6 +226,10 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                 let asked = own_flags.iter().filter(|(flag, _)| flags.contains(*flag));
                 own.extend(asked.map(|(_, own)| OsString::from(own)));
             }
+            // For a remount mount(8) names all options that there are to be: what it does not name is to be no longer.
+            Some(options) if options.split(',').any(|option| option == "remount") => {
+                own.push(format!("dev,suid,exec,{options}").into());
+            }
             _ => own.push(arg.clone()),
         }
     }
@@ -235,14 +245,16 @@ mod tests {
         let mut options = Options::default();
         options.parse("ro,noatime,uid=7,fsname=x,rw,,nodev,dev,x-systemd.automount").unwrap();
         options.parse("lazytime,nolazytime,diratime,nodiratime").unwrap();
-        assert!(!options.read_only && options.atime == Atime::Never && options.no_directory_atime);
+        assert!(
+            !options.is_read_only() && options.atime == Atime::Never && options.no_directory_atime
+        );
         assert_eq!((options.uid, options.name.as_deref()), (Some(7), Some("x")));
         assert_eq!(options.flags, [MountOption::Dev]);
         assert_eq!(options.parse("uid=x").unwrap_err(), "-o uid: \"x\" is no number");
         assert_eq!(options.parse("jam=1").unwrap_err(), "-o jam=1: no such option");
         options.sloppy = true;
         options.parse("jam=1,ro").unwrap();
-        assert!(options.read_only && options.parse("uid=x").is_err());
+        assert!(options.is_read_only() && options.parse("uid=x").is_err());
     }
 
     #[test]
@@ -250,7 +262,7 @@ mod tests {
         for text in ["ro,noload", "norecovery,ro"] {
             let mut options = Options::default();
             options.parse(text).unwrap();
-            assert!(options.no_load && options.read_only, "{text}");
+            assert!(options.no_load && options.is_read_only(), "{text}");
         }
     }
 
@@ -275,6 +287,11 @@ mod tests {
         let now = StatVfsMountFlags::NODEV | StatVfsMountFlags::NOSUID;
         let expected = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC;
         assert_eq!(options.for_remount(now), expected);
+        // What nothing is said of stays.
+        let mut options = Options::default();
+        options.parse("remount,noexec").unwrap();
+        let expected = MountFlags::RDONLY | MountFlags::NOEXEC;
+        assert_eq!(options.for_remount(StatVfsMountFlags::RDONLY), expected);
     }
 
     #[test]
@@ -289,6 +306,10 @@ mod tests {
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -fn")),
             Some(words("ironmap mount /dev/x /mnt --fake"))
+        );
+        assert_eq!(
+            as_mount_helper(&words("mount.ironmap /dev/x /mnt -o rw,nosuid,remount")),
+            Some(words("ironmap mount /dev/x /mnt -o dev,suid,exec,rw,nosuid,remount"))
         );
         assert_eq!(as_mount_helper(&words("/usr/bin/ironmap mount a b")), None);
     }

@@ -3,16 +3,18 @@
 //! The kernel tells a server of neither: it sends FUSE_SYNCFS to few servers, fuser 0.18 does not know that request, and of a remount
 //! there is none. So whoever wants either asks for an attribute of the root's.
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, mem, thread};
 
 use ironmap::fs::ext4::ROOT;
 use ironmap::units::InodeNo;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::fail::Result;
-use super::unmount::Daemon;
+use super::unmount::{Daemon, ended, ended_at, not_served};
 use super::{Mount, Options};
 use crate::failure::Failure;
 
@@ -27,7 +29,7 @@ pub(super) fn is_sync(inode: InodeNo, name: &[u8]) -> bool {
 /// `mount -o remount`: whether the mount is read-only, and the flags that every mount has. What else it is like stays as it is.
 pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
-    if !Daemon::serving(dir)?.writes && !options.read_only {
+    if !Daemon::serving(dir)?.writes && options.read_only == Some(false) {
         let place = dir.display();
         return Err(Failure::new(format!(
             "{place}: the volume is open for reading only: unmount it, and mount it for writing"
@@ -41,7 +43,10 @@ pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Fail
 /// Makes everything durable that was written to a mount before, and waits for it: what the kernel has collected too.
 pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
-    Daemon::serving(dir)?;
+    match Daemon::of(dir) {
+        Err(Errno::NOTCONN) => return ended(dir),
+        served => served.map_err(|errno| not_served(dir, errno))?,
+    };
     let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let root = root.map_err(failed)?;
     // The kernel sends what it has, times too. It does not wait until pages have arrived.
@@ -50,9 +55,80 @@ pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     Ok(())
 }
 
-/// Whether what is at a path is the root of a volume that ironmap has mounted.
+/// Whether what is at a path is the root of a volume that ironmap has mounted, or of one whose server was killed.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
-    Daemon::of(dir).is_ok()
+    match Daemon::of(dir) {
+        Err(Errno::NOTCONN) => ended_at(dir).is_ok(),
+        daemon => daemon.is_ok(),
+    }
+}
+
+/// Who waits until everything is durable: one thread serves all of them, since none of those that serve requests may wait for some.
+#[derive(Default)]
+pub(super) struct Syncs(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    answers: Vec<Answer>,
+    /// There is a thread that will look here again.
+    served: bool,
+}
+
+/// Tells one who waits. Dropped, it says EIO.
+type Answer = Box<dyn FnOnce(Result<()>) + Send>;
+
+impl Syncs {
+    pub(super) fn ask(self: &Arc<Self>, mount: &Arc<Mount>, answer: Answer) {
+        let mut waiting = self.lock();
+        waiting.answers.push(answer);
+        if waiting.served {
+            return;
+        }
+        waiting.served = true;
+        drop(waiting);
+        let mut served = Served { syncs: Arc::clone(self), ended: false };
+        let mount = Arc::clone(mount);
+        // Where there is no thread to be had, what was to run in it is dropped.
+        let _ = thread::Builder::new().spawn(move || {
+            while let Some(answers) = served.next() {
+                let synced = mount.sync_all();
+                answers.into_iter().for_each(|answer| answer(synced));
+            }
+        });
+    }
+
+    /// Nobody leaves it half changed.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That a thread serves those who wait.
+struct Served {
+    syncs: Arc<Syncs>,
+    /// All were told; whoever comes now has another thread.
+    ended: bool,
+}
+
+impl Served {
+    /// Those who wait now. `None` where there are none, and whoever comes starts another thread.
+    fn next(&mut self) -> Option<Vec<Answer>> {
+        let mut waiting = self.syncs.lock();
+        waiting.served = !waiting.answers.is_empty();
+        self.ended = !waiting.served;
+        waiting.served.then(|| mem::take(&mut waiting.answers))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It panicked, or there was no thread to be had.
+        if !self.ended {
+            let mut waiting = self.syncs.lock();
+            waiting.served = false;
+            waiting.answers.clear();
+        }
+    }
 }
 
 impl Mount {

@@ -101,10 +101,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
     }
     let no_load = options.no_load || no_load();
-    if no_load && !options.read_only {
+    if no_load && !options.is_read_only() {
         return Err(Failure::usage("-o noload: only with ro"));
     }
-    let open = OpenOptions { write: !options.read_only, no_load, ..OpenOptions::default() };
+    let open = OpenOptions { write: !options.is_read_only(), no_load, ..OpenOptions::default() };
     let volume = Volume::open(&args.volume, &open).map_err(|error| Failure::open(&error))?;
     for notice in volume.notices() {
         report.note(notice);
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
     let shown = with_paths(&args.volume, &absolute).to_string();
     let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
-    let (threads, writes) = (options.threads(), !options.read_only);
+    let (threads, writes) = (options.threads(), !options.is_read_only());
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
     let mount = Mount::new(volume.clone(), options, ending.place(writes));
     let mount = mount.map_err(|error| Failure::at(&name, &error))?;

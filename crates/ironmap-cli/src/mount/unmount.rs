@@ -14,7 +14,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Mount;
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 
 /// An attribute of the root's that is on no volume: the number of the process that serves it, that of the descriptor at which it tells how
 /// the mount has ended, and whether the volume is open for writing (`rw` or `ro`).
@@ -48,7 +48,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     // Before it is unmounted: behind that the number may be another process's.
     let (mut ending, process) = daemon.watch()?;
+    let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
+    if let Some(place) = place_of(device) {
+        // A bind mount: the volume is served on, and nobody knows for how long.
+        note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
+        return Ok(());
+    }
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
     // What it has open is open until then.
@@ -66,21 +72,38 @@ fn not_ours(dir: &Path) -> Failure {
 
 /// Unmounts a volume whose server was killed: there is nobody to wait for, and nobody has closed it.
 fn unmount_killed(dir: &Path) -> Result<(), Failure> {
-    let failed = |error| Failure::host(dir.display(), error);
-    let mount = mount_at(dir).map_err(failed)?.filter(|mount| mount.ours);
-    let mount = mount.ok_or_else(|| not_ours(dir))?;
+    let mount = ended_at(dir)?;
     unmount(dir, UnmountFlags::empty())?;
-    if mount.read_only { Ok(()) } else { Err(Failure::not_closed(dir.display())) }
+    mount.end(dir)
+}
+
+/// What is to be told of a volume whose server was killed.
+pub(super) fn ended(dir: &Path) -> Result<(), Failure> {
+    ended_at(dir)?.end(dir)
+}
+
+/// The mount of a volume whose server was killed.
+pub(super) fn ended_at(dir: &Path) -> Result<MountedAt, Failure> {
+    let mount = mount_at(dir).map_err(|error| Failure::host(dir.display(), error))?;
+    mount.filter(|mount| mount.ours).ok_or_else(|| not_ours(dir))
 }
 
 /// What `/proc/mounts` says of a mount.
-struct MountedAt {
+pub(super) struct MountedAt {
     ours: bool,
     read_only: bool,
 }
 
+impl MountedAt {
+    /// Nobody has closed it, which matters where something was written.
+    fn end(&self, dir: &Path) -> Result<(), Failure> {
+        if self.read_only { Ok(()) } else { Err(Failure::not_closed(dir.display())) }
+    }
+}
+
 /// What is mounted at a directory. The directory itself is not asked, since nobody would answer.
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
+    let dir = behind_links(dir)?;
     let absolute = match (dir.parent(), dir.file_name()) {
         (Some(above), Some(name)) if above.as_os_str().is_empty() => {
             Path::new(".").canonicalize()?.join(name)
@@ -99,6 +122,31 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
         })
     });
     Ok(found)
+}
+
+/// Where a file system is mounted, if it is.
+fn place_of(device: u64) -> Option<String> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    table.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let is_it = fields.next()? == number.as_bytes();
+        let place = fields.nth(1)?;
+        is_it.then(|| String::from_utf8_lossy(&unescaped(place)).into_owned())
+    })
+}
+
+/// What a path names that may be that of a symbolic link to the directory.
+fn behind_links(dir: &Path) -> io::Result<PathBuf> {
+    /// As many as the kernel follows.
+    const MOST: usize = 40;
+    // Behind a slash the link would be followed, and its directory asked.
+    let mut dir = dir.components().as_path().to_owned();
+    for _ in 0..MOST {
+        let Ok(target) = std::fs::read_link(&dir) else { return Ok(dir) };
+        dir = dir.parent().unwrap_or(Path::new("")).join(target.components().as_path());
+    }
+    Err(Errno::LOOP.into())
 }
 
 /// A field of `/proc/mounts`, where white space and backslashes are octal.
@@ -122,7 +170,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 }
 
 /// Why nobody is found who serves a directory.
-fn not_served(dir: &Path, errno: Errno) -> Failure {
+pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
     match errno {
         Errno::OPNOTSUPP | Errno::NODATA => not_ours(dir),
         errno => Failure::host(dir.display(), errno),

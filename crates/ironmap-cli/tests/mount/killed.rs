@@ -118,6 +118,27 @@ fn umount_waits_until_the_volume_is_closed() {
     assert!(text(&other.stderr).contains("not a volume that ironmap has mounted"), "{other:?}");
 }
 
+/// A volume that is mounted elsewhere too is served on: nobody waits for its end.
+#[test]
+fn umount_does_not_wait_where_the_volume_stays_mounted() {
+    require_mounts!("umount_does_not_wait_where_the_volume_stays_mounted");
+    if !rustix::process::geteuid().is_root() {
+        return skip("umount_does_not_wait_where_the_volume_stays_mounted", "needs root");
+    }
+    let bench = volume();
+    let (dir, second) = (bench.path("mounted"), bench.path("second"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&second).unwrap();
+    bench.succeed(["mount", "image", "mounted"]);
+    succeed(tool("mount").arg("--bind").arg(&dir).arg(&second));
+    let output = bench.run(["umount", "second"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("still mounted at "), "{said}");
+    fs::write(dir.join("file"), "content").unwrap();
+    assert!(when_not_busy(|| bench.run(["umount", "mounted"])));
+    check(&bench.image());
+}
+
 /// It does not wait for a daemon that is gone, and says that nobody has closed the volume: what was written may be lost. Of a volume that
 /// was only read nothing is.
 #[test]
@@ -126,15 +147,22 @@ fn umount_says_that_the_daemon_was_killed() {
     let bench = volume();
     let (image, dir) = (bench.image(), bench.path("with space"));
     fs::create_dir(&dir).unwrap();
-    for (options, code, says) in [
-        ("rw", 4, "with space: the program that served it has not closed the volume"),
-        ("ro", 0, ""),
+    std::os::unix::fs::symlink("with space", bench.path("link")).unwrap();
+    for (options, name, code, says) in [
+        ("rw", "with space", 4, "with space: the program that served it has not closed the volume"),
+        ("ro", "with space", 0, ""),
+        ("rw", "link/", 4, "link/: the program that served it has not closed the volume"),
+        ("rw", "link", 4, "link: the program that served it has not closed the volume"),
     ] {
         let mut ours = Ours::mount(&image, &dir, options);
         kill_process(ours.id(), Signal::KILL).unwrap();
         ours.wait();
         // It may be busy for a moment, as long as another test's child has a copy of a descriptor.
-        let umount = || bench.run(["umount", "with space"]);
+        let synced = bench.run(["sync", name]);
+        let said = text(&synced.stderr);
+        assert_eq!(synced.status.code(), Some(code), "{options}: {said}");
+        assert!(said.contains(says) && said.lines().count() == says.lines().count(), "{said}");
+        let umount = || bench.run(["umount", name]);
         let busy = |output: &Output| text(&output.stderr).contains("busy");
         let output = (0..500).map(|_| umount()).find(|output| !busy(output)).unwrap();
         let said = text(&output.stderr);

@@ -126,6 +126,10 @@ fn a_mount_becomes_read_only_and_writable_again() {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let shown = mounts.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
     assert!(shown.contains(" ro,nosuid,"), "{shown}");
+    // What nothing is said of stays.
+    remount(&bench, &dir, "noexec").unwrap();
+    let refused = fs::write(dir.join("other"), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     remount(&bench, &dir, "rw").unwrap();
     fs::write(dir.join("other"), "content").unwrap();
     fs::read(dir.join("file")).unwrap();
