@@ -10,6 +10,14 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
+/// The name of a test of this program as its runner knows it, by its module.
+pub(crate) fn name_of(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    }
+}
+
 /// Runs one test of this program again beneath a program such as `setpriv` or `strace`, with this role. It must succeed.
 pub(crate) fn again(beneath: &[&str], program: &std::path::Path, test: &str, role: &str) -> String {
     let mut words = beneath.to_vec();

@@ -2,8 +2,8 @@
 
 use arbitrary::Arbitrary;
 
-use crate::scratch::Scratch;
-use crate::spots::{Spot, Target};
+use super::scratch::Scratch;
+use super::spots::{Spot, Target};
 
 /// A change of one structure.
 #[derive(Arbitrary, Clone, Debug)]

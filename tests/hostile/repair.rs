@@ -1,7 +1,7 @@
 //! Makes the checksums of a damaged volume right again, so that what stands behind them is reached.
 
-use crate::scratch::Scratch;
-use crate::spots::{INODE, JOURNAL_MAGIC, Raw, SUPERBLOCK, Spot, Sum};
+use super::scratch::Scratch;
+use super::spots::{INODE, JOURNAL_MAGIC, Raw, SUPERBLOCK, Spot, Sum};
 
 /// CRC32C without inversion at the end, as ext4 chains it.
 pub(crate) fn crc(seed: u32, bytes: &[u8]) -> u32 {

@@ -8,10 +8,10 @@ use ironmap::{Result, Volume};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 
-use crate::mutate::Change;
-use crate::repair::repair;
-use crate::spots::Target;
-use crate::volume::Base;
+use super::mutate::Change;
+use super::repair::repair;
+use super::spots::Target;
+use super::volume::Base;
 
 /// A copy of a base volume.
 pub(crate) struct Scratch {

@@ -1,7 +1,7 @@
 //! Where the structures of a sound volume stand. Written for the volumes of these tests, from the format's documentation;
 //! it shares no code with the crate.
 
-use crate::repair::crc;
+use super::repair::crc;
 
 /// What a change may aim at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -311,7 +311,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
     let at = blocks[index as usize].1 as usize * block;
     bytes[at..][..area.len()].copy_from_slice(&area);
     // The sum covers all up to itself; further mutations have it repaired in the same way.
-    crate::repair::fast_commit(&mut bytes[at..at + block]);
+    super::repair::fast_commit(&mut bytes[at..at + block]);
     let mut superblock = bytes[journal..journal + 1024].to_vec();
     superblock[0xFC..0x100].fill(0);
     let sum = crc(!0, &superblock);

@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::repair::crc;
-use crate::spots::{self, Raw, SUPERBLOCK, Spot};
+use super::repair::crc;
+use super::spots::{self, Raw, SUPERBLOCK, Spot};
 
 /// A volume and where its structures stand.
 pub(crate) struct Base {

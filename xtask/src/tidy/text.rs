@@ -12,7 +12,7 @@ const MAX_LINES: usize = 600;
 const UNSAFE_ROOMS: [&str; 5] = [
     "src/sys",
     "tests/common/sys.rs",
-    "tests/stable/scribbler.rs",
+    "tests/dio/stable/scribbler.rs",
     "crates/ironmap-fio",
     "lab/reads/src/marker.rs",
 ];

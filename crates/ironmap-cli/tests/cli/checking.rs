@@ -1,0 +1,110 @@
+//! `check`: what it says of a volume, sound and damaged, with which exit code, and that it changes nothing.
+
+use std::fs;
+use std::process::Output;
+
+use crate::support::{Bench, text, tool};
+use serde_json::{Value, json};
+
+/// Runs the check, which must not change the volume; and says whether e2fsck finds fault with it.
+fn check(bench: &Bench, args: &[&str]) -> (Output, bool) {
+    let before = fs::read(bench.image()).unwrap();
+    let output = bench.run([&["check", "image"], args].concat());
+    assert!(before == fs::read(bench.image()).unwrap(), "a check has changed the volume");
+    let e2fsck = tool("e2fsck").arg("-fn").arg(bench.image()).output().unwrap();
+    (output, e2fsck.status.code() != Some(0))
+}
+
+/// A number of `dumpe2fs -h`.
+fn of_superblock(bench: &Bench, field: &str) -> u64 {
+    let header = crate::support::succeed(tool("dumpe2fs").arg("-h").arg(bench.image()));
+    let header = text(&header.stdout);
+    let line = header.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// A sound volume: one line, with the number of blocks that the superblock has, and code 0.
+#[test]
+fn a_sound_volume_is_clean() {
+    let bench = Bench::new();
+    let (output, faults) = check(&bench, &[]);
+    let blocks = of_superblock(&bench, "Block count") - of_superblock(&bench, "Free blocks");
+    let said = text(&output.stdout);
+    assert!(said.starts_with("image: clean; ") && said.lines().count() == 1, "{said}");
+    assert!(said.ends_with(&format!(", {blocks} blocks in use\n")), "{said}");
+    assert_eq!(
+        (output.status.code(), text(&output.stderr), faults),
+        (Some(0), String::new(), false)
+    );
+}
+
+/// What is worth a note only is told, and is no fault.
+#[test]
+fn notes_are_no_faults() {
+    let bench = Bench::new();
+    let free = of_superblock(&bench, "Free blocks");
+    bench.debugfs("ssv free_blocks_count 7");
+    let (output, _) = check(&bench, &[]);
+    let note = format!("note: superblock, s_free_blocks_count: 7, should be {free}\n");
+    let said = text(&output.stdout);
+    assert!(said.starts_with(&format!("{note}image: clean; ")), "{said}");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+/// A fault is a line, the verdict another one; the code is 4, as for each corrupt volume.
+#[test]
+fn faults_are_told_one_by_one() {
+    let bench = Bench::new();
+    bench.debugfs("sif lost+found links_count 7");
+    let (output, faults) = check(&bench, &[]);
+    let said = text(&output.stdout);
+    let fault = "repairable: inode 11: inode, i_links_count: 7 links, 2 names\n";
+    assert!(said.starts_with(&format!("{fault}image: not clean; ")), "{said}");
+    assert_eq!(text(&output.stderr), "ironmap: image: 1 fault found\n");
+    assert_eq!((output.status.code(), faults), (Some(4), true));
+}
+
+/// The same as JSON: an object whether there are faults or not.
+#[test]
+fn faults_are_told_as_json() {
+    let bench = Bench::new();
+    let parse = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
+    let (output, _) = check(&bench, &["--json"]);
+    let sound = parse(&output);
+    assert_eq!((&sound["clean"], &sound["findings"]), (&json!(true), &json!([])));
+    assert_eq!(output.status.code(), Some(0));
+    bench.debugfs("sif lost+found links_count 7");
+    let (output, _) = check(&bench, &["--json"]);
+    let damaged = parse(&output);
+    assert_eq!(
+        damaged["findings"],
+        json!([{
+            "severity": "repairable",
+            "structure": "inode",
+            "field": "i_links_count",
+            "inode": 11,
+            "kind": "link_count",
+            "what": "7 links, 2 names",
+        }])
+    );
+    let counts = json!({ "note": 0, "repairable": 1, "data_loss": 0, "fatal": 0 });
+    assert_eq!((&damaged["clean"], &damaged["counts"]), (&json!(false), &counts));
+    assert_eq!((&damaged["inodes"], &damaged["volume"]), (&sound["inodes"], &json!("image")));
+    assert_eq!(output.status.code(), Some(4));
+}
+
+/// Where there is nothing to check, the code is not that of a fault.
+#[test]
+fn what_is_no_volume_is_not_checked() {
+    let bench = Bench::empty();
+    fs::write(bench.path("zeros"), [0; 1 << 16]).unwrap();
+    for name in ["zeros", "missing"] {
+        let output = bench.run(["check", name]);
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(3), String::new()),
+            "{name}"
+        );
+        assert!(text(&output.stderr).starts_with(&format!("ironmap: {name}: ")), "{name}");
+    }
+}

@@ -1,0 +1,393 @@
+//! `cp`: the copy is the source, and a copy never reaches what it was not sent to.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{Bench, IRONMAP, pattern, text, tool, xattr};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn fsck(image: &Path) {
+    crate::support::succeed(tool("e2fsck").arg("-fn").arg(image));
+}
+
+fn names(root: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            found.insert(entry.path().strip_prefix(root).unwrap().to_owned());
+            if entry.file_type().unwrap().is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    found.remove(Path::new("lost+found"));
+    found
+}
+
+/// Names, types, modes, times, owners, contents, links and attributes of a tree survive the way into an image and out again.
+#[test]
+fn a_tree_comes_out_as_it_went_in() {
+    let bench = Bench::new();
+    bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+    let (source, copy) = (bench.source(), bench.path("copy"));
+    assert_eq!(names(&copy), names(&source));
+    for name in names(&source) {
+        let (a, b) = (source.join(&name), copy.join(&name));
+        let (from, to) = (fs::symlink_metadata(&a).unwrap(), fs::symlink_metadata(&b).unwrap());
+        assert_eq!(to.mode(), from.mode(), "{name:?}");
+        assert_eq!((to.uid(), to.gid()), (from.uid(), from.gid()), "{name:?}");
+        if from.is_symlink() {
+            assert_eq!(fs::read_link(&b).unwrap(), fs::read_link(&a).unwrap());
+            continue;
+        }
+        assert_eq!(to.mtime(), from.mtime(), "{name:?}");
+        assert_eq!(to.nlink() > 1, from.nlink() > 1, "{name:?}");
+        assert_eq!(xattr(&b, "user.colour"), xattr(&a, "user.colour"), "{name:?}");
+        if from.is_file() {
+            assert!(fs::read(&b).unwrap() == fs::read(&a).unwrap(), "{name:?}");
+        }
+    }
+    let inode = |name: &str| fs::metadata(copy.join(name)).unwrap().ino();
+    assert_eq!(inode("small"), inode("dir/again"));
+    let sparse = fs::metadata(copy.join("sparse")).unwrap();
+    assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
+}
+
+/// What the directory hands down that a copy comes to, is no right that the source gives.
+#[test]
+fn a_copy_takes_over_no_access_list() {
+    let bench = Bench::new();
+    let dir = bench.path("hands-down");
+    fs::create_dir(&dir).unwrap();
+    crate::support::succeed(tool("setfacl").args(["-d", "-m", "user:7:rwx"]).arg(&dir));
+    bench.succeed(["cp", "-r", &bench.target("/"), "hands-down/copy"]);
+    let copy = dir.join("copy");
+    for name in names(&copy) {
+        for list in ["system.posix_acl_access", "system.posix_acl_default"] {
+            assert_eq!(xattr(&copy.join(&name), list), None, "{name:?}");
+        }
+    }
+}
+
+/// Nanoseconds and unwritten extents, which mke2fs does not make.
+#[test]
+fn nanoseconds_are_kept_and_unwritten_blocks_become_holes() {
+    let bench = Bench::new();
+    bench.debugfs("set_inode_field /small mtime_extra 493827156");
+    bench.debugfs("fallocate /nothing 0 255");
+    bench.debugfs("set_inode_field /nothing size 1048576");
+    bench.succeed(["cp", &bench.target("/small"), "one"]);
+    let one = fs::metadata(bench.path("one")).unwrap();
+    assert_eq!((one.mtime(), one.mtime_nsec()), (-86_400, 123_456_789));
+    let map = bench.json(&["map", "--json", &bench.target("/nothing")]);
+    assert_eq!(map["extents"][0]["flags"][1], "unwritten");
+    bench.succeed(["cp", &bench.target("/nothing"), "two"]);
+    assert_eq!(fs::read(bench.path("two")).unwrap(), vec![0; 1 << 20]);
+    assert!(fs::metadata(bench.path("two")).unwrap().blocks() < 64);
+}
+
+/// DEST is a directory to copy into, or the name of the copy.
+#[test]
+fn dest_means_what_it_means_to_cp() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("into")).unwrap();
+    bench.succeed(["cp", &bench.target("/dir/link"), "into"]);
+    bench.succeed(["cp", "-r", &bench.target("/dir/link"), "into/as-link"]);
+    bench.succeed(["cp", "-r", &bench.target("/dir"), "into"]);
+    bench.succeed(["cp", "-r", &bench.target("/dir/"), "new"]);
+    assert_eq!(fs::read(bench.path("into/link")).unwrap(), b"small\n");
+    assert_eq!(fs::read_link(bench.path("into/as-link")).unwrap(), Path::new("../small"));
+    assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
+    assert_eq!(fs::read(bench.path("new/.hidden")).unwrap(), b"hidden");
+    // A second time over the first copy: files are replaced, directories filled.
+    fs::write(bench.path("into/dir/.hidden"), "something longer").unwrap();
+    bench.succeed(["cp", "-r", &bench.target("/dir"), "into"]);
+    assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
+}
+
+/// Below DEST no link is followed: not one that stands where a file goes, nor one where a directory goes.
+#[test]
+fn links_below_dest_lead_nowhere() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("outside")).unwrap();
+    fs::write(bench.path("outside/file"), "untouched").unwrap();
+    fs::create_dir_all(bench.path("copy/dir")).unwrap();
+    symlink(bench.path("outside/file"), bench.path("copy/dir/.hidden")).unwrap();
+    symlink(bench.path("outside"), bench.path("copy/dir/empty")).unwrap();
+    let output = bench.run(["cp", "-r", &bench.target("/"), "copy"]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(errors.lines().count() == 1 && errors.contains("copy/dir/empty: "), "{errors}");
+    assert_eq!(fs::read(bench.path("outside/file")).unwrap(), b"untouched");
+    assert_eq!(fs::metadata(bench.path("outside")).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(fs::read(bench.path("copy/dir/.hidden")).unwrap(), b"hidden");
+}
+
+/// One damaged file costs that file, a line and the exit code; half of it is not left behind.
+#[test]
+fn a_damaged_file_does_not_end_the_copy() {
+    let bench = Bench::new();
+    bench.debugfs("set_inode_field /dir/large block[0] 0x1234");
+    let output = bench.run(["cp", "-r", &bench.target("/"), "copy"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    let errors = text(&output.stderr);
+    assert!(errors.lines().count() == 1 && errors.contains(":/dir/large: "), "{errors}");
+    let mut expected = names(&bench.source());
+    expected.remove(Path::new("dir/large"));
+    assert_eq!(names(&bench.path("copy")), expected);
+}
+
+/// Device nodes need root; fifos do not. Who is not root gets all the rest, and a warning.
+/// What was rescued before outlives a copy that fails: a part of the new one stands neither in its place nor beside it.
+#[test]
+fn a_copy_that_fails_leaves_what_was_there() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/file"), vec![0x22; 300_000]).unwrap();
+    bench.succeed(["mkfs", "-q", "-b", "4K", "-d", "tree", "image", "16M"]);
+    fs::create_dir(bench.path("out")).unwrap();
+    fs::write(bench.path("out/file"), "old").unwrap();
+    bench.succeed(["cp", "image:/file", "out/file"]);
+    assert!(fs::read(bench.path("out/file")).unwrap() == vec![0x22; 300_000]);
+    crate::support::succeed(
+        tool("debugfs").args(["-w", "-R", "sif /file block[0] 0x1234"]).arg(bench.path("image")),
+    );
+    let output = bench.run(["cp", "image:/file", "out/file"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    assert!(fs::read(bench.path("out/file")).unwrap() == vec![0x22; 300_000]);
+    assert_eq!(names(&bench.path("out")), BTreeSet::from([PathBuf::from("file")]));
+}
+
+#[test]
+fn nodes_are_copied_as_far_as_the_user_may() {
+    let bench = Bench::new();
+    bench.debugfs("mknod node c 1 3");
+    bench.debugfs("mknod pipe p");
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+        let node = fs::symlink_metadata(bench.path("copy/node")).unwrap();
+        assert!(node.file_type().is_char_device());
+        assert_eq!(node.rdev(), rustix::fs::makedev(1, 3));
+    }
+    // The test's own directories are for their owner alone.
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(bench.dir.path(), open).unwrap();
+    let program = bench.path("ironmap");
+    // Copied by another process: of a file that this one had open for writing, a child of another test's thread may hold the descriptor yet, and
+    // it could not be run (ETXTBSY).
+    assert!(Command::new("cp").arg(IRONMAP).arg(&program).status().unwrap().success());
+    let mut command = Command::new(&program);
+    command.current_dir(bench.dir.path()).args(["cp", "-r", &bench.target("/"), "mine"]);
+    if root {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(
+        errors.lines().count() == 1 && errors.contains("warning: ") && errors.contains(":/node:")
+    );
+    assert!(!bench.path("mine/node").exists());
+    assert!(fs::symlink_metadata(bench.path("mine/pipe")).unwrap().file_type().is_fifo());
+    // Set-id bits only with the owner that they stand for.
+    let large = fs::metadata(bench.path("mine/dir/large")).unwrap();
+    assert_eq!(large.mode() & 0o7777, if root { 0o751 } else { 0o4751 });
+    assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
+}
+
+/// What a copy has left is replaced by the next one, special files too. A file replaces none of these: it may be /dev/null.
+#[test]
+fn special_files_are_replaced_by_special_files_alone() {
+    let bench = Bench::new();
+    let root = rustix::process::geteuid().is_root();
+    bench.debugfs("mknod pipe p");
+    if root {
+        bench.debugfs("mknod node c 1 3");
+    }
+    bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+    bench.debugfs("set_inode_field /pipe mode 010612");
+    if root {
+        bench.debugfs("rm node");
+        bench.debugfs("mknod node c 1 5");
+    }
+    bench.succeed(["cp", "-r", &bench.target("/"), "copy"]);
+    let pipe = || fs::symlink_metadata(bench.path("copy/pipe")).unwrap();
+    assert_eq!(pipe().mode(), 0o010_612);
+    if root {
+        let node = fs::symlink_metadata(bench.path("copy/node")).unwrap();
+        assert_eq!(node.rdev(), rustix::fs::makedev(1, 5));
+    }
+    let output = bench.run(["cp", &bench.target("/small"), "copy/pipe"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("copy/pipe: exists"), "{}", text(&output.stderr));
+    assert!(pipe().file_type().is_fifo());
+}
+
+/// A directory that holds itself is walked once, by `cp` and by `ls`.
+#[test]
+fn a_directory_below_itself_ends_the_walk() {
+    let bench = Bench::new();
+    bench.debugfs("ln /dir /dir/empty/up");
+    for args in
+        [&["cp", "-r", &bench.target("/dir"), "copy"][..], &["ls", "-R", &bench.target("/dir")]]
+    {
+        let output = bench.run(args);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{errors}");
+        assert!(errors.lines().count() == 1 && errors.contains("/dir/empty/up: "), "{errors}");
+    }
+    assert!(bench.path("copy/large").exists());
+}
+
+/// Large files are written around the journal, piece by piece: what debugfs finds is the source, with its holes and its odd end, and
+/// nothing is left unwritten. Beside it the same within the volume.
+#[test]
+fn a_large_file_keeps_its_holes_and_its_odd_end() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    let source = bench.source().join("large");
+    // Two ranges that are longer than a piece, the last one odd, and a short one between them.
+    let ranges = [(0, 6 << 20), (7 << 20, 12 << 10), (12 << 20, (9 << 20) + 777)];
+    let file = fs::File::create(&source).unwrap();
+    for (seed, (pos, len)) in (1..).zip(ranges) {
+        file.write_all_at(&pattern(len, seed), pos).unwrap();
+    }
+    let blocks: u64 = ranges.iter().map(|(_, len)| (*len as u64).div_ceil(4096) * 8).sum();
+    for options in ["-b 4096", "-b 4096 -I 512 -O inline_data", "-b 1024"] {
+        let mut mke2fs = tool("mke2fs");
+        mke2fs.args(["-qF", "-t", "ext4"]).args(options.split(' ')).arg(bench.image()).arg("64M");
+        crate::support::succeed(&mut mke2fs);
+        bench.succeed(["cp", "source/large", &bench.target("/large")]);
+        bench.succeed(["cp", &bench.target("/large"), &bench.target("/again")]);
+        fsck(&bench.image());
+        for name in ["large", "again"] {
+            let dumped = bench.path("dumped");
+            bench.ask(&format!("dump /{name} {}", dumped.display()));
+            assert!(fs::read(&dumped).unwrap() == fs::read(&source).unwrap(), "{options}: {name}");
+            let stat = bench.ask(&format!("stat /{name}"));
+            if options.starts_with("-b 4096") {
+                assert!(stat.contains(&format!("Blockcount: {blocks}")), "{options}: {stat}");
+            }
+            let extents = bench.ask(&format!("dump_extents /{name}"));
+            assert!(!extents.contains("Uninit"), "{options}: {extents}");
+        }
+    }
+}
+
+/// A large file that does not fit is one error with its name. A new one is gone, and one that was there has no space left over.
+#[test]
+fn a_large_file_without_room_leaves_none_taken() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    fs::write(bench.source().join("large"), pattern(40 << 20, 1)).unwrap();
+    fs::write(bench.source().join("small"), pattern(5000, 2)).unwrap();
+    crate::support::succeed(
+        tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("24M"),
+    );
+    bench.succeed(["cp", "source/small", &bench.target("/there")]);
+    bench.succeed(["truncate", "-s", "0", &bench.target("/there")]);
+    let free =
+        || bench.json(&["info", "--json", bench.image().to_str().unwrap()])["free_blocks"].clone();
+    let before = free();
+    assert!(before.is_u64(), "{before}");
+    for name in ["/new", "/there"] {
+        let output = bench.run(["cp", "source/large", &bench.target(name)]);
+        assert_eq!(output.status.code(), Some(1));
+        let errors = text(&output.stderr);
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(&bench.target(name)) && errors.contains("ENOSPC"), "{errors}");
+        fsck(&bench.image());
+        assert_eq!(free(), before, "{name}");
+    }
+    assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
+}
+
+/// On a terminal, and nowhere else, a copy into a volume shows how far it is.
+#[test]
+fn a_copy_shows_its_progress_on_a_terminal() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    fs::write(bench.source().join("large"), pattern(40 << 20, 1)).unwrap();
+    crate::support::succeed(
+        tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("96M"),
+    );
+    let command = format!("{IRONMAP} cp source/large {}", bench.target("/large"));
+    // script(1) gives the command a terminal.
+    let mut script = tool("script");
+    script.args(["-qec", &command, "/dev/null"]).current_dir(bench.path(""));
+    let shown = script.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
+    let shown_text = text(&shown.stdout);
+    assert!(shown.status.success(), "{shown_text}");
+    assert!(shown_text.contains("/40.00 MiB"), "{shown_text:?}");
+    let quiet = bench.run(["cp", "source/large", &bench.target("/again")]);
+    assert!(quiet.status.success() && quiet.stdout.is_empty() && quiet.stderr.is_empty());
+    fsck(&bench.image());
+}
+
+/// A signal ends a copy out of a volume with its own exit code, and removes the half of the file that is there.
+#[test]
+fn an_interrupted_copy_leaves_nothing() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    fs::write(bench.source().join("large"), pattern(64 << 20, 5)).unwrap();
+    let mut mke2fs = tool("mke2fs");
+    mke2fs.args(["-qF", "-t", "ext4", "-d"]).arg(bench.source()).arg(bench.image()).arg("128M");
+    crate::support::succeed(&mut mke2fs);
+    let out = bench.path("out");
+    fs::create_dir(&out).unwrap();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        // It may be done before the signal comes: then once more.
+        let ended = (0..50).find_map(|_| {
+            let mut command = bench.hearing_command();
+            command.args(["cp", &bench.target("/large"), "out/large"]);
+            let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+            while fs::read_dir(&out).unwrap().next().is_none() {
+                assert!(child.try_wait().unwrap().is_none(), "it has written nothing");
+            }
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let output = child.wait_with_output().unwrap();
+            let done = output.status.success();
+            if done {
+                fs::remove_file(out.join("large")).unwrap();
+            }
+            (!done).then_some(output)
+        });
+        let output = ended.expect("it is done before it can be interrupted");
+        assert_eq!(
+            (output.status.code(), &*text(&output.stderr)),
+            (Some(code), "ironmap: interrupted\n")
+        );
+        assert_eq!(names(&out), BTreeSet::new());
+    }
+}
+
+/// A signal that the program was started to ignore, as by nohup, ends no copy.
+#[test]
+fn what_is_ignored_ends_no_copy() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.source()).unwrap();
+    let content = pattern(64 << 20, 5);
+    fs::write(bench.source().join("large"), &content).unwrap();
+    let mut mke2fs = tool("mke2fs");
+    mke2fs.args(["-qF", "-t", "ext4", "-d"]).arg(bench.source()).arg(bench.image()).arg("128M");
+    crate::support::succeed(&mut mke2fs);
+    let out = bench.path("out");
+    fs::create_dir(&out).unwrap();
+    let mut command = Command::new("nohup");
+    command.arg(IRONMAP).args(["cp", &bench.target("/large"), "out/large"]);
+    command.current_dir(bench.path("")).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    while fs::read_dir(&out).unwrap().next().is_none() {
+        assert!(child.try_wait().unwrap().is_none(), "it has written nothing");
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(fs::read(out.join("large")).unwrap() == content);
+}

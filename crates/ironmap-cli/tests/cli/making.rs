@@ -1,0 +1,214 @@
+//! `ironmap mkfs`: what it makes, what it leaves alone, and what it says.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::support::{Bench, IRONMAP, succeed, text, tool};
+
+const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
+
+/// What dumpe2fs says of a field.
+fn field(image: &std::path::Path, name: &str) -> String {
+    let said = text(&succeed(tool("dumpe2fs").arg("-h").arg(image)).stdout);
+    let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
+}
+
+/// e2fsck finds nothing.
+fn check(image: &std::path::Path) {
+    let said = text(&succeed(tool("e2fsck").arg("-fn").arg(image)).stdout);
+    assert!(!said.contains("? no"), "{said}");
+}
+
+#[test]
+fn an_image_is_made_with_what_was_asked_for() {
+    let bench = Bench::empty();
+    let said = bench.succeed([
+        "mkfs",
+        "-L",
+        "a label",
+        "-U",
+        UUID,
+        "-O",
+        "^has_journal,bigalloc",
+        "-O",
+        "quota",
+        "-b",
+        "4K",
+        "-C",
+        "32k",
+        "-N",
+        "5000",
+        "-m",
+        "1",
+        "-e",
+        "remount-ro",
+        "--root-owner",
+        "1000:1001",
+        "image",
+        "100M",
+    ]);
+    let said = text(&said);
+    assert!(said.starts_with("image: 25600 blocks of 4096 bytes") && said.contains(UUID), "{said}");
+    let image = bench.image();
+    check(&image);
+    assert_eq!(fs::metadata(&image).unwrap().len(), 100 << 20);
+    assert_eq!(field(&image, "Filesystem volume name"), "a label");
+    assert_eq!(field(&image, "Filesystem UUID"), UUID);
+    assert_eq!(field(&image, "Cluster size"), "32768");
+    assert_eq!(field(&image, "Errors behavior"), "Remount read-only");
+    assert_eq!(field(&image, "Reserved block count"), "256");
+    let features = field(&image, "Filesystem features");
+    assert!(features.contains("quota") && !features.contains("has_journal"), "{features}");
+    let root = bench.json(&["stat", "--json", &bench.target("/")]);
+    assert_eq!((&root["uid"], &root["gid"]), (&1000.into(), &1001.into()));
+}
+
+#[test]
+fn uuid_and_time_make_the_same_bytes() {
+    let bench = Bench::empty();
+    bench.succeed(["mkfs", "-q", "-U", UUID, "--time", "1700000000", "one", "40M"]);
+    let mut two = bench.command();
+    succeed(
+        two.env("SOURCE_DATE_EPOCH", "1700000000").args(["mkfs", "-q", "-U", UUID, "two", "40M"]),
+    );
+    assert!(fs::read(bench.path("one")).unwrap() == fs::read(bench.path("two")).unwrap());
+    let info = bench.json(&["info", "--json", "one"]);
+    assert_eq!(info["made"], "2023-11-14T22:13:20.000000000Z");
+}
+
+#[test]
+fn a_shorter_image_is_extended_and_a_longer_one_keeps_its_rest() {
+    let bench = Bench::empty();
+    fs::write(bench.image(), vec![7; 9 << 20]).unwrap();
+    bench.succeed(["mkfs", "-q", "image", "16M"]);
+    check(&bench.image());
+    assert_eq!(fs::metadata(bench.image()).unwrap().len(), 16 << 20);
+    bench.succeed(["mkfs", "-q", "--force", "image", "8M"]);
+    check(&bench.image());
+    assert_eq!(field(&bench.image(), "Block count"), "8192");
+    assert_eq!(fs::metadata(bench.image()).unwrap().len(), 16 << 20);
+}
+
+#[test]
+fn a_part_of_an_image_leaves_the_rest_alone() {
+    let bench = Bench::empty();
+    fs::write(bench.image(), vec![7; 20 << 20]).unwrap();
+    bench.succeed(["mkfs", "-q", "image@4M", "12M"]);
+    let listed = bench.succeed(["ls", "image@4M:/"]);
+    assert_eq!(text(&listed), "lost+found\n");
+    let bytes = fs::read(bench.image()).unwrap();
+    assert!(bytes[..4 << 20].iter().chain(&bytes[16 << 20..]).all(|byte| *byte == 7));
+}
+
+/// One line, the documented exit code, and every file as it was.
+#[test]
+fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
+    let bench = Bench::empty();
+    bench.succeed(["mkfs", "-q", "volume", "2M"]);
+    let file = File::create(bench.path("swap")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(b"SWAPSPACE2", 4086).unwrap();
+    drop(file);
+    let before = [fs::read(bench.path("volume")).unwrap(), fs::read(bench.path("swap")).unwrap()];
+    let cases: [(&[&str], i32, &str); 16] = [
+        (&["volume"], 3, "holds an ext2, ext3 or ext4 file system"),
+        (&["volume", "30M"], 3, "holds an ext2, ext3 or ext4 file system"),
+        (&["swap"], 3, "holds a Linux swap area"),
+        (&["missing"], 3, "missing: No such file or directory"),
+        (&["new", "10K"], 3, "too small"),
+        (&["new", "1M", "-b", "3000"], 2, "blocks of 3000 bytes"),
+        (&["new", "1M", "-O", "frobnicate"], 2, "frobnicate is no feature"),
+        (&["new", "1M", "-O", "compression"], 2, "a new volume cannot have compression"),
+        (&["new", "1M", "-O", "meta_bg,resize_inode"], 2, "contradicts"),
+        (&["new", "1M", "-L", "seventeen letters"], 2, "at most 16"),
+        (&["new", "1M", "-U", "1234"], 2, "1234 is no UUID"),
+        (&["new", "1M", "-e", "ignore"], 2, "neither continue, remount-ro nor panic"),
+        (&["new", "1M", "-m", "60"], 2, "60 percent reserved"),
+        (&["new", "1M", "--time=-1"], 2, "-1 seconds since 1970"),
+        (&["new", "1M", "--time=15032385536"], 2, "15032385536 seconds since 1970"),
+        (&["swap", "--force", "-O", "^extent,bigalloc"], 2, "contradicts"),
+    ];
+    for (args, code, says) in cases {
+        let output = bench.run(["mkfs"].iter().chain(args));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert!(error.contains(says) && error.lines().count() == 1, "{args:?}: {error}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        assert!(!bench.path("new").exists(), "{args:?} left an image");
+    }
+    let after = [fs::read(bench.path("volume")).unwrap(), fs::read(bench.path("swap")).unwrap()];
+    assert!(before == after);
+    bench.succeed(["mkfs", "-q", "--force", "swap"]);
+    check(&bench.path("swap"));
+}
+
+/// What mke2fs takes is taken: no inodes asked for by 0, and the other name of a feature, which takes along what needs it.
+#[test]
+fn what_mke2fs_takes_is_taken() {
+    let bench = Bench::empty();
+    bench.succeed(["mkfs", "-q", "image", "64M"]);
+    let usual = field(&bench.image(), "Inode count");
+    bench.succeed(["mkfs", "-qF", "-N", "0", "-O", "^extents", "image"]);
+    assert_eq!(field(&bench.image(), "Inode count"), usual);
+    let features = field(&bench.image(), "Filesystem features");
+    assert!(!features.contains("extent") && !features.contains("64bit"), "{features}");
+    check(&bench.image());
+    bench.succeed(["check", "image"]);
+}
+
+/// An error of the device names it once.
+#[test]
+fn errors_of_the_device_name_it_once() {
+    let bench = Bench::empty();
+    File::create(bench.image()).unwrap().set_len(64 << 20).unwrap();
+    // Behind so many blocks of 512 bytes no file can be written. The signal is ignored by what is run as well.
+    let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" mkfs image";
+    let mut shell = tool("sh");
+    shell.args(["-c", script, IRONMAP]).current_dir(bench.dir.path());
+    let output = shell.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.starts_with("ironmap: image: write at ") && said.ends_with("(EFBIG)\n"), "{said}");
+}
+
+/// Where a tree does not fit, that is one line, with a size that is enough; what is there is sound.
+#[test]
+fn a_tree_that_does_not_fit_is_one_line() {
+    let bench = Bench::empty();
+    let fill = |name: &str, files: u64, len: usize| {
+        fs::create_dir(bench.path(name)).unwrap();
+        for number in 0..files {
+            let content = crate::support::pattern(len, number);
+            fs::write(bench.path(&format!("{name}/{number:030}")), content).unwrap();
+        }
+    };
+    fill("large", 3, 9 << 20);
+    fill("blocks", 170, 60_000);
+    fill("inodes", 3000, 0);
+    // Of inodes that were asked for there are no more in a larger volume.
+    let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("inodes takes 3001 inodes and about "), "{said}");
+    let enough = said.split(": ").last().unwrap().split(' ').next().unwrap();
+    fs::remove_file(bench.image()).unwrap();
+    bench.succeed(["mkfs", "-q", "-N", enough, "-d", "inodes", "image", "64M"]);
+    fs::remove_file(bench.image()).unwrap();
+    let output = bench.run(["mkfs", "--noload", "-d", "large", "image", "64M"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(!bench.image().exists());
+    for tree in ["large", "blocks", "inodes"] {
+        let output = bench.run(["mkfs", "-q", "-d", tree, "image", "8M"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{tree}: {said}");
+        assert!(said.starts_with("ironmap: image:/") && said.lines().count() == 1, "{said}");
+        assert!(said.contains("(ENOSPC): the volume is too small for "), "{said}");
+        check(&bench.image());
+        let enough = said.split(": ").last().unwrap().split(' ').next().unwrap();
+        fs::remove_file(bench.image()).unwrap();
+        bench.succeed(["mkfs", "-q", "-d", tree, "image", enough]);
+        check(&bench.image());
+        fs::remove_file(bench.image()).unwrap();
+    }
+}

@@ -1,0 +1,277 @@
+//! A mapped image that the file system below has no space for is an error, not the end of the program: SIGBUS is what a store to a hole
+//! of a full disk gives, and on tmpfs a load from one as well. Each case runs in a process of its own.
+
+use crate::require;
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::common::again::{again, name_of, role};
+use crate::common::command::{output, run};
+use crate::common::image::{Image, scratch};
+use crate::common::mounted::{Mounted, unmount};
+use crate::common::skip::{Need, note_part};
+use ironmap::device::{BlockFile, Device, Engine, OpenMode, Opened, open_engine};
+use ironmap::fs::ext4::Follow;
+use ironmap::units::DevOffset;
+use ironmap::{Errno, Error, ErrorKind, FileOptions, OpenOptions, QueueOptions, Volume};
+use rustix::fs::FallocateFlags;
+use tempfile::TempDir;
+
+/// Of the images.
+const SIZE: u64 = 8 << 20;
+/// Where they have data, and how much: at the begin, between holes, over the border of a page, and in the last byte.
+const DATA: [(u64, usize); 4] =
+    [(0, 5000), (1 << 20, 4096), ((3 << 20) + 4000, 200), (SIZE - 1, 1)];
+
+/// A tmpfs of this many MiB.
+struct Memory(TempDir);
+
+impl Memory {
+    fn new(mib: u64) -> Self {
+        let dir = scratch();
+        let size = format!("size={mib}m");
+        run("mount", &["-t", "tmpfs", "-o", &size, "none", dir.path().to_str().unwrap()]);
+        Self(dir)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        unmount(self.0.path());
+    }
+}
+
+/// An image with holes.
+fn sparse(dir: &Path) -> PathBuf {
+    let path = dir.join("image");
+    let file = File::create(&path).unwrap();
+    file.set_len(SIZE).unwrap();
+    for (at, len) in DATA {
+        file.write_all_at(&vec![0xA5; len], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    path
+}
+
+/// Takes all the space that is left, as far as that goes.
+fn fill(dir: &Path) {
+    let file = File::create(dir.join("filler")).unwrap();
+    for piece in [1 << 20, 64 << 10, 4096_u64] {
+        loop {
+            let at = file.metadata().unwrap().len();
+            if rustix::fs::fallocate(&file, FallocateFlags::empty(), at, piece).is_err() {
+                break;
+            }
+        }
+    }
+    file.sync_all().unwrap();
+}
+
+fn mapped(path: &Path, write: bool, window: Option<(u64, u64)>) -> Result<Opened, Error> {
+    let mode = OpenMode { write, window, ..OpenMode::default() };
+    open_engine(BlockFile::open(path, &mode)?, Engine::Dax)
+}
+
+fn read_all(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![1; device.size() as usize];
+    device.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+    bytes
+}
+
+/// The whole image, and a part of it that begins and ends within pages.
+fn read(path: &Path) {
+    let expected = std::fs::read(path).unwrap();
+    for window in [None, Some((1000, SIZE - 3000))] {
+        let opened = mapped(path, false, window).unwrap();
+        let (start, len) = window.unwrap_or((0, SIZE));
+        let bytes = read_all(&*opened.device);
+        assert!(bytes == expected[start as usize..(start + len) as usize], "{window:?}");
+    }
+}
+
+/// Opens while there is space, and writes all when there is none.
+fn write(path: &Path) {
+    let opened = mapped(path, true, None).unwrap();
+    fill(path.parent().unwrap());
+    let bytes: Vec<u8> = (0..SIZE).map(|at| (at / 911) as u8).collect();
+    opened.device.write_all_at(&[IoSlice::new(&bytes)], DevOffset(0), false).unwrap();
+    opened.device.flush().unwrap();
+    drop(opened);
+    assert!(std::fs::read(path).unwrap() == bytes);
+}
+
+/// For writing there is no space: an error, nothing has changed, and for reading it can be opened.
+fn refuse(path: &Path) {
+    let before = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
+    let error = mapped(path, true, None).err().expect("it was opened for writing");
+    assert!(error.kind() == ErrorKind::Io(Errno::ENOSPC), "{error}");
+    let after = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
+    assert!(before == after, "{} blocks, now {}", before.1, after.1);
+    read(path);
+}
+
+/// What a process of its own does: the name of a case, and the image.
+fn play(role: &str) {
+    let (case, path) = role.split_once(' ').unwrap();
+    let case = match case {
+        "read" => read,
+        "write" => write,
+        "refuse" => refuse,
+        "volume" => volume,
+        "write_elsewhere" => write_elsewhere,
+        _ => panic!("{case}"),
+    };
+    case(Path::new(path));
+}
+
+fn in_process(test: &str, case: &str, path: &Path) {
+    let program = std::env::current_exe().unwrap();
+    let test = &name_of(module_path!(), test);
+    again(&["env"], &program, test, &format!("{case} {}", path.display()));
+}
+
+#[test]
+fn an_image_on_a_full_tmpfs() {
+    const TEST: &str = "an_image_on_a_full_tmpfs";
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    require!([Need::Root]);
+    let memory = Memory::new(16);
+    in_process(TEST, "write", &sparse(memory.0.path()));
+    let memory = Memory::new(16);
+    let path = sparse(memory.0.path());
+    fill(memory.0.path());
+    in_process(TEST, "read", &path);
+    in_process(TEST, "refuse", &path);
+}
+
+/// A volume of which mke2fs wrote a few blocks: all of its files, and its tables.
+fn volume(path: &Path) {
+    let location = path.to_str().unwrap().parse().unwrap();
+    let options = OpenOptions { engine: Engine::Dax, ..OpenOptions::default() };
+    let volume = Volume::open(&location, &options).unwrap();
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    let inode = volume.fs().resolve(b"/holes", Follow::All).unwrap();
+    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let mut bytes = vec![1; 1 << 20];
+    assert_eq!(file.read_at(&mut queue, &mut bytes, ironmap::units::FilePos(0)).unwrap(), 1 << 20);
+    assert!(bytes == [vec![b'x'; 1 << 19], vec![0; 1 << 19]].concat());
+}
+
+#[test]
+fn a_volume_on_a_full_tmpfs_is_read() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    require!([Need::Root]);
+    let tree = scratch();
+    std::fs::write(tree.path().join("holes"), vec![b'x'; 1 << 20]).unwrap();
+    let image = Image::populated("32M", &["-t", "ext4", "-b", "4096"], tree.path());
+    // Of zeros in blocks that the file has, the copy makes holes.
+    image.bmap("/holes", 128..256).iter().for_each(|block| image.poke_block(*block, 0, &[0; 4096]));
+    let memory = Memory::new(8);
+    let path = memory.0.path().join("image");
+    run("cp", &["--sparse=always", image.path().to_str().unwrap(), path.to_str().unwrap()]);
+    fill(memory.0.path());
+    in_process("a_volume_on_a_full_tmpfs_is_read", "volume", &path);
+}
+
+#[test]
+fn an_image_on_a_full_disk() {
+    const TEST: &str = "an_image_on_a_full_disk";
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
+    let kinds: [fn() -> Mounted; 3] = [
+        || Mounted::new("mke2fs -t ext4 -b 4096", 64, "noatime"),
+        || Mounted::new("mke2fs -t ext4 -b 1024", 64, "noatime"),
+        Mounted::xfs_with_reflink,
+    ];
+    for mount in kinds {
+        let mounted = mount();
+        in_process(TEST, "write", &sparse(mounted.dir()));
+        let mounted = mount();
+        let path = sparse(mounted.dir());
+        fill(mounted.dir());
+        in_process(TEST, "read", &path);
+        in_process(TEST, "refuse", &path);
+    }
+}
+
+/// Of an image that shares its blocks with another each store takes new ones.
+#[test]
+fn an_image_that_shares_its_blocks() {
+    const TEST: &str = "an_image_that_shares_its_blocks";
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
+    let mounted = Mounted::xfs_with_reflink();
+    let first = mounted.write("first", &vec![7; SIZE as usize]);
+    let share = |name: &str| {
+        let path = mounted.path(name);
+        run("cp", &["--reflink=always", first.to_str().unwrap(), path.to_str().unwrap()]);
+        run("sync", &["-f", path.to_str().unwrap()]);
+        path
+    };
+    let (image, other) = (share("image"), share("other"));
+    in_process(TEST, "write", &image);
+    assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
+    // By now it is full.
+    in_process(TEST, "refuse", &other);
+}
+
+/// Space for a store to what has its space already: btrfs writes nothing in place. A write that finds none is an error, and what was
+/// written is what is read.
+fn write_elsewhere(path: &Path) {
+    let opened = mapped(path, true, Some((1000, SIZE - 3000))).unwrap();
+    assert!(opened.notices.iter().any(|notice| notice.contains("system calls")));
+    let device = &*opened.device;
+    let mut expected = std::fs::read(path).unwrap()[1000..(SIZE - 2000) as usize].to_vec();
+    assert!(read_all(device) == expected);
+    for (round, full) in [(1_u8, false), (2, true), (3, true)] {
+        if full {
+            fill(path.parent().unwrap());
+        }
+        let mut refused = 0;
+        for at in (0..expected.len() - 5000).step_by(70_001) {
+            let bytes = [round; 5000];
+            let written = device.write_all_at(&[IoSlice::new(&bytes)], DevOffset(at as u64), false);
+            match written.and_then(|()| device.flush()) {
+                Ok(()) => expected[at..at + 5000].fill(round),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Io(Errno::ENOSPC), "{error}");
+                    refused += 1;
+                    device
+                        .read_exact_at(&mut expected[at..at + 5000], DevOffset(at as u64))
+                        .unwrap();
+                }
+            }
+            assert!(full || refused == 0);
+        }
+        assert!(read_all(device) == expected, "round {round}");
+    }
+    let behind = device.write_all_at(&[IoSlice::new(&[0; 2])], DevOffset(SIZE - 3001), false);
+    assert_eq!(behind.unwrap_err().kind(), ErrorKind::Io(Errno::EINVAL));
+}
+
+#[test]
+fn an_image_on_a_file_system_that_copies_on_write() {
+    const TEST: &str = "an_image_on_a_file_system_that_copies_on_write";
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.btrfs")]);
+    let loads = std::fs::read_to_string("/proc/filesystems").unwrap().contains("btrfs");
+    if !loads && !output("modprobe", &["btrfs"]).status.success() {
+        return note_part(TEST, "all", "the kernel has no btrfs");
+    }
+    let mounted = Mounted::new("mkfs.btrfs", 128, "noatime");
+    let path = sparse(mounted.dir());
+    in_process(TEST, "read", &path);
+    in_process(TEST, "write_elsewhere", &path);
+}

@@ -1,0 +1,264 @@
+//! The same requests to the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes, and to a strict handle on the same volume,
+//! unmounted: the same counts and errors, and in the end the same bytes, sizes and maps.
+//!
+//! [`Difference`] names the answers in which they differ on purpose.
+
+mod edges;
+mod sides;
+mod step;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ironmap::Engine;
+
+use self::sides::{Block, Kernel, Ours, Outcome, blocks};
+use self::step::{LARGEST, Step, Write};
+use crate::common::command::{output, run};
+use crate::common::image::{Image, LoopMount, words};
+use crate::common::kernel::maps;
+use crate::common::rng::Rng;
+use crate::common::skip::Need;
+use crate::dio_writes::model::{open, seed};
+use crate::require;
+
+const SEED: u64 = 0x0d10_2026;
+const STEPS: usize = 1200;
+/// Up to here maps are compared: behind it nobody writes.
+const MAPPED: u64 = 2 * LARGEST;
+const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
+const SIZE: u64 = 300 << 10;
+
+/// So many extents fit into an inode.
+const IN_INODE: usize = 4;
+
+const EINVAL: Outcome = Err(22);
+const EAGAIN: Outcome = Err(11);
+
+/// Where the two sides differ, and both are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Difference {
+    /// Linux looks at a request part by part, and leaves addresses to the driver: what a strict handle refuses whole, it may serve, or
+    /// write in part before it refuses.
+    Misaligned,
+    /// Linux pads blocks that are written in part, alone and waiting; here they are written like others, so NOWAIT does not keep them.
+    NowaitPads,
+    /// Of a map that does not fit into the inode, Linux keeps in memory what it has just changed; here a change means to read it anew,
+    /// which a request with NOWAIT does not.
+    NowaitMap,
+}
+
+impl Difference {
+    /// The one that explains the answers; `None` where nothing does.
+    fn between(write: &Write, kernel: Outcome, ours: Outcome, indexed: bool) -> Option<Self> {
+        let len = write.len();
+        match (kernel, ours) {
+            (_, EINVAL) if !write.is_aligned() => Some(Self::Misaligned),
+            (EAGAIN, Ok(count)) if write.is_nowait() && count == len => Some(Self::NowaitPads),
+            (Ok(_), EAGAIN) if write.is_nowait() && indexed => Some(Self::NowaitMap),
+            _ => None,
+        }
+    }
+}
+
+/// A loop device over an image, which goes with it.
+struct Loop(String);
+
+impl Loop {
+    fn new(image: &Image) -> Self {
+        let args = ["--find".into(), "--show".into(), image.path().into_os_string()];
+        Self(String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.0]);
+    }
+}
+
+/// Two volumes that hold the same, on devices that ask the same of requests.
+struct Twins {
+    mount: LoopMount,
+    device: Loop,
+    kernel: Image,
+    ours: Image,
+}
+
+impl Twins {
+    fn new(mkfs: &str) -> Self {
+        let kernel = Image::in_memory("32M", &words(mkfs));
+        {
+            let mount = kernel.mount("noatime");
+            prepare(mount.dir(), mkfs.contains("ext4"));
+        }
+        let ours = Image::in_memory("32M", &words(mkfs));
+        std::fs::copy(kernel.path(), ours.path()).unwrap();
+        let mount = kernel.mount("noatime");
+        // Otherwise Linux writes zeros where it would have to cut an unwritten extent into small ones.
+        let device = mount.device().trim_start_matches("/dev/");
+        let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
+        std::fs::write(setting, "0").unwrap();
+        Self { mount, device: Loop::new(&ours), kernel, ours }
+    }
+}
+
+/// Files in every state.
+fn prepare(dir: &Path, extents: bool) {
+    let mut rng = Rng::new(SEED);
+    for (name, block) in FILES.iter().zip(0..) {
+        let file = std::fs::File::create(dir.join(name)).unwrap();
+        file.set_len(SIZE).unwrap();
+        for at in (0..SIZE).step_by(20 << 10) {
+            let bytes = rng.bytes(12 << 10);
+            let kind = if block < 3 { block } else { rng.below(3) };
+            match kind {
+                0 => {
+                    let all = if block < 3 { rng.bytes(20 << 10) } else { bytes };
+                    std::os::unix::fs::FileExt::write_all_at(&file, &all, at).unwrap();
+                }
+                2 if extents => {
+                    let flags = rustix::fs::FallocateFlags::empty();
+                    rustix::fs::fallocate(&file, flags, at, 20 << 10).unwrap();
+                }
+                _ => {}
+            }
+        }
+        file.sync_all().unwrap();
+    }
+}
+
+struct Lockstep<'a> {
+    what: String,
+    kernel: Kernel,
+    ours: Ours<'a>,
+    rng: Rng,
+    /// The map has blocks of its own, or had them.
+    indexed: bool,
+    differences: BTreeMap<Difference, usize>,
+}
+
+impl Lockstep<'_> {
+    fn step(&mut self, number: usize, extents: bool) {
+        let step = Step::random(&mut self.rng, self.kernel.size());
+        let what = format!("{}, step {number}: {step:?}", self.what);
+        match &step {
+            Step::Write(write) => self.write(write, &what),
+            // Files with indirect blocks are not preallocated by either; collapse and insert have tests of their own.
+            Step::Allocate { .. } | Step::Zero(..) if !extents => {}
+            step => {
+                let (kernel, ours) = (self.kernel.change(step), self.ours.change(step));
+                assert_eq!(ours, kernel, "{what}");
+            }
+        }
+        assert_eq!(self.ours.size(), self.kernel.size(), "{what}: size");
+        self.indexed |= self.ours.extents(MAPPED) > IN_INODE;
+        if number.is_multiple_of(20) {
+            self.compare_content(&what);
+        }
+    }
+
+    fn write(&mut self, write: &Write, what: &str) {
+        let bytes = self.rng.bytes(write.len());
+        let size = self.kernel.size();
+        // Where such a write fails, Linux frees all that was preallocated behind the end.
+        if !write.is_aligned() && write.pos + write.len() as u64 > size {
+            return;
+        }
+        let (kernel, ours) = (self.kernel.write(write, &bytes), self.ours.write(write, &bytes));
+        if kernel == ours && (write.is_aligned() || kernel.is_ok()) {
+            return;
+        }
+        if kernel != ours {
+            let difference = Difference::between(write, kernel, ours, self.indexed);
+            let Some(difference) = difference else {
+                panic!("{what}: {ours:?}, the kernel {kernel:?}; the size was {size}");
+            };
+            *self.differences.entry(difference).or_default() += 1;
+        }
+        // What one has done and the other has not is written over by both.
+        let pos = write.pos / 4096 * 4096;
+        let end = (write.pos + write.len() as u64).next_multiple_of(4096);
+        let healing = Write::plain(pos, end - pos);
+        let bytes = self.rng.bytes(healing.len());
+        assert_eq!(self.kernel.write(&healing, &bytes), Ok(bytes.len()), "{what}");
+        self.ours.write_anyhow(&healing, &bytes);
+    }
+
+    fn compare_content(&mut self, what: &str) {
+        let (kernel, ours) = (self.kernel.content(), self.ours.content());
+        assert_eq!(ours.len(), kernel.len(), "{what}: size");
+        let wrong = ours.iter().zip(&kernel).position(|(ours, kernel)| ours != kernel);
+        assert_eq!(wrong, None, "{what}: content");
+    }
+
+    fn compare_map(&self, block: u64) {
+        let kernel = blocks(&maps(std::slice::from_ref(&self.kernel.path))[0], block, MAPPED);
+        let ours = self.ours.map(block, MAPPED);
+        let differ = |at: &usize| kernel[*at] != ours[*at];
+        let wrong: Vec<(usize, Block, Block)> =
+            (0..ours.len()).filter(differ).map(|at| (at, ours[at], kernel[at])).collect();
+        assert!(wrong.is_empty(), "{}: block, ours, the kernel's: {wrong:?}", self.what);
+    }
+}
+
+fn compare(mkfs: &str, engine: Engine, seed: u64) -> BTreeMap<Difference, usize> {
+    let extents = mkfs.contains("ext4");
+    let Twins { mount, device, kernel, ours } = Twins::new(mkfs);
+    let block = kernel.block_size();
+    let volume = open(device.0.as_ref(), engine);
+    assert_eq!(u64::from(volume.device().limits().logical_block), step::SECTOR);
+    let mut differences = BTreeMap::new();
+    for (name, at) in FILES.iter().zip(0..) {
+        let mut lockstep = Lockstep {
+            what: format!("{mkfs}, {engine:?}, {name}, seed {seed:#x}"),
+            kernel: Kernel::open(mount.dir(), name),
+            ours: Ours::open(&volume, name),
+            rng: Rng::new(seed ^ at),
+            indexed: !extents,
+            differences: std::mem::take(&mut differences),
+        };
+        for number in 0..STEPS / FILES.len() {
+            lockstep.step(number, extents);
+        }
+        for side in [lockstep.kernel.change(&Step::Sync), lockstep.ours.change(&Step::Sync)] {
+            assert_eq!(side, Ok(0));
+        }
+        lockstep.compare_content("in the end");
+        lockstep.compare_map(block);
+        differences = lockstep.differences;
+    }
+    volume.close().unwrap();
+    drop(volume);
+    drop((mount, device));
+    ours.check();
+    kernel.check();
+    // What we have left is what the kernel finds.
+    let read = |image: &Image| {
+        let mount = image.mount("ro");
+        FILES.map(|name| std::fs::read(mount.dir().join(name)).unwrap())
+    };
+    assert!(read(&ours) == read(&kernel), "{mkfs}, {engine:?}: as the kernel reads it");
+    differences
+}
+
+#[test]
+fn writes_do_what_the_kernels_do() {
+    require!([Need::Root]);
+    let layouts = [
+        "-t ext4 -b 4096",
+        "-t ext4 -b 1024",
+        "-t ext4 -b 2048 -O ^has_journal",
+        "-t ext3 -b 4096",
+    ];
+    let seed = seed(SEED);
+    let mut differences = BTreeMap::<Difference, usize>::new();
+    for (layout, at) in layouts.iter().zip(0..) {
+        for engine in [Engine::Psync, Engine::IoUring] {
+            for (difference, count) in compare(layout, engine, seed ^ at << 8) {
+                *differences.entry(difference).or_default() += count;
+            }
+        }
+    }
+    println!("{differences:?}");
+}

@@ -1,0 +1,132 @@
+//! What is done in part: requests that the device cuts short, space that ends in the middle, sectors that fail within what is to be settled.
+
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+
+use ironmap::ErrorKind;
+use ironmap::device::Faults;
+use ironmap::dio::DioFlags;
+use ironmap::error::Errno;
+use ironmap::fs::ext4::Fallocate;
+use ironmap::units::FilePos;
+
+use crate::common::skip::Need;
+use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::require;
+
+const EXT4: &str = "-t ext4 -b 4096";
+const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
+
+/// What the device has done in part is gone on with, with NOWAIT too: nothing may have happened where a request is refused.
+#[test]
+fn nowait_is_not_refused_behind_a_short_transfer() {
+    require!([Need::Bare("it counts requests of the device below")]);
+    for (way, flags) in WAYS.into_iter().flat_map(|way| [(way, NONE), (way, DioFlags::BOUNCE)]) {
+        let bench = Bench::new(EXT4);
+        let (file, mut queue) = (bench.written("file", 64), bench.queue());
+        way.write((&file, &mut queue), memory(BLOCK, 0x12), 0, NONE).unwrap();
+        bench.faults.set_faults(Faults {
+            short_one_in: Some(1),
+            fail_at: Some(1),
+            errno: Some(Errno::EAGAIN),
+            ..Faults::default()
+        });
+        let flags = flags | DioFlags::NOWAIT;
+        let count = way.write((&file, &mut queue), memory(64 << 10, 0x22), 0, flags);
+        assert_eq!(count.unwrap(), 64 << 10, "{way:?} {flags:?}");
+        bench.faults.set_faults(Faults::default());
+        assert!(content(&file, &mut queue)[..64 << 10].iter().all(|byte| *byte == 0x22), "{way:?}");
+    }
+}
+
+/// Where space ends, a write of several buffers gives how much was written, as one of a single buffer does.
+#[test]
+fn several_buffers_are_cut_where_space_ends() {
+    for (mkfs, odd) in [("-t ext3 -b 1024", 0), ("-t ext3 -b 1024", 100), (EXT4, 0), (EXT4, 100)] {
+        let bench = Bench::new(mkfs);
+        let (file, mut queue) = (bench.open(bench.create("file"), false), bench.queue());
+        let part = vec![0x22; (8 << 20) + odd];
+        let bufs = [IoSlice::new(&part), IoSlice::new(&part), IoSlice::new(&part)];
+        let count = file.write_vectored_at(&mut queue, &bufs, FilePos(0), NONE).unwrap();
+        assert!(count > part.len() && count < 3 * part.len(), "{mkfs}: {count}");
+        assert_eq!(file.size(), count as u64, "{mkfs}");
+        assert!(content(&file, &mut queue).iter().all(|byte| *byte == 0x22), "{mkfs}");
+        drop((file, queue));
+        bench.close();
+    }
+}
+
+/// One sector that cannot be zeroed keeps its own block from being settled, and nothing else: what was acknowledged stays.
+#[test]
+fn a_sector_that_fails_takes_only_its_block_along() {
+    require!([Need::Bare("a bad sector of the device below")]);
+    for mended in [true, false] {
+        let bench = Bench::new("-t ext4 -b 1024");
+        let (file, mut queue) = (bench.open(bench.create("file"), true), bench.queue());
+        for _ in 0..100 {
+            file.append(&mut queue, &memory(4096, 0x22), NONE).unwrap();
+        }
+        let end = file.append(&mut queue, &memory(512, 0x33), NONE).unwrap();
+        let block = file.mappings().map(Result::unwrap).find(|iomap| iomap.end() > end).unwrap();
+        let pad = block.addr.0 + (end.0 - block.pos.0) + 512;
+        let bad_sectors = BTreeSet::from([pad / 512]);
+        bench.faults.set_faults(Faults { bad_sectors, ..Faults::default() });
+        assert_eq!(kind(file.sync(&mut queue)), ErrorKind::Io(Errno::EIO));
+        if mended {
+            bench.faults.set_faults(Faults::default());
+            file.sync(&mut queue).unwrap();
+        }
+        let number = file.inode();
+        drop((file, queue));
+        bench.faults.set_faults(Faults::default());
+        // An error that only the close has met.
+        let _ = bench.fs().sync();
+        let (file, mut queue) = (bench.open(number, true), bench.queue());
+        let bytes = content(&file, &mut queue);
+        assert_eq!(bytes.len() as u64, end.0 + 512, "mended {mended}");
+        assert!(bytes[..end.0 as usize].iter().all(|byte| *byte == 0x22), "mended {mended}");
+        let last = if mended { 0x33 } else { 0 };
+        assert!(bytes[end.0 as usize..].iter().all(|byte| *byte == last), "mended {mended}");
+        drop((file, queue));
+        bench.close();
+    }
+}
+
+/// What is preallocated behind the end after a write there has failed is kept; what the failed one had is not.
+#[test]
+fn a_failed_append_takes_nothing_along_that_comes_later() {
+    let bench = Bench::new(EXT4);
+    let sectors = bench.soil();
+    let (file, mut queue) = (bench.written("file", 1), bench.queue());
+    bench.faults.set_faults(Faults { bad_sectors: sectors, ..Faults::default() });
+    let failed = file.append(&mut queue, &memory(8 * BLOCK, 0x22), NONE);
+    assert_eq!(kind(failed), ErrorKind::Io(Errno::EIO));
+    bench.faults.set_faults(Faults::default());
+    let number = file.inode();
+    bench.fs().fallocate(number, KEEP, FilePos(BLOCK), 500 * BLOCK).unwrap();
+    file.sync(&mut queue).unwrap();
+    let blocks = |bench: &Bench| bench.fs().inode(number).unwrap().stat().blocks;
+    assert_eq!(blocks(&bench.after_crash()), 501 * BLOCK / 512);
+    drop((file, queue));
+    assert_eq!(blocks(&bench), 501 * BLOCK / 512);
+    bench.close();
+}
+
+/// What a lost write left behind the end does not come back where the file system's own way of writing makes the file longer.
+#[test]
+fn a_gap_shows_nothing_that_was_lost() {
+    require!([Need::Bare("the request whose end is lost is that of the device below")]);
+    let bench = Bench::new(EXT4);
+    let number = bench.create("file");
+    bench.fs().write(number, FilePos(0), &[0x11; 512]).unwrap();
+    let (file, mut queue) = (bench.open(number, true), bench.queue());
+    bench.faults.set_faults(Faults { fail_after: Some(0), unheard: true, ..Faults::default() });
+    file.append(&mut queue, &memory(1024, 0x22), NONE).unwrap_err();
+    bench.faults.set_faults(Faults::default());
+    bench.fs().write(number, FilePos(2 * BLOCK), &[0x33; 512]).unwrap();
+    let bytes = content(&file, &mut queue);
+    assert!(bytes[..512] == [0x11; 512] && bytes[2 * BLOCK as usize..] == [0x33; 512]);
+    assert!(bytes[512..2 * BLOCK as usize].iter().all(|byte| *byte == 0));
+    drop((file, queue));
+    bench.close();
+}

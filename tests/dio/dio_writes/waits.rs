@@ -1,0 +1,308 @@
+//! Who waits for whom, and who is told instead: NOWAIT, and changes of a file while writes are in flight.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use ironmap::device::{QueueOptions, Ram};
+use ironmap::dio::DioFlags;
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::{Fallocate, ROOT, SetAttributes, WriteCounts};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{ErrorKind, File, Result};
+
+use crate::common::beneath;
+use crate::common::image::{Image, words};
+use crate::common::skip::Need;
+use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::require;
+
+const EXT4: &str = "-t ext4 -b 4096";
+const NOWAIT: DioFlags = DioFlags::NOWAIT;
+
+/// An allocation, growth, a size that is to be zeroed up to, what is not whole sectors: EAGAIN, and nothing has happened.
+#[test]
+fn nowait_is_refused_where_metadata_would_change() {
+    let bench = Bench::new(EXT4);
+    let mut queue = bench.queue();
+    let hole = bench.hole("hole", 8);
+    let written = bench.written("written", 8);
+    let fs = bench.fs();
+    fs.truncate(written.inode(), 8 * BLOCK - 100).unwrap();
+    fs.fallocate(written.inode(), Fallocate::Punch, FilePos(2 * BLOCK), BLOCK).unwrap();
+    fs.sync().unwrap();
+    for (file, pos, len) in [
+        (&hole, 0, BLOCK),
+        (&hole, 512, 512),
+        (&hole, 8 * BLOCK, BLOCK),
+        (&written, 2 * BLOCK, BLOCK),
+        (&written, BLOCK, 2 * BLOCK),
+        (&written, 7 * BLOCK, BLOCK),
+        (&written, 9 * BLOCK, 512),
+        (&written, 100, 100),
+    ] {
+        let before = (content(file, &mut queue), file.size());
+        for way in WAYS {
+            let cost = bench.cost(|| {
+                let seen = bench.seen(|| {
+                    let buffer = memory(len, 0x22);
+                    let result = way.write((file, &mut queue), buffer, pos, NOWAIT);
+                    assert_eq!(kind(result), ErrorKind::WouldBlock, "{way:?}: {len} at {pos}");
+                });
+                assert_eq!(seen.writes, 0, "{way:?}: {len} at {pos}");
+            });
+            assert_eq!(cost, WriteCounts::default(), "{way:?}: {len} at {pos}");
+        }
+        assert!((content(file, &mut queue), file.size()) == before, "{len} at {pos}");
+    }
+    assert_eq!(kind(hole.append(&mut queue, &memory(512, 1), NOWAIT)), ErrorKind::WouldBlock);
+    // The place that the refused append had asked for is free again.
+    let at = hole.append(&mut queue, &memory(512, 1), NONE).unwrap();
+    assert_eq!(at.0, 8 * BLOCK);
+    assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
+}
+
+/// A write that is refused for want of a slot has changed no time either.
+#[test]
+fn nowait_that_is_refused_leaves_no_time() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) =
+        (bench.written("file", 8), bench.volume.queue(&QueueOptions { depth: 1 }).unwrap());
+    let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+    let set = SetAttributes { modified: Some(past), ..SetAttributes::default() };
+    bench.fs().set_attributes(file.inode(), &set).unwrap();
+    let modified = || bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().modified)).unwrap();
+    file.submit_read(&mut queue, memory(BLOCK, 0), FilePos(0), NONE, 1).unwrap();
+    let refused = file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NOWAIT, 2);
+    assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(modified(), past);
+    queue.wait(1).unwrap();
+    queue.pop().unwrap().result.unwrap();
+    file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NOWAIT, 3).unwrap();
+    assert_ne!(modified(), past);
+    queue.wait(1).unwrap();
+    queue.pop().unwrap().result.unwrap();
+    drop((file, queue));
+    bench.close();
+}
+
+/// A write in flight that makes its file longer is noted when it ends: a close before that would lose it.
+#[test]
+fn a_volume_is_not_closed_over_its_writes_in_flight() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.hole("file", 0), bench.queue());
+    file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
+    assert_eq!(bench.volume.close().unwrap_err().kind(), ErrorKind::Busy);
+    queue.wait(1).unwrap();
+    assert_eq!(queue.pop().unwrap().result.unwrap() as u64, BLOCK);
+    drop((file, queue));
+    let image = bench.close();
+    assert!(image.ask_debugfs("stat file\n").contains("Size: 4096"));
+}
+
+/// No handle is needed for a block that was never written: with NOWAIT it is written like any other.
+#[test]
+fn nowait_writes_into_unwritten_blocks() {
+    require!([Need::Bare("the first write to a region waits for its mark")]);
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
+    for (way, block) in WAYS.into_iter().zip(0..) {
+        way.write((&file, &mut queue), memory(512, 0x22), block * BLOCK + 512, NOWAIT).unwrap();
+    }
+    assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);
+}
+
+/// Each extent, written or not, needs a slot: where there are too few, NOWAIT is refused before a part of it is written.
+#[test]
+fn nowait_counts_the_slots_for_unwritten_blocks_too() {
+    let bench = Bench::new(EXT4);
+    let file = bench.unwritten("file", 8);
+    let mut queue = bench.volume.queue(&QueueOptions { depth: 2 }).unwrap();
+    file.write_at(&mut queue, &memory(4 * BLOCK, 0x22), FilePos(0)).unwrap();
+    file.sync(&mut queue).unwrap();
+    file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(0), NONE, 1).unwrap();
+    let refused = file.submit_write(&mut queue, memory(8 * BLOCK, 0x44), FilePos(0), NOWAIT, 2);
+    assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock);
+    queue.wait(1).unwrap();
+    assert!(queue.pop().unwrap().result.is_ok());
+    let found = content(&file, &mut queue);
+    assert!(!found.contains(&0x44), "a part of it was written");
+}
+
+/// Waits until a write with NOWAIT is refused, as it is while someone waits for the file.
+pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bool) {
+    let mut queue = bench.queue();
+    loop {
+        match file.write_at_with(&mut queue, &memory(512, 0x44), FilePos(BLOCK), NOWAIT) {
+            Ok(_) => assert!(!ended(), "it did not wait for the write in flight"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                return;
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Truncate, punch, collapse, the file system's own write: each waits until what is in flight has completed, and until then NOWAIT
+/// is refused.
+#[test]
+fn changes_of_the_map_wait_for_writes_in_flight() {
+    type Change = fn(&Bench, &File) -> Result<()>;
+    let changes: [(&str, Change); 6] = [
+        ("truncate", |bench, file| bench.fs().truncate(file.inode(), 0)),
+        ("longer", |bench, file| bench.fs().truncate(file.inode(), 100 * BLOCK)),
+        ("punch", |bench, file| {
+            bench.fs().fallocate(file.inode(), Fallocate::Punch, FilePos(0), 8 * BLOCK)
+        }),
+        ("collapse", |bench, file| {
+            bench.fs().fallocate(file.inode(), Fallocate::Collapse, FilePos(0), 2 * BLOCK)
+        }),
+        ("insert", |bench, file| {
+            bench.fs().fallocate(file.inode(), Fallocate::Insert, FilePos(0), 2 * BLOCK)
+        }),
+        ("write", |bench, file| bench.fs().write(file.inode(), FilePos(0), &[0x55; 100]).map(drop)),
+    ];
+    for (name, change) in changes {
+        let bench = Bench::new(EXT4);
+        let (file, mut queue) = (bench.written(name, 8), bench.queue());
+        // One by a single bio, one of several mappings.
+        file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
+        file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(20 * BLOCK), NONE, 2).unwrap();
+        let completed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let changer = scope.spawn(|| {
+                change(&bench, &file).unwrap();
+                assert!(completed.load(SeqCst), "{name} did not wait");
+            });
+            until_contended(&bench, &file, || changer.is_finished());
+            // A completion may be seen by the wait already.
+            completed.store(true, SeqCst);
+            queue.wait(2).unwrap();
+            for _ in 0..2 {
+                assert_eq!(queue.pop().unwrap().result.unwrap() as u64, BLOCK, "{name}");
+            }
+        });
+        drop((file, queue));
+        bench.close();
+    }
+}
+
+/// Who would have to take the completion himself is told, and the file stays as it was.
+#[test]
+fn the_thread_that_has_requests_in_flight_is_told_that_the_file_is_busy() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.written("file", 8), bench.queue());
+    file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
+    let fs = bench.fs();
+    assert_eq!(kind(fs.truncate(file.inode(), 0)), ErrorKind::Busy);
+    let punch = fs.fallocate(file.inode(), Fallocate::Punch, FilePos(0), BLOCK);
+    assert_eq!(kind(punch), ErrorKind::Busy);
+    assert_eq!(kind(fs.write(file.inode(), FilePos(0), &[1])), ErrorKind::Busy);
+    assert_eq!(file.size(), 8 * BLOCK);
+    queue.wait(1).unwrap();
+    assert!(queue.pop().unwrap().result.is_ok());
+    fs.truncate(file.inode(), 0).unwrap();
+    assert_eq!(file.size(), 0);
+}
+
+/// The queue itself takes its completions where one of its writes must wait for the others: sub-sector writes, appends, syncs.
+#[test]
+fn a_queue_does_not_wait_for_itself() {
+    let bench = Bench::new(EXT4);
+    let (file, mut queue) = (bench.written("file", 8), bench.queue());
+    for token in 0..4 {
+        let pos = FilePos(token * 512);
+        file.submit_write(&mut queue, memory(512, 0x22), pos, NONE, token).unwrap();
+    }
+    file.write_at(&mut queue, &[0x33; 100], FilePos(1000)).unwrap();
+    file.submit_append(&mut queue, memory(BLOCK, 0x44), NONE, 4).unwrap();
+    file.sync(&mut queue).unwrap();
+    file.submit_append(&mut queue, memory(100, 0x55), NONE, 5).unwrap();
+    file.append(&mut queue, &[0x66; 1000], NONE).unwrap();
+    queue.wait(6).unwrap();
+    let mut tokens: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|done| done.token).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, [0, 1, 2, 3, 4, 5]);
+    let bytes = content(&file, &mut queue);
+    assert!(bytes[..1000] == [0x22; 1000] && bytes[1000..1100] == [0x33; 100]);
+    assert!(bytes[1100..2048] == [0x22; 948]);
+    let end = 9 * BLOCK as usize;
+    assert!(bytes[8 * BLOCK as usize..end] == [0x44; BLOCK as usize]);
+    assert!(bytes[end..end + 100] == [0x55; 100] && bytes[end + 100..] == [0x66; 1000]);
+    drop((file, queue));
+    bench.close();
+}
+
+/// A buffer in flight is owned by its request: to drop queue, file and volume handle at any time frees nothing that is written from
+/// (foyer issue 1286), and what was submitted is written.
+#[test]
+fn handles_may_go_while_writes_are_in_flight() {
+    let bench = Bench::new(EXT4);
+    for (name, depth) in [("file", 1), ("many", 40)] {
+        let file = bench.written(name, 64);
+        let mut queue = bench.queue();
+        for token in 0..depth {
+            let pos = FilePos(token * BLOCK);
+            file.submit_write(&mut queue, memory(BLOCK, 0x22), pos, NONE, token).unwrap();
+        }
+        drop(file);
+        drop(queue);
+    }
+    let image = bench.close();
+    assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
+}
+
+/// Two files are written at the same time: no lock is the volume's (lwext4 issue 83).
+#[test]
+fn a_file_that_waits_keeps_no_other_waiting() {
+    let bench = Bench::new(EXT4);
+    let (one, two) = (bench.written("one", 8), bench.written("two", 8));
+    let mut queue = bench.queue();
+    one.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
+    std::thread::scope(|scope| {
+        let changer = scope.spawn(|| bench.fs().truncate(one.inode(), 0).unwrap());
+        until_contended(&bench, &one, || changer.is_finished());
+        let mut other = bench.queue();
+        two.write_at_with(&mut other, &memory(BLOCK, 0x33), FilePos(0), NOWAIT).unwrap();
+        two.write_at(&mut other, &[0x44; 100], FilePos(9 * BLOCK)).unwrap();
+        two.sync(&mut other).unwrap();
+        queue.wait(1).unwrap();
+        queue.pop().unwrap().result.unwrap();
+    });
+    assert_eq!(one.size(), 0);
+}
+
+/// An inode that has to be read again is not waited for with NOWAIT: refused before the device is asked for anything.
+#[test]
+fn an_inode_that_is_not_in_memory_is_not_read() {
+    const FILES: usize = 64;
+    // More metadata than the cache holds.
+    let mkfs = "-t ext4 -b 4096 -I 1024 -N 100000 -O ^metadata_csum,^uninit_bg";
+    let bench = Bench::with_image(Image::in_memory("256M", &words(mkfs)), Ram::LIMITS);
+    let name = |number| format!("file{number}");
+    (0..FILES).for_each(|number| drop(bench.written(&name(number), 1)));
+    let bench = Bench::with_image(bench.close(), Ram::LIMITS);
+    let found = |number| bench.fs().lookup(ROOT, name(number).as_bytes()).unwrap().number();
+    let files: Vec<_> = (0..FILES).map(|number| bench.open(found(number), false)).collect();
+    // Each block several times: what is asked for once does not drive out what is in use.
+    for number in 1000..100_000 {
+        assert_eq!(kind(bench.fs().inode(InodeNo(number)).map(drop)), ErrorKind::NotFound);
+    }
+    let mut refused = 0;
+    for file in &files {
+        let mut queue = bench.queue();
+        let before = bench.faults.requests();
+        let written = file.write_at_with(&mut queue, &memory(BLOCK, 0x22), FilePos(0), NOWAIT);
+        let requests = bench.faults.requests() - before;
+        if written.is_err() {
+            assert_eq!((kind(written), requests), (ErrorKind::WouldBlock, 0));
+            refused += 1;
+            file.write_at(&mut queue, &memory(BLOCK, 0x22), FilePos(0)).unwrap();
+            file.write_at_with(&mut queue, &memory(BLOCK, 0x22), FilePos(0), NOWAIT).unwrap();
+        } else if beneath::chosen().is_none() {
+            assert_eq!(requests, 1, "what was written");
+        }
+    }
+    assert!(refused > 0, "nothing has to be read: the test says nothing");
+    drop(files);
+    bench.close();
+}

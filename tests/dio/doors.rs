@@ -1,0 +1,158 @@
+//! The doors to the device beneath a mounted file system: what sysfs says of real devices, and the same bytes through each.
+
+use crate::require;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::common::command::{output, run};
+use crate::common::image::scratch;
+use crate::common::skip::Need;
+use ironmap::ErrorKind;
+use ironmap::device::door::{Door, DoorKind, PageCache, Reason, choose, doors};
+use ironmap::device::{Device, Psync};
+use ironmap::units::DevOffset;
+use tempfile::TempDir;
+
+/// Where the partition begins.
+const START: u64 = 1 << 20;
+/// The size of most file systems here.
+const SIZE: u64 = 32 << 20;
+const SECTOR: u64 = 512;
+
+/// A disk with one partition, on which a file system is mounted; all gone on drop.
+struct Disk {
+    node: String,
+    mount: PathBuf,
+    _dir: TempDir,
+}
+
+impl Disk {
+    /// Makes a file system of this size with a `mkfs`, and mounts it. The kernel is told where the partition is: it need not
+    /// know any kind of partition table.
+    fn mounted(mkfs: &str, size: u64) -> Self {
+        let dir = scratch();
+        let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
+        std::fs::File::create(&image).and_then(|file| file.set_len(START + size)).unwrap();
+        std::fs::create_dir(&mount).unwrap();
+        let args = ["--partscan", "--find", "--show", image.to_str().unwrap()];
+        let node = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
+        let disk = Self { node, mount, _dir: dir };
+        let (start, sectors) = (START / SECTOR, size / SECTOR);
+        run("addpart", &[&disk.node, "1", &start.to_string(), &sectors.to_string()]);
+        run(mkfs, &["-q".into(), disk.part()]);
+        run("mount", &[disk.part().as_ref(), disk.mount.as_os_str()]);
+        disk
+    }
+
+    /// Its partition.
+    fn part(&self) -> String {
+        format!("{}p1", self.node)
+    }
+
+    /// The doors to the device of a file of its mount.
+    fn doors(&self) -> Vec<Door> {
+        doors(device(&self.mount)).unwrap()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        output("umount", &[&self.mount]);
+        output("losetup", &["--detach", &self.node]);
+    }
+}
+
+/// The device that a file is on, as statx gives it.
+fn device(path: &Path) -> (u32, u32) {
+    let dev = path.metadata().unwrap().dev();
+    (rustix::fs::major(dev), rustix::fs::minor(dev))
+}
+
+/// The whole of what lies behind a door.
+fn content(door: &Door) -> Vec<u8> {
+    let (file, _) = door.open().unwrap_or_else(|error| panic!("{door}: {error}"));
+    assert!(file.limits().direct);
+    let device = Psync::new(file.into());
+    let mut bytes = vec![0; usize::try_from(device.size()).unwrap()];
+    device.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+    bytes
+}
+
+#[test]
+fn a_partition_and_its_disk_lead_to_the_same_bytes() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
+    let disk = Disk::mounted("mke2fs", SIZE);
+    let found = disk.doors();
+    let summary: Vec<_> = found
+        .iter()
+        .map(|door| (door.path.to_str().unwrap(), door.kind, door.base, door.size))
+        .collect();
+    let (whole, part) = (disk.node.as_str(), disk.part());
+    let expected =
+        [(whole, DoorKind::WholeDisk, START, SIZE), (part.as_str(), DoorKind::FileSystem, 0, SIZE)];
+    assert_eq!(summary, expected);
+    // Nothing changes any more once it cannot be written.
+    run("mount", &["-o", "remount,ro", disk.mount.to_str().unwrap()]);
+    let bytes = content(&found[0]);
+    assert_eq!(bytes.len() as u64, SIZE);
+    assert_eq!(bytes[0x438..0x43a], [0x53, 0xef], "the magic number of ext4");
+    assert!(bytes == content(&found[1]), "the doors lead to different bytes");
+}
+
+#[test]
+fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
+    let disk = Disk::mounted("mke2fs", SIZE);
+    let choice = choose(disk.doors(), Door::open);
+    let chosen = choice.chosen.as_ref().unwrap_or_else(|| panic!("{choice}"));
+    assert_eq!(chosen.index, 0, "{choice}");
+    assert!(choice.to_string().starts_with(&format!("{} (whole disk), ", disk.node)), "{choice}");
+    let Ok(Some(own)) = choice.candidates[1].found else { return };
+    assert!(own.pages > 0, "ext4 keeps its superblock in the page cache: {choice}");
+    assert_eq!(chosen.reason, Reason::Empty, "{choice}");
+}
+
+/// What looked at the disk while a partition is mounted would else cost each read until the last partition is unmounted.
+#[test]
+fn pages_that_a_look_at_the_disk_left_are_dropped() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
+    let disk = Disk::mounted("mke2fs", SIZE);
+    run("dd", &["of=/dev/null", "bs=64k", "count=1", &format!("if={}", disk.node)]);
+    let (_device, cache) = disk.doors()[0].open().unwrap();
+    assert!(cache.is_none_or(|cache| cache == PageCache { pages: 0, dirty: 0 }), "{cache:?}");
+}
+
+#[test]
+fn a_mounted_xfs_leaves_its_device_clean() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart"), Need::Tool("mkfs.xfs")]);
+    // mkfs.xfs makes nothing smaller.
+    let disk = Disk::mounted("mkfs.xfs", 300 << 20);
+    let choice = choose(disk.doors(), Door::open);
+    if let Ok(Some(own)) = choice.candidates[1].found {
+        assert_eq!(own.pages, 0, "{choice}");
+    }
+}
+
+#[test]
+fn a_node_of_another_device_is_refused() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
+    let disk = Disk::mounted("mke2fs", SIZE);
+    let mut wrong = disk.doors();
+    for door in &mut wrong {
+        door.path = disk.mount.join("no such node");
+    }
+    wrong[1].path = disk.node.clone().into();
+    let choice = choose(wrong, Door::open);
+    assert!(choice.chosen.is_none(), "{choice}");
+    let kinds =
+        choice.candidates.iter().map(|candidate| candidate.found.as_ref().unwrap_err().kind());
+    let expected = [ErrorKind::Io(ironmap::Errno::ENOENT), ErrorKind::InvalidInput];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected, "{choice}");
+}
+
+#[test]
+fn a_file_system_without_a_block_device_has_no_doors() {
+    // Of any Linux.
+    let error = doors(device(Path::new("/proc"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}

@@ -1,0 +1,453 @@
+//! A queue that the kernel refuses while it has requests in flight: by a seccomp filter that comes late, or since its descriptor is gone.
+//! What it has for ever it keeps, and nobody waits for it; what the kernel had not taken is only an error.
+//!
+//! Requests stay in flight on a loop device whose file lies on a frozen file system. They are those of a process of its own, since what it
+//! leaks, the device above all, stays with it until it ends.
+
+use crate::require;
+use std::ffi::OsStr;
+use std::fs::File as StdFile;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::again::name_of;
+use crate::common::command::{output, run};
+use crate::common::mounted::Mounted;
+use crate::common::process::{Process, end_with_parent, until};
+use crate::common::skip::Need;
+use ironmap::bio::Buffer;
+use ironmap::device::{Device, Engine, Faults, Ram, Sim};
+use ironmap::dio::DioFlags;
+use ironmap::fs::ext4::{Clock, Credentials, Fallocate, NewFile, ROOT};
+use ironmap::host::{Host, HostOptions};
+use ironmap::integrity::{FormatOptions, Integrity, format};
+use ironmap::units::FilePos;
+use ironmap::{
+    Errno, ErrorKind, File, FileOptions, Location, OpenOptions, Queue, QueueOptions, Volume,
+    location,
+};
+
+const LEN: usize = 64 << 10;
+const START: FilePos = FilePos(0);
+const OLD: u8 = 0x11;
+const NEW: u8 = 0x5A;
+const FOREIGN: u8 = 0xEE;
+
+/// What a process is to do, and where.
+const CASE: &str = "IRONMAP_LOST_CASE";
+const GROUND: &str = "IRONMAP_LOST_GROUND";
+const PLACE: &str = "IRONMAP_LOST_PLACE";
+
+/// A loop device over a file on a file system that can be frozen.
+struct Disk {
+    node: String,
+    ground: Mounted,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let ground = Mounted::ext4();
+        let image = ground.path("image");
+        StdFile::create(&image).and_then(|file| file.set_len(64 << 20)).unwrap();
+        let shown = run("losetup", &["--find", "--show", image.to_str().unwrap()]);
+        let node = String::from_utf8(shown).unwrap().trim().to_owned();
+        let disk = Self { node, ground };
+        run("mke2fs", &["-q", "-t", "ext4", "-b", "4096", &disk.node]);
+        disk
+    }
+
+    /// Whether there is an error in the superblock; what there is beside that e2fsck has nothing to say of.
+    fn check(&self) -> bool {
+        let header = String::from_utf8(run("dumpe2fs", &["-h", &self.node])).unwrap();
+        let recorded = header.contains("FS Error count");
+        // The kernel takes the rings of a process down after its end, at its leisure.
+        let mut recovered = output("e2fsck", &["-fy", &self.node]);
+        until("the device is let go", || {
+            let is_in_use = String::from_utf8_lossy(&recovered.stdout).contains("is in use");
+            if is_in_use {
+                recovered = output("e2fsck", &["-fy", &self.node]);
+            }
+            !is_in_use
+        });
+        assert!(recovered.status.code().is_some_and(|code| code <= 1), "{recovered:?}");
+        run("e2fsck", &["-fn", &self.node]);
+        recorded
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.node]);
+    }
+}
+
+/// Whatever becomes of the process, nothing stays frozen.
+struct Thaw<'a>(&'a Path);
+
+impl Drop for Thaw<'_> {
+    fn drop(&mut self) {
+        output("fsfreeze", &["--unfreeze".as_ref(), self.0.as_os_str()]);
+    }
+}
+
+fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
+    let variables = [(CASE, OsStr::new(case)), (GROUND, ground.dir().as_os_str()), (PLACE, place)];
+    let mut process = Process::start(&name_of(module_path!(), "what_a_process_does"), &variables);
+    // Before the process is killed, which ends when its requests do.
+    let _thaw = Thaw(ground.dir());
+    until(case, || !process.runs());
+    process.finish();
+}
+
+/// Each on a disk of its own.
+fn run_on_disk(case: &str) -> bool {
+    let disk = Disk::new();
+    run_case(case, &disk.ground, disk.node.as_ref());
+    disk.check()
+}
+
+#[test]
+fn writes_in_flight_end_the_volume_and_nobody_waits_for_them() {
+    require!([Need::Root, Need::Tool("fsfreeze"), Need::Tool("losetup")]);
+    for case in ["filter", "descriptor", "bounced", "layered", "integrity"] {
+        assert!(run_on_disk(case), "{case}: the volume does not say what happened");
+    }
+}
+
+#[test]
+fn reads_in_flight_keep_their_memory_and_nothing_else() {
+    require!([Need::Root, Need::Tool("fsfreeze"), Need::Tool("losetup")]);
+    assert!(!run_on_disk("reads"), "nothing was wrong with the volume");
+}
+
+#[test]
+fn what_the_kernel_has_not_taken_comes_back() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    for case in ["untaken", "untaken integrity"] {
+        assert!(!run_on_disk(case), "{case}: nothing was wrong with the volume");
+    }
+}
+
+#[test]
+fn reads_of_a_host_file_keep_their_memory() {
+    require!([Need::Root, Need::Tool("fsfreeze"), Need::Tool("losetup")]);
+    let ground = Mounted::ext4();
+    let within = Mounted::within(ground.dir(), "mke2fs -t ext4 -b 4096", 64, "noatime");
+    run_case("host", &ground, within.dir().as_os_str());
+}
+
+/// The processes of the tests above.
+#[test]
+fn what_a_process_does() {
+    let Ok(case) = std::env::var(CASE) else { return };
+    end_with_parent();
+    let path = |name| PathBuf::from(std::env::var_os(name).expect(name));
+    let world = World { ground: path(GROUND), place: path(PLACE) };
+    match case.as_str() {
+        "filter" => {
+            world.writes(&world.plain(), Loss::Filter, DioFlags::empty());
+            let again = Volume::open(&world.location(), &World::options());
+            assert_eq!(again.err().map(|error| error.kind()), Some(ErrorKind::Busy));
+        }
+        "descriptor" => world.writes(&world.plain(), Loss::Descriptor, DioFlags::empty()),
+        "bounced" => world.writes(&world.plain(), Loss::Filter, DioFlags::BOUNCE),
+        "layered" => {
+            let layered = Arc::new(Sim::new(world.device(), Faults::default()));
+            world.writes(&over(layered), Loss::Filter, DioFlags::empty());
+        }
+        "integrity" => world.writes(&world.tagged(), Loss::Filter, DioFlags::empty()),
+        "untaken" => untaken(&world.plain()),
+        "untaken integrity" => untaken(&world.tagged()),
+        "reads" => world.reads(&world.plain()),
+        "host" => world.host(),
+        other => panic!("there is no case {other}"),
+    }
+}
+
+/// How a queue is lost.
+#[derive(Clone, Copy)]
+enum Loss {
+    Filter,
+    Descriptor,
+}
+
+impl Loss {
+    /// Of the one queue that there is, in its thread.
+    fn come(self) {
+        match self {
+            Self::Filter => crate::sys::forbid_io_uring(),
+            Self::Descriptor => {
+                let rings = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(|entry| {
+                    let link = std::fs::read_link(entry.path());
+                    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[io_uring]")
+                });
+                let rings: Vec<_> = rings.map(|entry| entry.file_name()).collect();
+                let [ring] = &rings[..] else { panic!("{rings:?}") };
+                let number = ring.to_str().unwrap().parse().unwrap();
+                crate::sys::put_in_place(&StdFile::open("/dev/null").unwrap(), number);
+            }
+        }
+    }
+}
+
+struct World {
+    ground: PathBuf,
+    /// The device, or where it is mounted.
+    place: PathBuf,
+}
+
+fn memory(fill: u8) -> Buffer {
+    let mut buffer = Buffer::aligned(LEN).unwrap();
+    buffer.fill(fill);
+    buffer
+}
+
+/// Memory as it is taken by someone else who needs some: what was freed, and is not to be, shows there.
+fn foreign() -> Vec<Buffer> {
+    (0..64).map(|_| memory(FOREIGN)).collect()
+}
+
+fn is_full_of(buffer: &[u8], fill: u8) -> bool {
+    buffer.iter().all(|byte| *byte == fill)
+}
+
+fn over(device: Arc<dyn Device>) -> Volume {
+    Volume::writable_on(device, Clock::System).unwrap()
+}
+
+fn queue(volume: &Volume) -> Queue {
+    volume.queue(&QueueOptions { depth: 8 }).unwrap()
+}
+
+/// A file of old data; what is freed and allocated near it is known without asking the device.
+fn file(volume: &Volume, name: &str) -> File {
+    let fs = volume.fs();
+    let number =
+        fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    let inode = fs.lookup(ROOT, name.as_bytes()).unwrap();
+    let (file, mut queue) =
+        (volume.open_inode(inode, FileOptions::default()).unwrap(), queue(volume));
+    file.write_at(&mut queue, &memory(OLD), START).unwrap();
+    file.write_at(&mut queue, &memory(OLD), FilePos(LEN as u64)).unwrap();
+    fs.fallocate(number, Fallocate::Punch, FilePos(LEN as u64), LEN as u64).unwrap();
+    fs.sync().unwrap();
+    file
+}
+
+fn punch(volume: &Volume, file: &File) -> ironmap::Result<()> {
+    volume.fs().fallocate(file.inode(), Fallocate::Punch, START, LEN as u64)
+}
+
+impl World {
+    fn options() -> OpenOptions {
+        let (engine, commit) = (Engine::IoUring, Duration::ZERO);
+        OpenOptions { engine, write: true, commit, ..OpenOptions::default() }
+    }
+
+    fn location(&self) -> Location {
+        self.place.to_str().unwrap().parse().unwrap()
+    }
+
+    fn plain(&self) -> Volume {
+        Volume::open(&self.location(), &Self::options()).unwrap()
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        let engine = Engine::IoUring;
+        let options = location::OpenOptions { engine, write: true, force: false };
+        self.location().open(&options).unwrap().device
+    }
+
+    fn tagged(&self) -> Volume {
+        let device = self.device();
+        let tags: Arc<dyn Device> = Arc::new(Ram::new(device.size() / 16 + (16 << 20)));
+        format(&device, Some(&tags), &FormatOptions::default(), &mut |_, _| {}).unwrap();
+        over(Arc::new(Integrity::open(device, Some(tags)).unwrap().device))
+    }
+
+    fn freeze(&self) {
+        run("fsfreeze", &["--freeze".as_ref(), self.ground.as_os_str()]);
+    }
+
+    fn thaw(&self) {
+        run("fsfreeze", &["--unfreeze".as_ref(), self.ground.as_os_str()]);
+    }
+
+    /// Waits until the device has so many requests: reads or writes.
+    fn until_in_flight(&self, device: &Path, kind: usize, count: u32) {
+        let name = device.file_name().unwrap().to_str().unwrap();
+        until("requests are in flight", || {
+            let counts = std::fs::read_to_string(format!("/sys/block/{name}/inflight")).unwrap();
+            let found: u32 = counts.split_whitespace().nth(kind).unwrap().parse().unwrap();
+            found >= count
+        });
+    }
+
+    /// A write is in flight when its queue is lost. It comes to the device when that goes on.
+    fn writes(&self, volume: &Volume, loss: Loss, flags: DioFlags) {
+        let held = file(volume, "held");
+        self.freeze();
+        let ((tell, told), (go, gone)) = (channel(), channel());
+        let owner = thread::spawn({
+            let (volume, held) = (volume.clone(), held.clone());
+            move || {
+                let mut queue = queue(&volume);
+                held.submit_write(&mut queue, memory(NEW), START, flags, 1).unwrap();
+                queue.poll().unwrap();
+                tell.send(()).unwrap();
+                gone.recv().unwrap();
+                loss.come();
+                assert!(queue.wait(1).is_err() && queue.pop().is_none());
+                drop(queue);
+            }
+        });
+        told.recv().unwrap();
+        self.until_in_flight(&self.place, 1, 1);
+        let waiter = thread::spawn({
+            let (volume, held) = (volume.clone(), held.clone());
+            move || punch(&volume, &held)
+        });
+        go.send(()).unwrap();
+        for refused in [waiter.join().unwrap(), punch(volume, &held)] {
+            let kind = refused.expect_err("blocks are freed that are written").kind();
+            assert!(matches!(kind, ErrorKind::Io(Errno::EIO) | ErrorKind::ReadOnly), "{kind:?}");
+        }
+        for error in [volume.fs().sync(), volume.close()] {
+            let error = error.expect_err("the volume goes on");
+            assert_eq!(error.kind(), ErrorKind::ReadOnly);
+            assert!(error.to_string().contains("writes in flight"), "{error}");
+        }
+        let foreign = foreign();
+        self.thaw();
+        owner.join().unwrap();
+        let (mut queue, mut read) = (queue(volume), memory(OLD));
+        until("the write is done", || {
+            held.read_at(&mut queue, &mut read, START).unwrap();
+            is_full_of(&read, NEW)
+        });
+        assert!(foreign.iter().all(|buffer| is_full_of(buffer, FOREIGN)));
+        let written = held.write_at(&mut queue, &memory(OLD), START);
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+
+    /// Reads are in flight when their queue is lost, and a write that the kernel has not taken.
+    fn reads(&self, volume: &Volume) {
+        let (held, other) = (file(volume, "held"), file(volume, "other"));
+        self.freeze();
+        // The device does one after the other: behind a write that waits for the file system, reads wait as well.
+        let blocker = thread::spawn({
+            let volume = volume.clone();
+            move || other.write_at(&mut queue(&volume), &memory(NEW), START).unwrap()
+        });
+        self.until_in_flight(&self.place, 1, 1);
+        let ((tell, told), (go, gone)) = (channel(), channel());
+        let owner = thread::spawn({
+            let (volume, held) = (volume.clone(), held.clone());
+            move || {
+                let (mut queue, none) = (queue(&volume), DioFlags::empty());
+                for (token, flags) in [(1, none), (2, DioFlags::BOUNCE)] {
+                    held.submit_read(&mut queue, memory(0), START, flags, token).unwrap();
+                }
+                queue.poll().unwrap();
+                tell.send(()).unwrap();
+                gone.recv().unwrap();
+                held.submit_write(&mut queue, memory(NEW), START, none, 3).unwrap();
+                Loss::Filter.come();
+                assert!(queue.wait(3).is_err());
+                let popped = queue.pop().expect("what was not taken");
+                assert_eq!((popped.token, popped.memory.len()), (3, LEN));
+                assert_eq!(popped.result.unwrap_err().errno(), Errno::EPERM);
+                assert!(queue.pop().is_none());
+            }
+        });
+        told.recv().unwrap();
+        self.until_in_flight(&self.place, 0, 2);
+        go.send(()).unwrap();
+        owner.join().unwrap();
+        let foreign = foreign();
+        self.thaw();
+        blocker.join().unwrap();
+        let mut read = memory(0);
+        held.read_at(&mut queue(volume), &mut read, START).unwrap();
+        assert!(is_full_of(&read, OLD));
+        assert!(foreign.iter().all(|buffer| is_full_of(buffer, FOREIGN)));
+        punch(volume, &held).unwrap();
+        volume.close().unwrap();
+    }
+
+    /// The same of a file of a mounted file system.
+    fn host(&self) {
+        let path = |name: &str| self.place.join(name);
+        std::fs::write(path("held"), &memory(OLD)[..]).unwrap();
+        StdFile::open(path("held")).unwrap().sync_all().unwrap();
+        let device = run("findmnt", &["-nro".as_ref(), "SOURCE".as_ref(), self.place.as_os_str()]);
+        let device = PathBuf::from(String::from_utf8(device).unwrap().trim());
+        let host = Host::new(&HostOptions { engine: Engine::IoUring }).unwrap();
+        let held = host.open(path("held"), FileOptions::default()).unwrap();
+        let other = StdFile::create(path("other")).unwrap();
+        self.freeze();
+        let blocker = thread::spawn(move || {
+            other.write_all_at(&memory(NEW), 0).unwrap();
+            other.sync_data().unwrap();
+        });
+        self.until_in_flight(&device, 1, 1);
+        let ((tell, told), (go, gone)) = (channel(), channel());
+        let owner = thread::spawn({
+            let (host, held) = (host.clone(), held.clone());
+            move || {
+                let mut queue = host.queue(&QueueOptions { depth: 8 }).unwrap();
+                held.submit_read(&mut queue, memory(0), START, DioFlags::empty(), 1).unwrap();
+                queue.poll().unwrap();
+                tell.send(()).unwrap();
+                gone.recv().unwrap();
+                Loss::Filter.come();
+                assert!(queue.wait(1).is_err() && queue.pop().is_none());
+            }
+        });
+        told.recv().unwrap();
+        self.until_in_flight(&device, 0, 1);
+        go.send(()).unwrap();
+        owner.join().unwrap();
+        let foreign = foreign();
+        self.thaw();
+        blocker.join().unwrap();
+        let (mut queue, mut read) = (host.queue(&QueueOptions::default()).unwrap(), memory(0));
+        held.read_at(&mut queue, &mut read, START).unwrap();
+        assert!(is_full_of(&read, OLD) && held.host().unwrap().is_raw());
+        assert!(foreign.iter().all(|buffer| is_full_of(buffer, FOREIGN)));
+    }
+}
+
+/// Nothing was handed over: each request ends with the error, popped or not, and the volume goes on.
+fn untaken(volume: &Volume) {
+    let held = file(volume, "held");
+    let owner = thread::spawn({
+        let (volume, held) = (volume.clone(), held.clone());
+        move || {
+            let (mut queue, none) = (queue(&volume), DioFlags::empty());
+            held.submit_write(&mut queue, memory(NEW), START, none, 1).unwrap();
+            held.submit_read(&mut queue, memory(0), START, DioFlags::BOUNCE, 2).unwrap();
+            Loss::Filter.come();
+            assert!(queue.wait(2).is_err());
+            for _ in 0..2 {
+                let popped = queue.pop().expect("what was not taken");
+                assert_eq!(popped.memory.len(), LEN);
+                assert_eq!(popped.result.unwrap_err().errno(), Errno::EPERM);
+            }
+            assert_eq!(queue.outstanding(), 0);
+            held.submit_write(&mut queue, memory(NEW), START, none, 3).unwrap();
+        }
+    });
+    owner.join().unwrap();
+    let (mut queue, mut read) = (queue(volume), memory(0));
+    held.read_at(&mut queue, &mut read, START).unwrap();
+    assert!(is_full_of(&read, OLD));
+    held.write_at(&mut queue, &memory(NEW), START).unwrap();
+    punch(volume, &held).unwrap();
+    drop(queue);
+    volume.close().unwrap();
+}

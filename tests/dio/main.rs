@@ -1,0 +1,20 @@
+//! Direct I/O: requests of every size, alignment and flag, by each engine, on devices that are sound, full, or failing.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/sys.rs"]
+mod sys;
+
+mod dax_space;
+mod dio_alignment;
+mod dio_async;
+mod dio_faults;
+mod dio_generic;
+mod dio_nowait;
+mod dio_simple;
+mod dio_threads;
+mod dio_writes;
+mod doors;
+mod kernel_dio;
+mod lost_queue;
+mod stable;

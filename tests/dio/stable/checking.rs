@@ -1,0 +1,98 @@
+//! A device that keeps a tag for every sector: computed over a request's memory, which is looked at again a moment later.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ironmap::Errno;
+use ironmap::device::{Device, Layer, Layered, Limits, Request, Verdict};
+use ironmap::units::DevOffset;
+
+use crate::stable::scribbler::Rounds;
+
+const SECTOR: usize = 512;
+
+/// The tags, and what stands between the moments.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    tags: Mutex<HashMap<u64, u64>>,
+    /// While somebody scribbles, a request is under way until all of its memory was scribbled over.
+    pub(crate) rounds: Rounds,
+    /// Reads that did not match.
+    pub(crate) mismatches: AtomicU64,
+}
+
+/// The layer that does it.
+#[derive(Debug)]
+pub(crate) struct Checking(Arc<Checks>);
+
+/// A device that checks, over one whose content is taken to be right.
+pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
+    let checks = Arc::new(Checks::default());
+    for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));
+    (Arc::new(Layered::with_layer(below, Checking(Arc::clone(&checks)))), checks)
+}
+
+fn tags(at: DevOffset, bufs: &[IoSlice<'_>]) -> Vec<(u64, u64)> {
+    let sectors = bufs.iter().flat_map(|buf| buf.chunks_exact(SECTOR));
+    let tag = |sector: &[u8]| {
+        sector.chunks_exact(8).fold(0xcbf2_9ce4_8422_2325, |tag: u64, word| {
+            let word = u64::from_le_bytes(word.try_into().unwrap());
+            (tag ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23)
+        })
+    };
+    sectors.enumerate().map(|(index, it)| (at.0 / SECTOR as u64 + index as u64, tag(it))).collect()
+}
+
+impl Checks {
+    fn learn(&self, at: DevOffset, bufs: &[IoSlice<'_>]) {
+        self.tags.lock().unwrap().extend(tags(at, bufs));
+    }
+
+    /// Sectors of the device below whose tags are wrong.
+    pub(crate) fn bad_tags(&self, below: &dyn Device) -> usize {
+        let mut bad = 0;
+        for_each_part(below, |at, part| {
+            let known = self.tags.lock().unwrap();
+            let is_bad = |(sector, tag): &(u64, u64)| known.get(sector) != Some(tag);
+            bad += tags(at, &[IoSlice::new(part)]).iter().filter(|it| is_bad(it)).count();
+        });
+        bad
+    }
+}
+
+/// All of a device, part by part.
+fn for_each_part(device: &dyn Device, mut work: impl FnMut(DevOffset, &[u8])) {
+    let mut content = vec![0; 1 << 20];
+    for at in (0..device.size()).step_by(content.len()) {
+        let part = &mut content[..(device.size() - at).min(1 << 20) as usize];
+        device.read_exact_at(part, DevOffset(at)).unwrap();
+        work(DevOffset(at), part);
+    }
+}
+
+impl Layer for Checking {
+    fn limits(&self, below: &Limits) -> Limits {
+        Limits { logical_block: below.logical_block.max(512), stable_writes: true, ..*below }
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        if let Request::Write { at, bufs, .. } = request {
+            self.0.learn(*at, bufs);
+            self.0.rounds.pass();
+        }
+        Verdict::pass(request)
+    }
+
+    fn verify(&self, at: DevOffset, bufs: &[IoSlice<'_>]) -> Result<(), Errno> {
+        self.0.rounds.pass();
+        let found = tags(at, bufs);
+        let known = self.0.tags.lock().unwrap();
+        if found.iter().all(|(sector, tag)| known.get(sector) == Some(tag)) {
+            return Ok(());
+        }
+        self.0.mismatches.fetch_add(1, Ordering::Relaxed);
+        Err(Errno::EILSEQ)
+    }
+}

@@ -1,0 +1,125 @@
+//! Which way a request goes, and what is still an error.
+
+use std::sync::atomic::Ordering;
+
+use ironmap::bio::Buffer;
+use ironmap::dio::{DioFlags, NotSimple, StablePages};
+use ironmap::units::DevOffset;
+use ironmap::{Errno, ErrorKind};
+
+use crate::stable::scribble::{Bench, KINDS, Kind, Op, memory, run};
+
+const NONE: DioFlags = DioFlags::empty();
+const SIZE: usize = 64 << 10;
+
+/// What each way copies: reads and writes of lent and of owned memory.
+const COPIED: [(StablePages, [bool; 4]); 4] = [
+    (StablePages::ZeroCopy, [false, false, false, false]),
+    (StablePages::Bounce, [true, true, true, true]),
+    (StablePages::Lazy, [false, false, true, true]),
+    (StablePages::Owned, [false, false, true, false]),
+];
+
+#[test]
+fn each_way_copies_what_it_says_and_nothing_else() {
+    let bench = Bench::new(None);
+    for (way, copied) in COPIED {
+        for size in [512, 4096, SIZE, 1 << 20] {
+            let mut expected = copied.iter();
+            for op in [Op::Read, Op::Write] {
+                for kind in [Kind::Lent, Kind::Owned] {
+                    let (file, mut queue) = (bench.open(Some(way)), bench.queue());
+                    let requests = vec![memory(kind, size)];
+                    let (results, _) = run((op, kind), &mut queue, &file, requests, NONE);
+                    assert!(matches!(results[..], [Ok(count)] if count == size), "{results:?}");
+                    let copies = *expected.next().unwrap();
+                    let what = format!("{way:?}: {op:?} {kind:?} of {size}");
+                    assert_eq!(queue.stats().bounced, u64::from(copies), "{what}");
+                    // Not only is nothing copied: there is nothing that it could be copied to.
+                    assert_eq!(queue.bounce_bytes() > 0, copies, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// The simple path is for what is not copied, and says why it was not taken.
+#[test]
+fn what_is_not_copied_takes_the_simple_path() {
+    let bench = Bench::new(None);
+    for (way, copied) in COPIED {
+        let (file, mut queue) = (bench.open(Some(way)), bench.queue());
+        let count = |op, kind, queue: &mut _| {
+            run((op, kind), queue, &file, vec![memory(kind, 4096)], NONE);
+        };
+        // The first requests of a file learn it.
+        for op in [Op::Read, Op::Write, Op::Read] {
+            count(op, Kind::Lent, &mut queue);
+        }
+        let before = *queue.stats();
+        for op in [Op::Read, Op::Write] {
+            for kind in [Kind::Lent, Kind::Owned] {
+                count(op, kind, &mut queue);
+            }
+        }
+        let stats = queue.stats();
+        let simple = stats.simple_hits - before.simple_hits + stats.overwrites - before.overwrites;
+        let stable = stats.misses(NotSimple::Stable) - before.misses(NotSimple::Stable);
+        let copies = copied.iter().filter(|copied| **copied).count() as u64;
+        assert_eq!((simple, stable), (4 - copies, copies), "{way:?}: {stats:?}");
+    }
+}
+
+#[test]
+fn the_device_decides_where_the_handle_does_not() {
+    let bench = Bench::new(None);
+    let (file, mut queue) = (bench.open(None), bench.queue());
+    let bounced = |kind, queue: &mut ironmap::Queue| {
+        let before = queue.stats().bounced;
+        run((Op::Write, kind), queue, &file, vec![memory(kind, 4096)], NONE);
+        queue.stats().bounced - before
+    };
+    assert_eq!((bounced(Kind::Lent, &mut queue), bounced(Kind::Owned, &mut queue)), (1, 0));
+}
+
+/// A sector that is wrong on the device fails whatever the way: tried twice at most, told once, and nothing beside it fails.
+#[test]
+fn what_is_wrong_on_the_device_is_an_error_by_every_way() {
+    let bench = Bench::new(None);
+    let lies = bench.open(None).map(ironmap::units::FilePos(0), 1).unwrap().addr;
+    let at = DevOffset(lies.0 + 8192 + 512);
+    let flip = || {
+        let mut sector = Buffer::aligned(512).unwrap();
+        bench.below.read_exact_at(&mut sector, at).unwrap();
+        sector[77] ^= 0x10;
+        bench.below.write_all_at(&[std::io::IoSlice::new(&sector)], at, false).unwrap();
+    };
+    flip();
+    for (way, _) in COPIED {
+        for kind in KINDS {
+            for (size, fails) in [(4096, false), (16 << 10, true), (1 << 20, true)] {
+                for simple in [true, false] {
+                    let (file, mut queue) = (bench.open(Some(way)), bench.queue());
+                    queue.set_simple(simple);
+                    let _ = bench.volume.events().take();
+                    let before = bench.checks.mismatches.load(Ordering::Relaxed);
+                    let requests = vec![memory(kind, size)];
+                    let (results, _) = run((Op::Read, kind), &mut queue, &file, requests, NONE);
+                    let what = format!("{way:?} {kind:?} of {size}, simple {simple}: {results:?}");
+                    let kinds: Vec<_> = results
+                        .iter()
+                        .map(|it| it.as_ref().err().map(|error| error.kind()))
+                        .collect();
+                    let expected = fails.then_some(ErrorKind::Io(Errno::EILSEQ));
+                    assert_eq!(kinds, [expected], "{what}");
+                    let tries = bench.checks.mismatches.load(Ordering::Relaxed) - before;
+                    let rereads = u64::from(way != StablePages::ZeroCopy);
+                    assert_eq!(tries, if fails { 1 + rereads } else { 0 }, "{what}: tries");
+                    assert_eq!(bench.volume.events().take().0.len(), usize::from(fails), "{what}");
+                }
+            }
+        }
+    }
+    flip();
+    assert_eq!(bench.checks.bad_tags(&*bench.below), 0);
+}

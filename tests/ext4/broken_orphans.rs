@@ -1,0 +1,371 @@
+//! Inodes without a name that cannot be freed, since their map, their attributes, or the list that names them is broken. Removing such a file
+//! removes its name; no such orphan keeps a volume from being opened for writing or mounted by the kernel; the superblock tells of errors,
+//! and e2fsck frees what is left.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use crate::common::command::{output, run};
+use crate::common::image::{Image, words};
+use crate::common::skip::Need;
+use ironmap::device::{Device, Faults, Ram, Sim};
+use ironmap::fs::ext4::{Clock, Credentials, Ext4, Follow, NewFile, ROOT};
+use ironmap::units::InodeNo;
+use ironmap::{ErrorKind, OpenOptions, Result, Volume};
+
+const BLOCK: u64 = 1024;
+const EXTENTS: &str = "-t ext4 -b 1024 -O ^metadata_csum,^orphan_file";
+const SUMS: &str = "-t ext4 -b 1024 -O metadata_csum,^orphan_file";
+const POINTERS: &str = "-t ext4 -b 1024 -O ^extents,^64bit,^flex_bg,^metadata_csum,^orphan_file";
+
+/// How the file `/bad` is broken.
+type Break = fn(&Image);
+
+const BREAKS: [(&str, &str, Break); 9] = [
+    ("the magic number of a leaf", EXTENTS, |image| image.poke_block(leaf(image), 0, &[0, 0])),
+    ("blocks outside the volume", EXTENTS, |image| image.poke_block(leaf(image), 20, &[0xF0; 4])),
+    ("an order that is none", EXTENTS, |image| image.poke_block(leaf(image), 24, &[0; 4])),
+    ("the checksum of a leaf", SUMS, |image| image.poke_block(leaf(image), 13, &[0x55])),
+    ("the magic number of the root", SUMS, |image| set(image, "block[0] 0")),
+    ("blocks of the file system", POINTERS, |image| set(image, "block[0] 2")),
+    ("a pointer out of the volume", POINTERS, |image| set(image, "block[IND] 99999999")),
+    ("pointers out of the volume", POINTERS, |image| {
+        image.poke_block(number(&stat(image), "(IND):"), 0, &[0xF0; 64]);
+    }),
+    ("attributes", SUMS, |image| {
+        image.poke_block(number(&stat(image), "File ACL: "), 0, &[0; 4]);
+    }),
+];
+
+fn set(image: &Image, what: &str) {
+    image.debugfs(&format!("sif /bad {what}\n"));
+}
+
+fn stat(image: &Image) -> String {
+    image.ask_debugfs("stat /bad\n")
+}
+
+fn leaf(image: &Image) -> u64 {
+    number(&stat(image), "(ETB0):")
+}
+
+fn number(said: &str, before: &str) -> u64 {
+    let (_, rest) = said.split_once(before).unwrap_or_else(|| panic!("no {before}: {said}"));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().unwrap()
+}
+
+/// `/bad`, whose map has a node and which has an attribute in a block, and `/good`, `/left` and `/last`.
+fn image(mkfs: &str) -> Image {
+    let image = Image::in_memory("16M", &words(mkfs));
+    let sparse = std::fs::File::create(image.beside("sparse")).unwrap();
+    for at in 0..40 {
+        sparse.write_all_at(&[7; BLOCK as usize], at * 3 * BLOCK).unwrap();
+    }
+    std::fs::write(image.beside("value"), [b'v'; 700]).unwrap();
+    let (sparse, value) = (image.beside("sparse"), image.beside("value"));
+    let (sparse, value) = (sparse.display(), value.display());
+    image.debugfs(&format!(
+        "write {sparse} bad\nea_set -f {value} bad user.x\nwrite {value} good\nwrite {sparse} left\nwrite {value} last\n"
+    ));
+    // debugfs counts for no quota.
+    image.repair();
+    image.check();
+    image
+}
+
+fn inode_of(image: &Image, path: &str) -> u64 {
+    number(&image.ask_debugfs(&format!("stat {path}\n")), "Inode: ")
+}
+
+/// Takes the names of these files, and lists them as orphans, the first as the newest. The last one's next is `end`.
+fn orphan(image: &Image, paths: &[&str], end: u64) {
+    let numbers: Vec<_> = paths.iter().map(|path| inode_of(image, path)).collect();
+    let nexts = numbers.iter().skip(1).copied().chain([end]);
+    let mut commands = format!("ssv last_orphan {}\n", numbers[0]);
+    for ((path, number), next) in paths.iter().zip(&numbers).zip(nexts) {
+        commands += &format!("unlink {path}\nsif <{number}> links_count 0\n");
+        commands += &format!("sif <{number}> dtime @{next}\n");
+    }
+    image.debugfs(&commands);
+}
+
+fn open(image: &Image) -> Result<Volume> {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    crate::common::beneath::open(&image.location(), &options)
+}
+
+fn create(fs: &Arc<Ext4>, name: &str) -> Result<()> {
+    fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).map(drop)
+}
+
+fn field(image: &Image, name: &str) -> String {
+    let said = run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]);
+    let said = String::from_utf8(said).unwrap();
+    let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+/// The volume is what everybody can go on with: other files change, it opens again and has nothing left to tell, the kernel mounts it, and
+/// e2fsck mends it by itself.
+fn goes_on(image: &Image, what: &str) {
+    assert!(field(image, "Filesystem state").contains("with errors"), "{what}");
+    assert!(!field(image, "Filesystem features").contains("needs_recovery"), "{what}");
+    let volume = open(image).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(volume.fs().take_left(), [""; 0], "{what}: told once");
+    create(volume.fs(), "new").unwrap();
+    volume.fs().unlink(ROOT, b"good").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    if Need::Root.missing().is_none() {
+        let mount = image.mount("rw,errors=continue");
+        std::fs::write(mount.dir().join("newer"), b"by the kernel").unwrap();
+    }
+    let said = output("e2fsck", &["-p".as_ref(), image.path().as_os_str()]);
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert!(matches!(said.status.code(), Some(0 | 1)), "{what}: {text}");
+    image.check();
+}
+
+/// By its last name, and by that of a program that has it open.
+#[test]
+fn the_name_of_a_broken_file_can_be_removed() {
+    for (what, mkfs, break_it) in BREAKS {
+        for held in [false, true] {
+            let image = image(mkfs);
+            break_it(&image);
+            let volume = open(&image).unwrap();
+            let fs = volume.fs();
+            let number = inode_of(&image, "/bad");
+            let hold = held.then(|| fs.hold(InodeNo(number)).unwrap());
+            fs.unlink(ROOT, b"bad").unwrap_or_else(|error| panic!("{what}: {error}"));
+            drop(hold);
+            create(fs, "another").unwrap_or_else(|error| panic!("{what}: {error}"));
+            let left = fs.take_left();
+            assert_eq!(left.len(), 1, "{what}: {left:?}");
+            assert!(left[0].contains(&format!("inode {number}")), "{what}: {left:?}");
+            volume.close().unwrap();
+            drop(volume);
+            goes_on(&image, what);
+        }
+    }
+}
+
+/// The orphans beside it are freed.
+#[test]
+fn a_broken_orphan_keeps_nobody_from_opening() {
+    for (what, mkfs, break_it) in BREAKS {
+        let image = image(mkfs);
+        break_it(&image);
+        let others = ["/left", "/last"].map(|path| inode_of(&image, path));
+        orphan(&image, &["/left", "/bad", "/last"], 0);
+        let volume = open(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(volume.fs().take_left().len(), 1, "{what}");
+        volume.close().unwrap();
+        drop(volume);
+        for other in others {
+            let said = image.ask_debugfs(&format!("testi <{other}>\n"));
+            assert!(said.contains("not in use"), "{what}: {said}");
+        }
+        goes_on(&image, what);
+    }
+}
+
+/// A file with a name whose truncation was under way stays, with what lies behind its end.
+#[test]
+fn a_broken_truncation_keeps_nobody_from_opening() {
+    // Not of what lies before the end.
+    let kept = ["blocks of the file system", "attributes"];
+    for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
+        let image = image(mkfs);
+        break_it(&image);
+        let number = inode_of(&image, "/bad");
+        image.debugfs(&format!("ssv last_orphan {number}\nsif /bad size 1024\n"));
+        let volume = open(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(volume.fs().take_left().len(), 1, "{what}");
+        create(volume.fs(), "another").unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let volume = open(&image).unwrap();
+        assert_eq!(volume.fs().take_left(), [""; 0], "{what}: told once");
+        volume.close().unwrap();
+        drop(volume);
+        // Of a file with a name, whose map it mends, e2fsck frees what that mapped when it is asked again.
+        image.repair();
+        image.repair();
+        image.check();
+    }
+}
+
+/// The list ends before what cannot be an orphan; the one before that is freed.
+#[test]
+fn a_list_that_cannot_be_followed_ends_there() {
+    let free = |_: &Image| 4000;
+    let outside = |_: &Image| 99_999_999;
+    let own = |_: &Image| 8;
+    let cycle = |image: &Image| inode_of(image, "/left");
+    let broken = |image: &Image| {
+        let said = image.ask_debugfs("imap /good\n");
+        let (block, offset) = (number(&said, "located at block "), said.split_once("offset 0x"));
+        let offset = u64::from_str_radix(offset.unwrap().1.trim(), 16).unwrap();
+        let good = inode_of(image, "/good");
+        image.poke_block(block, offset + 0x10, &[0x55; 4]);
+        good
+    };
+    type End = fn(&Image) -> u64;
+    let ends: [(&str, End); 5] = [
+        ("a free inode", free),
+        ("no inode", outside),
+        ("the journal", own),
+        ("a cycle", cycle),
+        ("an inode whose checksum is wrong", broken),
+    ];
+    for (what, end) in ends {
+        for alone in [false, true] {
+            let image = image(SUMS);
+            let end = end(&image);
+            let left = inode_of(&image, "/left");
+            if alone {
+                if end == left {
+                    continue;
+                }
+                image.debugfs(&format!("ssv last_orphan {end}\n"));
+            } else {
+                orphan(&image, &["/left"], end);
+            }
+            let volume = open(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(volume.fs().take_left().len(), 1, "{what}");
+            volume.close().unwrap();
+            drop(volume);
+            let freed = image.ask_debugfs(&format!("testi <{left}>\n")).contains("not in use");
+            assert_eq!(freed, !alone, "{what}");
+            let volume = open(&image).unwrap();
+            assert_eq!(volume.fs().take_left(), [""; 0], "{what}: told once");
+            create(volume.fs(), "another").unwrap();
+            volume.close().unwrap();
+            drop(volume);
+            image.repair();
+            image.check();
+        }
+    }
+}
+
+/// The same for entries of the orphan file: what is no orphan is cleared, the others are freed.
+#[test]
+fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
+    let image = image("-t ext4 -b 1024 -O ^metadata_csum,orphan_file");
+    image.poke_block(leaf(&image), 0, &[0, 0]);
+    let numbers = ["/bad", "/left"].map(|path| inode_of(&image, path));
+    let stats = String::from_utf8(run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]));
+    let file = number(&stats.unwrap().replace(' ', ""), "Orphanfileinode:");
+    let block = image.bmap(&format!("<{file}>"), std::iter::once(0))[0];
+    for number in numbers {
+        image.debugfs(&format!("sif <{number}> links_count 0\n"));
+    }
+    image.debugfs("unlink /bad\nunlink /left\nfeature orphan_present\n");
+    let entries = [4000, 99_999_999, numbers[0] as u32, 8, numbers[1] as u32];
+    for (at, entry) in (0..).zip(entries) {
+        image.poke_block(block, at * 8, &entry.to_le_bytes());
+    }
+    let volume = open(&image).unwrap();
+    assert_eq!(volume.fs().take_left().len(), 4);
+    volume.close().unwrap();
+    drop(volume);
+    let said = image.ask_debugfs(&format!("testi <{}>\n", numbers[1]));
+    assert!(said.contains("not in use"), "{said}");
+    goes_on(&image, "an orphan file");
+}
+
+/// `remount-ro`: the opening that meets it is the last one that is read-only.
+#[test]
+fn a_policy_of_errors_is_obeyed_once() {
+    let image = image(&format!("{EXTENTS} -e remount-ro"));
+    image.poke_block(leaf(&image), 0, &[0, 0]);
+    orphan(&image, &["/left", "/bad", "/last"], 0);
+    let volume = open(&image).unwrap();
+    assert_eq!(create(volume.fs(), "new").unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(volume.fs().resolve(b"/good", Follow::All).is_ok());
+    assert!(volume.close().is_err());
+    drop(volume);
+    let volume = open(&image).unwrap();
+    create(volume.fs(), "another").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    goes_on(&image, "remount-ro");
+}
+
+/// A volume that is refused for a group descriptor is as it was; one whose journal was replayed before something else was found does not need
+/// recovery any more.
+#[test]
+fn a_volume_that_is_refused_does_not_need_recovery() {
+    for dirty in [false, true] {
+        for quota in [false, true] {
+            let image = image("-t ext4 -b 1024 -O metadata_csum,quota -g 4096");
+            if dirty {
+                let data = image.beside("value").display().to_string();
+                image.debugfs(&format!(
+                    "journal_open\njournal_write -b 12000 {data}\njournal_close\n"
+                ));
+                assert!(field(&image, "Filesystem features").contains("needs_recovery"));
+            }
+            if quota {
+                image.debugfs("clri <3>\n");
+            } else {
+                // The checksum of the last group's descriptor.
+                image.poke_block(2, 3 * 64 + 0x1E, &[0x55, 0x55]);
+            }
+            let before = std::fs::read(image.path()).unwrap();
+            assert!(open(&image).is_err());
+            if quota {
+                let features = field(&image, "Filesystem features");
+                assert!(!features.contains("needs_recovery"), "{features}");
+            } else {
+                assert!(std::fs::read(image.path()).unwrap() == before, "nothing has changed");
+            }
+        }
+    }
+}
+
+/// A truncation that fails half way ends the session: the file could be made longer again over what it still has.
+#[test]
+fn a_truncation_that_failed_shows_nothing_old() {
+    let image = Image::in_memory("16M", &words(EXTENTS));
+    let sparse = std::fs::File::create(image.beside("sparse")).unwrap();
+    for at in 0..300 {
+        sparse.write_all_at(&[7; BLOCK as usize], at * 3 * BLOCK).unwrap();
+    }
+    drop(sparse);
+    image.debugfs(&format!("write {} bad\n", image.beside("sparse").display()));
+    image.repair();
+    let said = stat(&image);
+    let leaves: Vec<u64> =
+        said.match_indices("(ETB0):").map(|(at, name)| number(&said[at..], name)).collect();
+    // What is past it is freed first, what is before it stays.
+    image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
+    let bad = InodeNo(inode_of(&image, "/bad"));
+    let volume = open(&image).unwrap();
+    assert_eq!(volume.fs().truncate(bad, 0).unwrap_err().kind(), ErrorKind::Corrupt);
+    let grown = volume.fs().truncate(bad, 50 * BLOCK);
+    assert_eq!(grown.unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+/// A read that fails once is an error of the opening: it makes no orphan broken.
+#[test]
+fn one_read_that_fails_gives_no_orphan_up() {
+    let image = image(EXTENTS);
+    orphan(&image, &["/left", "/last"], 0);
+    let bytes = std::fs::read(image.path()).unwrap();
+    let mut refused = 0;
+    for at in 0..60 {
+        let ram: Arc<dyn Device> = Arc::new(Ram::from_image(&bytes));
+        let faults = Faults { fail_at: Some(at), ..Faults::default() };
+        match Volume::writable_on(Arc::new(Sim::new(ram, faults)), Clock::default()) {
+            Ok(volume) => assert!(volume.fs().take_left().is_empty(), "request {at}"),
+            Err(error) => {
+                assert!(error.to_string().contains("EIO"), "request {at}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}

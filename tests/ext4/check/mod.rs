@@ -1,0 +1,29 @@
+//! `ironmap check` against e2fsck: both find something wrong, or neither does.
+//!
+//! Sound volumes of many feature sets, made by mke2fs and filled by it or by the kernel, and volumes damaged in one place, by
+//! debugfs or by changed bytes. Where the two differ for a reason, [`exceptions`] names it.
+
+#![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
+
+// What finds structures in a volume, damages them and repairs checksums, shared with the tests of hostile volumes.
+#[allow(dead_code, reason = "these tests damage one place at a time")]
+#[path = "../../hostile/mutate.rs"]
+mod mutate;
+#[path = "../../hostile/repair.rs"]
+mod repair;
+#[allow(dead_code, reason = "these tests damage one place at a time")]
+#[path = "../../hostile/scratch.rs"]
+mod scratch;
+#[allow(dead_code, reason = "these tests damage one place at a time")]
+#[path = "../../hostile/spots.rs"]
+mod spots;
+#[allow(dead_code, reason = "these tests have volumes of their own")]
+#[path = "../../hostile/volume.rs"]
+mod volume;
+
+mod bytes;
+mod clean;
+mod damage;
+mod exceptions;
+mod named;
+mod verdict;

@@ -1,0 +1,79 @@
+//! What e2fsck says of a volume, and what ironmap does.
+
+use std::path::Path;
+
+use ironmap::OpenOptions;
+
+use crate::check::exceptions::{E2FSCK_ALONE, IRONMAP_ALONE};
+use crate::common::command::output;
+
+/// What a checker says.
+pub(crate) struct Verdict {
+    pub(crate) clean: bool,
+    pub(crate) text: String,
+}
+
+/// `e2fsck -fn`. 4: errors were left; 8: it could not even begin, since the superblock is wrong.
+pub(crate) fn e2fsck(image: &Path) -> Verdict {
+    let output = output("e2fsck", &["-fn".as_ref(), image.as_os_str()]);
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let code = output.status.code().unwrap_or(-1);
+    let lines = text.lines().filter(|line| !line.starts_with("Pass") && !line.is_empty());
+    let text = lines.take(12).collect::<Vec<_>>().join("\n");
+    Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
+}
+
+/// Opening the volume, and the check.
+pub(crate) fn ironmap(image: &Path) -> Verdict {
+    let location = image.to_str().expect("a plain path").parse().expect("a location");
+    let report = crate::common::beneath::open(&location, &OpenOptions::default())
+        .and_then(|volume| volume.fs().check(&mut |_| {}));
+    match report {
+        Err(error) => Verdict { clean: false, text: error.to_string() },
+        Ok(report) => {
+            let lines = report.findings.iter().take(12).map(ToString::to_string);
+            Verdict { clean: report.is_clean(), text: lines.collect::<Vec<_>>().join("\n") }
+        }
+    }
+}
+
+/// Asserts that both say the same; where `clean`, that nothing is wrong.
+pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
+    let (theirs, ours) = (e2fsck(image), ironmap(image));
+    let same = theirs.clean == ours.clean && (theirs.clean || !clean);
+    assert!(same, "{name}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
+}
+
+/// How often the two agree.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    both: u32,
+    neither: u32,
+    excepted: u32,
+    differ: u32,
+}
+
+impl Tally {
+    /// Counts a damaged volume, and prints where the two differ without a named reason.
+    pub(crate) fn compare(&mut self, what: &str, theirs: &Verdict, ours: &Verdict) {
+        let (list, text) = match (theirs.clean, ours.clean) {
+            (true, true) => return self.neither += 1,
+            (false, false) => return self.both += 1,
+            (false, true) => (E2FSCK_ALONE, &theirs.text),
+            (true, false) => (IRONMAP_ALONE, &ours.text),
+        };
+        if let Some(exception) = list.iter().find(|exception| text.contains(exception.text)) {
+            println!("{what}: {}", exception.reason);
+            return self.excepted += 1;
+        }
+        self.differ += 1;
+        println!("--- {what}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
+    }
+
+    /// Asserts that nothing differed, and that the damages were of both kinds.
+    pub(crate) fn end(&self, seed: u64) {
+        println!("seed {seed}: {self:?}");
+        assert_eq!(self.differ, 0, "differences from e2fsck with seed {seed}");
+        assert!(self.both > 0 && self.neither > 0);
+    }
+}

@@ -1,0 +1,236 @@
+//! Devices that fail at one request: whoever asked hears of it, and nothing that was promised is lost.
+
+use crate::require;
+use std::sync::Arc;
+
+use ironmap::device::{Faults, Limits, Ram, Sim};
+use ironmap::fs::ext4::{Clock, MkfsOptions, NewFile};
+use ironmap::{Errno, ErrorKind, Volume};
+
+use crate::common::skip::Need;
+use crate::crash::campaign::{look, same};
+use crate::crash::fsck::Fsck;
+use crate::crash::generator::{Style, workload};
+use crate::crash::history::History;
+use crate::crash::layouts::{KERNEL, OURS, QUOTA, UNJOURNALED};
+use crate::crash::ours::WHO;
+use crate::crash::seen::Tree;
+use crate::crash::{Effort, by_kernel, ours, volume, workloads};
+
+/// Opens a volume for writing, and closes it, on a device with faults; how many requests there were.
+fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u64) {
+    let sim = Arc::new(Sim::new(device.clone(), faults));
+    let volume = Volume::writable_on(sim.clone(), Clock::System);
+    (volume.and_then(|volume| volume.close()), sim.requests())
+}
+
+/// An error at any one request of a recovery is the error of who opens or closes the volume, and the next recovery completes it.
+#[test]
+fn a_recovery_that_meets_an_error_can_be_repeated() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let fsck = Fsck::new();
+    for (seed, layout) in (0..).zip(KERNEL) {
+        let case = by_kernel(seed, layout);
+        let mut crashes = case.crashes();
+        let names = crashes.names(seed, 0);
+        // In the middle, with everything that was written.
+        let image = crashes.state(names[names.len() / 2]);
+        // No superblock is torn: see `campaign::SUPERBLOCK`.
+        let image = image.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
+        let (seen, _) = look(&image).unwrap();
+        let (result, requests) = open_and_close(&Arc::new(image.snapshot()), Faults::default());
+        result.unwrap();
+        assert!(requests > 20, "{}: {requests} requests", case.name);
+        for fail_at in 0..requests {
+            let errno = [Errno::EIO, Errno::ENOSPC][fail_at as usize % 2];
+            let faults = Faults {
+                seed,
+                fail_at: Some(fail_at),
+                errno: Some(errno),
+                torn: true,
+                ..Faults::default()
+            };
+            let what = format!("{}, request {fail_at} of {requests}", case.name);
+            let device = Arc::new(image.snapshot());
+            let (result, _) = open_and_close(&device, faults);
+            let error = result.expect_err(&what);
+            assert_eq!(error.kind(), ErrorKind::Io(errno), "{what}: {error}");
+            let found = look(&device).and_then(|(tree, _)| same(&tree, &seen));
+            found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            if fail_at % 8 == 0 && !case.fast_commits {
+                let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
+                let repaired = repaired.and_then(|(tree, _)| same(&tree, &seen));
+                repaired.unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));
+            }
+        }
+    }
+}
+
+/// Made behind an error, which nothing else is.
+const LATER: &str = "later";
+
+/// What became of a workload on a device with faults.
+struct Outcome {
+    device: Arc<Ram>,
+    /// What the workload met, or closing the volume.
+    result: ironmap::Result<()>,
+    returned: usize,
+    /// None where the volume could not be opened.
+    events: Option<usize>,
+    /// Whether [`LATER`] was made and synced.
+    later: bool,
+    requests: u64,
+}
+
+fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
+    let device = Arc::new(base.snapshot());
+    let sim = Arc::new(Sim::new(device.clone(), faults));
+    let mut outcome =
+        Outcome { device, result: Ok(()), returned: 0, events: None, later: false, requests: 0 };
+    match Volume::writable_on(sim.clone(), ours::CLOCK) {
+        Err(error) => outcome.result = Err(error),
+        Ok(volume) => {
+            let ops = 0..history.ops.len();
+            let ran = ours::run(&volume, history, ops, |number| outcome.returned = number);
+            if ran.is_err() {
+                let root = ironmap::fs::ext4::ROOT;
+                let fs = volume.fs();
+                let made = fs.create(root, LATER.as_bytes(), NewFile::Regular, 0o644, &WHO);
+                outcome.later = made.and_then(|_| fs.sync()).is_ok();
+            }
+            let closed = volume.close();
+            // A volume that goes on being written goes on to the end.
+            assert!(!outcome.later || closed.is_ok(), "{ran:?}, then {closed:?}");
+            outcome.result = ran.and(closed);
+            outcome.events = Some(volume.events().take().0.len());
+        }
+    }
+    outcome.requests = sim.requests();
+    outcome
+}
+
+/// Numbers of requests at which something fails, and how: all of them both ways, or a part.
+fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
+    let errnos = move |fail_at: u64| {
+        let both = [Errno::EIO, Errno::ENOSPC];
+        let chosen = if one_in == 1 { &both[..] } else { &both[fail_at as usize % 2..][..1] };
+        chosen.to_vec()
+    };
+    let numbers = (seed % one_in..requests).step_by(one_in as usize);
+    numbers.flat_map(move |fail_at| {
+        errnos(fail_at).into_iter().map(move |errno| Faults {
+            seed,
+            fail_at: Some(fail_at),
+            errno: Some(errno),
+            torn: true,
+            ..Faults::default()
+        })
+    })
+}
+
+/// An error at any one request of a workload, be it a read, a write or a flush, is an error of one of its operations, and an
+/// event; what is then on the device is what a crash could have left there. The volume is read-only from then on, or as it was.
+#[test]
+fn a_workload_that_meets_an_error_keeps_its_promises() {
+    let Effort { states, long, .. } = Effort::new();
+    let fsck = Fsck::new();
+    let (mut faulty, mut read_only, mut repairs) = (0, 0, 0);
+    for (seed, format) in workloads(&[&OURS[..], &QUOTA, &UNJOURNALED].concat()) {
+        let base = volume::stale("12M", format);
+        // No superblock is torn: see `campaign::SUPERBLOCK`.
+        let base = base.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
+        let history = workload(seed, 60, Style::of(format));
+        let journal = !UNJOURNALED.contains(&format);
+        let Outcome { result, requests, .. } = run(&base, &history, Faults::default());
+        result.unwrap_or_else(|error| panic!("{format}, seed {seed}: {error}"));
+        for faults in places(seed, requests, if long { 1 } else { 17 }) {
+            let (fail_at, errno) = (faults.fail_at.unwrap(), faults.errno.unwrap());
+            let outcome = run(&base, &history, faults);
+            let Outcome { device, result, returned, events, later, .. } = outcome;
+            let what = format!("{format}, seed {seed}, {errno:?} at {fail_at} of {requests}");
+            // Who lets a file go hears of nothing.
+            assert!(result.is_err() || events != Some(0), "{what}: nobody has heard of it");
+            let error = result.err().map_or("an event".to_owned(), |error| error.to_string());
+            assert!(events != Some(0), "{what}: {error}: no event");
+            let holds = |(mut tree, _): (Tree, bool)| {
+                let there = tree.remove(LATER).is_some();
+                if later && !there {
+                    Err("what came later is lost".to_owned())
+                } else {
+                    history.check(&tree, returned)
+                }
+            };
+            if journal {
+                let held = look(&device).and_then(holds);
+                held.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
+            }
+            // What takes longest.
+            if !long || faulty % 4 == 0 {
+                let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
+                let repaired = repaired.and_then(|seen| if journal { holds(seen) } else { Ok(()) });
+                repaired.unwrap_or_else(|fault| panic!("{what}: {error}, by e2fsck: {fault}"));
+                repairs += 1;
+            }
+            faulty += 1;
+            read_only += usize::from(!later);
+        }
+        if faulty * 10 >= states && seed >= 20 {
+            break;
+        }
+    }
+    eprintln!(
+        "{faulty} errors of devices, {read_only} made the volume read-only, e2fsck saw {repairs}"
+    );
+}
+
+/// An error at any one request of mkfs is its error; and what then takes itself for a volume is one without fault.
+#[test]
+fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
+    let Effort { long, .. } = Effort::new();
+    let (fsck, mut faulty, mut volumes) = (Fsck::new(), 0, 0);
+    let features = [
+        "",
+        "quota,project",
+        "^metadata_csum,^64bit,quota",
+        "^has_journal",
+        "bigalloc",
+        "meta_bg,^resize_inode",
+    ];
+    for (seed, edit) in (0..).zip(features) {
+        let mut options = MkfsOptions {
+            uuid: Some([7; 16]),
+            time: Some(1),
+            force: true,
+            ..MkfsOptions::default()
+        };
+        options.features.edit(edit).expect("known features");
+        // Over another volume, of which nothing may be taken for the new one.
+        let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");
+        let make = |faults| {
+            let device = Arc::new(base.snapshot());
+            let sim = Sim::new(device.clone(), faults);
+            let made = Volume::make(&sim, &options).map(drop);
+            (device, made, sim.requests())
+        };
+        let (device, made, requests) = make(Faults::default());
+        made.unwrap_or_else(|error| panic!("{edit}: {error}"));
+        fsck.clean(&device).unwrap();
+        for faults in places(seed, requests, if long { 1 } else { 3 }).flat_map(|faults| {
+            // Torn in other places each time.
+            (0..4).map(move |tear| Faults { seed: seed << 8 | tear, ..faults.clone() })
+        }) {
+            let what =
+                format!("{edit:?}, {:?} at {:?} of {requests}", faults.errno, faults.fail_at);
+            let (device, made, _) = make(faults);
+            assert!(made.is_err(), "{what}: nobody has heard of it");
+            faulty += 1;
+            if Volume::on(device.clone()).is_ok() {
+                volumes += 1;
+                fsck.clean(&device).unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            }
+        }
+    }
+    eprintln!(
+        "{faulty} errors while volumes were made, {volumes} of which left one; each of these was shown to e2fsck"
+    );
+}

@@ -1,0 +1,335 @@
+//! Workloads by chance, of which each operation is possible when it comes.
+
+use crate::common::rng::Rng;
+use crate::crash::history::History;
+use crate::crash::op::{Op, Renaming, Set, Space, Special};
+use crate::crash::state::{Names, Node};
+
+/// A file grows to so many bytes at most, all files together to so many.
+const FILE_LIMIT: u64 = 48 << 10;
+const TOTAL_LIMIT: usize = 1 << 20;
+const DIRECTORIES: u64 = 4;
+
+/// A multiple of every block and cluster of ours.
+const UNIT: u64 = 8192;
+
+/// What a volume and its names are like.
+#[derive(Clone, Copy)]
+pub(crate) struct Style {
+    /// Files without extents have no space without content.
+    extents: bool,
+    /// Values of attributes may be larger than a block.
+    large_values: bool,
+    /// There are so many names, so that they meet often; or many and long ones, mostly made, so that directories grow.
+    names: u64,
+    /// In front of every name.
+    prefix: &'static str,
+}
+
+impl Style {
+    /// Of volumes that mke2fs makes by these options.
+    pub(crate) fn of(format: &str) -> Self {
+        Self {
+            extents: !format.contains("ext3") && !format.contains("ext2"),
+            large_values: format.contains("ea_inode"),
+            names: 12,
+            prefix: "",
+        }
+    }
+
+    pub(crate) fn growing(self) -> Self {
+        Self { names: 1000, ..self }
+    }
+
+    pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
+        Self { prefix, ..self }
+    }
+
+    fn grows(self) -> bool {
+        self.names > 100
+    }
+}
+
+/// A kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Create,
+    Mkdir,
+    Mknod,
+    Symlink,
+    Link,
+    Unlink,
+    UnlinkOpen,
+    LetGo,
+    Rmdir,
+    Rename,
+    Replace,
+    RenameDirectory,
+    NoReplace,
+    Exchange,
+    Whiteout,
+    Write,
+    Append,
+    Shrink,
+    Grow,
+    Allocate,
+    AllocateKeepSize,
+    Zero,
+    ZeroKeepSize,
+    Punch,
+    Collapse,
+    Insert,
+    Permissions,
+    Owner,
+    Accessed,
+    NoDump,
+    Xattr,
+    LargeXattr,
+    RemoveXattr,
+    Acl,
+    Fsync,
+    Sync,
+}
+
+use Kind::{
+    Accessed, Acl, Allocate, AllocateKeepSize, Append, Collapse, Create, Exchange, Fsync, Grow,
+    Insert, LargeXattr, LetGo, Link, Mkdir, Mknod, NoDump, NoReplace, Owner, Permissions, Punch,
+    RemoveXattr, Rename, RenameDirectory, Replace, Rmdir, Shrink, Symlink, Sync, Unlink,
+    UnlinkOpen, Whiteout, Write, Xattr, Zero, ZeroKeepSize,
+};
+
+/// Every kind, and how often it comes in a mix.
+pub(crate) const KINDS: [(Kind, u64); 36] = [
+    (Create, 14),
+    (Mkdir, 4),
+    (Mknod, 2),
+    (Symlink, 3),
+    (Link, 4),
+    (Unlink, 6),
+    (UnlinkOpen, 2),
+    (LetGo, 2),
+    (Rmdir, 2),
+    (Rename, 5),
+    (Replace, 6),
+    (RenameDirectory, 2),
+    (NoReplace, 1),
+    (Exchange, 3),
+    (Whiteout, 2),
+    (Write, 10),
+    (Append, 6),
+    (Shrink, 3),
+    (Grow, 3),
+    (Allocate, 1),
+    (AllocateKeepSize, 1),
+    (Zero, 1),
+    (ZeroKeepSize, 1),
+    (Punch, 1),
+    (Collapse, 1),
+    (Insert, 1),
+    (Permissions, 1),
+    (Owner, 1),
+    (Accessed, 1),
+    (NoDump, 1),
+    (Xattr, 4),
+    (LargeXattr, 2),
+    (RemoveXattr, 2),
+    (Acl, 2),
+    (Fsync, 14),
+    (Sync, 6),
+];
+
+/// So many operations by a seed.
+pub(crate) fn workload(seed: u64, count: usize, style: Style) -> History {
+    let (mut rng, mut history) = (Rng::new(seed), History::new(seed));
+    while history.ops.len() < count {
+        push_any(&mut rng, &mut history, style);
+    }
+    history
+}
+
+/// One more operation, mostly: the one that is thought of may not be possible.
+pub(crate) fn push_any(rng: &mut Rng, history: &mut History, style: Style) {
+    let mut point = rng.below(KINDS.iter().map(|(_, weight)| weight).sum());
+    let mut chosen = KINDS.iter().find_map(|(kind, weight)| {
+        let here = point < *weight;
+        point = point.saturating_sub(*weight);
+        here.then_some(*kind)
+    });
+    if style.grows() && rng.below(2) == 0 {
+        chosen = Some(Create);
+    }
+    if let Some(op) = chosen.and_then(|kind| choose(kind, rng, history, style)) {
+        history.push(op);
+    }
+}
+
+/// An operation of a kind, or none where the one that was thought of is not possible.
+pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style) -> Option<Op> {
+    let names = history.now();
+    let free = |rng: &mut Rng| free(rng, names, style);
+    let free_directory = |rng: &mut Rng| free_directory(rng, names, style);
+    let leaf = |rng: &mut Rng| any(rng, names, |node| !matches!(node, Node::Directory(_)));
+    let file = |rng: &mut Rng| any(rng, names, |node| matches!(node, Node::File(_)));
+    let directory = |rng: &mut Rng| any(rng, names, |node| matches!(node, Node::Directory(_)));
+    let renamed = |rng: &mut Rng, how| Some(Op::Rename { from: leaf(rng)?, to: free(rng)?, how });
+    // Who renames one name of a file to another does nothing.
+    let two = |rng: &mut Rng, how| {
+        let (from, to) = (leaf(rng)?, leaf(rng)?);
+        (names[&from] != names[&to]).then_some(Op::Rename { from, to, how })
+    };
+    Some(match kind {
+        Create => Op::Create(free(rng)?),
+        Mkdir => Op::Mkdir(free_directory(rng)?),
+        Mknod => {
+            let what = [Special::Fifo, Special::Device(5, 1), Special::Device(300, 70_000)];
+            Op::Mknod { path: free(rng)?, what: what[rng.below(3) as usize] }
+        }
+        Symlink => {
+            // Kept in the inode, or in a block.
+            let target = "t".repeat([10, 59, 60, 300][rng.below(4) as usize]);
+            Op::Symlink { path: free(rng)?, target }
+        }
+        Link => Op::Link { path: file(rng)?, to: free(rng)? },
+        Unlink => Op::Unlink { path: leaf(rng)?, open: false },
+        UnlinkOpen => Op::Unlink { path: file(rng)?, open: true },
+        LetGo => (history.held() > 0).then_some(Op::LetGo)?,
+        Rmdir => {
+            let path = directory(rng)?;
+            let below = format!("{path}/");
+            let empty = !names.keys().any(|other| other.starts_with(&below));
+            empty.then_some(Op::Rmdir(path))?
+        }
+        Rename => renamed(rng, Renaming::Plain)?,
+        NoReplace => renamed(rng, Renaming::NoReplace)?,
+        Whiteout => renamed(rng, Renaming::Whiteout)?,
+        Replace => two(rng, Renaming::Plain)?,
+        Exchange => two(rng, Renaming::Exchange)?,
+        RenameDirectory => {
+            let (from, to) = (directory(rng)?, free_directory(rng)?);
+            Op::Rename { from, to, how: Renaming::Plain }
+        }
+        Write | Append => {
+            let path = file(rng)?;
+            let size = content_of(history, &path).len() as u64;
+            let pos = match kind {
+                Append => size,
+                _ => [rng.below(size + 1), rng.below(FILE_LIMIT / 1024) * 1024, 0]
+                    [rng.below(3) as usize],
+            };
+            let len =
+                1 + [rng.below(100), rng.below(5000), rng.below(12) * 1024, rng.below(20_000)]
+                    [rng.below(4) as usize];
+            let fits = pos + len <= FILE_LIMIT && total(history) + len as usize <= TOTAL_LIMIT;
+            fits.then_some(Op::Write { path, pos: pos as usize, len: len as usize })?
+        }
+        Shrink => {
+            let path = file(rng)?;
+            let size = content_of(history, &path).len() as u64;
+            let size = [0, rng.below(size), rng.below(size) / 1024 * 1024][rng.below(3) as usize];
+            Op::Truncate { path, size: size as usize }
+        }
+        Grow => {
+            let path = file(rng)?;
+            let size = content_of(history, &path).len() as u64;
+            let size = size + 1 + rng.below(FILE_LIMIT.saturating_sub(size));
+            Op::Truncate { path, size: size as usize }
+        }
+        Allocate => space(rng, history, style, Space::Allocate { keep_size: false })?,
+        AllocateKeepSize => space(rng, history, style, Space::Allocate { keep_size: true })?,
+        Zero => space(rng, history, style, Space::Zero { keep_size: false })?,
+        ZeroKeepSize => space(rng, history, style, Space::Zero { keep_size: true })?,
+        Punch => space(rng, history, style, Space::Punch)?,
+        Collapse => space(rng, history, style, Space::Collapse)?,
+        Insert => space(rng, history, style, Space::Insert)?,
+        // What is made in a directory inherits this one.
+        NoDump => Op::Set { path: file(rng)?, what: Set::NoDump(rng.below(3) > 0) },
+        Permissions | Owner | Accessed | Xattr | LargeXattr | RemoveXattr | Acl => {
+            let path = any(rng, names, |node| node.id().is_some())?;
+            let what = set(kind, rng, history, style, &path)?;
+            Op::Set { path, what }
+        }
+        Fsync => Op::Fsync(any(rng, names, |node| node.id().is_some())?),
+        Sync => Op::Sync,
+    })
+}
+
+fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -> Option<Set> {
+    const XATTRS: [&str; 3] = ["user.a", "user.second", "trusted.third"];
+    let name = XATTRS[rng.below(3) as usize];
+    let about = history.about(history.now()[path].id()?);
+    Some(match kind {
+        Permissions => Set::Permissions([0o600, 0o644, 0o711, 0o777][rng.below(4) as usize]),
+        Owner => Set::Owner([0, 1000, 70_000][rng.below(3) as usize]),
+        Accessed => Set::Accessed(1_000_000 + rng.below(1 << 30) as i64),
+        // Kept in the inode, or in a block: all of them fit into the smallest one.
+        Xattr => Set::Xattr { name, len: [1, 30, 200][rng.below(3) as usize] },
+        // In an inode of its own, where there are such.
+        LargeXattr => {
+            let large = [1500, 3000, 9000][rng.below(3) as usize];
+            Set::Xattr { name, len: if style.large_values { large } else { 250 } }
+        }
+        RemoveXattr => {
+            let there: Vec<_> = about.xattr_names().collect();
+            let index = rng.below(there.len() as u64) as usize;
+            Set::RemoveXattr(there.get(index)?)
+        }
+        _ => Set::Acl([0o640, 0o755, 0o770][rng.below(3) as usize]),
+    })
+}
+
+fn space(rng: &mut Rng, history: &History, style: Style, how: Space) -> Option<Op> {
+    let path = any(rng, history.now(), |node| matches!(node, Node::File(_)))?;
+    let size = content_of(history, &path).len() as u64;
+    let (pos, len) = match how {
+        Space::Collapse | Space::Insert => {
+            (rng.below(FILE_LIMIT / UNIT) * UNIT, UNIT << rng.below(2))
+        }
+        _ => (rng.below(FILE_LIMIT), 1 + rng.below(12_000)),
+    };
+    let fits = match how {
+        Space::Collapse => pos + len < size,
+        Space::Insert => pos < size && size + len <= FILE_LIMIT,
+        _ => pos + len <= FILE_LIMIT,
+    };
+    let room = total(history) + (len as usize) < TOTAL_LIMIT;
+    (style.extents && fits && room).then_some(Op::Space {
+        path,
+        how,
+        pos: pos as usize,
+        len: len as usize,
+    })
+}
+
+fn content_of<'h>(history: &'h History, path: &str) -> &'h [u8] {
+    history.now()[path].id().map_or(&[], |file| history.content(file))
+}
+
+fn total(history: &History) -> usize {
+    let files = history.now().values().filter_map(Node::id);
+    files.map(|file| history.content(file).len()).sum()
+}
+
+/// A name that is there.
+fn any(rng: &mut Rng, names: &Names, wanted: impl Fn(&Node) -> bool) -> Option<String> {
+    let fit: Vec<_> = names.iter().filter(|(_, node)| wanted(node)).map(|(path, _)| path).collect();
+    (!fit.is_empty()).then(|| fit[rng.below(fit.len() as u64) as usize].clone())
+}
+
+/// A name for a file that is not there, in the root or in a directory that is.
+fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
+    let number = rng.below(style.names);
+    // Of different lengths, so that entries are split and joined.
+    let padding = if style.grows() { 200 + number % 40 } else { number * 7 };
+    let name = format!("{}f{number}{}", style.prefix, "-".repeat(padding as usize));
+    let path = match any(rng, names, |node| matches!(node, Node::Directory(_))) {
+        Some(directory) if rng.below(3) > 0 => format!("{directory}/{name}"),
+        _ => name,
+    };
+    (!names.contains_key(&path)).then_some(path)
+}
+
+/// A name for a directory that is not there, in the root.
+fn free_directory(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
+    let path = format!("{}d{}", style.prefix, rng.below(DIRECTORIES));
+    (!names.contains_key(&path)).then_some(path)
+}

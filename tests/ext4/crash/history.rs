@@ -1,0 +1,327 @@
+//! What a workload did, and from that what a volume may hold after a crash.
+//!
+//! The name space, and what inodes say of their files, go from one transaction to the next, so they are as they were after one of
+//! the operations: not before the last whose promise had been given, not behind the one that was under way. Each byte of a file
+//! is one that the file held there since the last promise for its data, or zero where it had none.
+
+use std::collections::BTreeMap;
+
+use crate::crash::op::{Op, Space, Special};
+use crate::crash::seen::{Body, Seen, Tree};
+use crate::crash::state::{About, Id, Names, Node, State};
+
+/// What free space is filled with: the stale data of others, which no file may ever show.
+pub(crate) const STALE: u8 = 0xDB;
+
+/// What a completed operation promises of what was before it.
+#[derive(Clone, Debug)]
+struct Promise {
+    /// The operation that gave it.
+    number: usize,
+    /// The state that this operation left, or a later one.
+    state: usize,
+    /// The data of this file; of all without one.
+    file: Option<Id>,
+}
+
+/// What was done, and what each name and file was after it. Operations are numbered from 1; 0 is the volume before them.
+#[derive(Clone)]
+pub(crate) struct History {
+    pub(crate) ops: Vec<Op>,
+    /// What it writes differs from what others write, but by chance.
+    seed: u64,
+    /// Each state with the operation that made it.
+    states: Vec<(usize, State)>,
+    /// By file, or directory, that has none: each content with the operation that made it.
+    contents: Vec<Vec<(usize, Vec<u8>)>>,
+    /// By file or directory: the last operation on it, its names, or names in it.
+    touched: Vec<usize>,
+    /// Operations that moved content of a file, and how far up.
+    shifts: Vec<(Id, usize, i64)>,
+    promises: Vec<Promise>,
+    /// How many files are open that were removed.
+    held: usize,
+}
+
+impl History {
+    /// Of an empty volume.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            ops: Vec::new(),
+            seed,
+            states: vec![(0, State::default())],
+            contents: Vec::new(),
+            touched: Vec::new(),
+            shifts: Vec::new(),
+            promises: Vec::new(),
+            held: 0,
+        }
+    }
+
+    fn state(&self) -> &State {
+        &self.states[self.states.len() - 1].1
+    }
+
+    /// The name space as it is now.
+    pub(crate) fn now(&self) -> &Names {
+        &self.state().names
+    }
+
+    /// What a file or directory says of itself now.
+    pub(crate) fn about(&self, id: Id) -> &About {
+        &self.state().about[&id]
+    }
+
+    /// How many files are open now that were removed.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The content of a file as it is now.
+    pub(crate) fn content(&self, file: Id) -> &[u8] {
+        self.contents[file].last().map_or(&[], |(_, content)| content)
+    }
+
+    /// What the operation of a number writes at a position: no zero, and nothing of what free space is filled with.
+    pub(crate) fn written(&self, number: usize, pos: usize) -> u8 {
+        let number = (number as u64) ^ self.seed << 16;
+        let mixed = (number << 32 | pos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        1 + ((mixed >> 40) % 200) as u8
+    }
+
+    /// The value of an attribute that the operation of a number sets.
+    pub(crate) fn value(&self, number: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|pos| self.written(number, pos)).collect()
+    }
+
+    fn id_at(&self, path: &str) -> Option<Id> {
+        self.now().get(path)?.id()
+    }
+
+    /// The next operation, which must be possible.
+    pub(crate) fn push(&mut self, op: Op) {
+        let number = self.ops.len() + 1;
+        let mut state = self.state().clone();
+        let made = self.contents.len();
+        match &op {
+            Op::Create(path) => {
+                self.make(number, &mut state, vec![(number, Vec::new())]);
+                state.names.insert(path.clone(), Node::File(made));
+                self.touch(number, path);
+            }
+            Op::Mkdir(path) => {
+                self.make(number, &mut state, Vec::new());
+                state.names.insert(path.clone(), Node::Directory(made));
+                self.touch(number, path);
+            }
+            Op::Mknod { path, what } => {
+                state.names.insert(path.clone(), Node::Special(*what));
+                self.touch(number, path);
+            }
+            Op::Symlink { path, target } => {
+                state.names.insert(path.clone(), Node::Symlink(target.clone()));
+                self.touch(number, path);
+            }
+            Op::Link { path, to } => {
+                state.names.insert(to.clone(), state.names[path].clone());
+                self.touch(number, path);
+                self.touch(number, to);
+            }
+            Op::Unlink { path, open } => {
+                self.touch(number, path);
+                state.names.remove(path);
+                self.held += usize::from(*open);
+            }
+            Op::LetGo => self.held -= 1,
+            Op::Rmdir(path) => {
+                self.touch(number, path);
+                state.names.remove(path);
+            }
+            Op::Rename { from, to, how } => {
+                self.touch(number, from);
+                self.touch(number, to);
+                state.rename(from, to, *how);
+            }
+            Op::Write { path, pos, len } => {
+                let data: Vec<_> = (*pos..pos + len).map(|pos| self.written(number, pos)).collect();
+                self.change(number, path, |content| {
+                    content.resize(content.len().max(pos + len), 0);
+                    content[*pos..pos + len].copy_from_slice(&data);
+                });
+            }
+            Op::Truncate { path, size } => {
+                self.change(number, path, |content| content.resize(*size, 0));
+            }
+            Op::Space { path, how, pos, len } => {
+                let file = self.id_at(path).expect("a file");
+                match how {
+                    Space::Collapse => self.shifts.push((file, number, -(*len as i64))),
+                    Space::Insert => self.shifts.push((file, number, *len as i64)),
+                    _ => {}
+                }
+                self.change(number, path, |content| how.apply(content, *pos, *len));
+            }
+            Op::Set { path, what } => {
+                let id = self.id_at(path).expect("a file or directory");
+                self.touched[id] = number;
+                let about = state.about.get_mut(&id).expect("a file or directory");
+                about.set(what, |len| self.value(number, len));
+            }
+            Op::Fsync(path) => {
+                let file = self.id_at(path).expect("a file or directory");
+                let state = self.touched[file];
+                self.promises.push(Promise { number, state, file: Some(file) });
+            }
+            Op::Sync => self.promises.push(Promise { number, state: number, file: None }),
+        }
+        if state != *self.state() {
+            self.states.push((number, state));
+        }
+        self.ops.push(op);
+    }
+
+    fn make(&mut self, number: usize, state: &mut State, contents: Vec<(usize, Vec<u8>)>) {
+        state.about.insert(self.contents.len(), About::new());
+        self.contents.push(contents);
+        self.touched.push(number);
+    }
+
+    /// An operation concerns what a path stands for, and the directory that holds it.
+    fn touch(&mut self, number: usize, path: &str) {
+        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+        for path in [path].into_iter().chain(parent) {
+            if let Some(id) = self.id_at(path) {
+                self.touched[id] = number;
+            }
+        }
+    }
+
+    fn change(&mut self, number: usize, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let file = self.id_at(path).expect("a file");
+        let mut content = self.content(file).to_vec();
+        change(&mut content);
+        self.contents[file].push((number, content));
+    }
+
+    /// Whether a volume may look like this when so many operations had returned; what is wrong with it otherwise.
+    pub(crate) fn check(&self, tree: &Tree, returned: usize) -> Result<(), String> {
+        let under_way = returned + 1;
+        let promised = self.promises.iter().filter(|promise| promise.number <= returned);
+        let oldest = promised.map(|promise| promise.state).max().unwrap_or(0);
+        let current =
+            |since: usize| self.states.partition_point(|(number, _)| *number <= since) - 1;
+        let possible = &self.states[current(oldest)..=current(under_way)];
+        // Name spaces can look the same and hold other files.
+        let mut closest: Option<Vec<String>> = None;
+        for (number, state) in possible {
+            let faults = self.faults(state, tree, returned);
+            if faults.is_empty() {
+                return Ok(());
+            }
+            if closest.as_ref().is_none_or(|closest| faults.len() < closest.len()) {
+                let first = format!("against the names of operation {number}:");
+                closest = Some([vec![first], faults].concat());
+            }
+        }
+        let range = format!("operations {oldest} to {under_way} of {}", self.ops.len());
+        Err(format!("{range}: {}", closest.unwrap_or_default().join("\n    ")))
+    }
+
+    fn faults(&self, state: &State, tree: &Tree, returned: usize) -> Vec<String> {
+        let names = &state.names;
+        let mut faults = Vec::new();
+        for path in tree.keys().filter(|path| !names.contains_key(*path)) {
+            faults.push(format!("{path}: should not be there"));
+        }
+        // Which inode each file has shown so far, and under how many names it should be.
+        let mut inodes = BTreeMap::new();
+        let mut contents = Vec::new();
+        for (path, node) in names {
+            let Some(seen) = tree.get(path) else {
+                faults.push(format!("{path}: is missing"));
+                continue;
+            };
+            let fault = match (node, &seen.body) {
+                (Node::Directory(_), Body::Directory) => None,
+                (Node::Symlink(target), Body::Symlink(seen)) if seen == target.as_bytes() => None,
+                (Node::Special(Special::Fifo), Body::Fifo) => None,
+                (Node::Special(Special::Device(major, minor)), Body::Device(of, at))
+                    if (major, minor) == (of, at) =>
+                {
+                    None
+                }
+                (Node::File(file), Body::File(content)) => {
+                    let Seen { inode, links, .. } = seen;
+                    let count = names.values().filter(|other| *other == node).count();
+                    if *inodes.entry(*file).or_insert(*inode) != *inode {
+                        Some("its names have different inodes".to_owned())
+                    } else if *links as usize != count {
+                        Some(format!("{links} links for {count} names"))
+                    } else {
+                        contents.push((path, *file, content));
+                        None
+                    }
+                }
+                (_, other) => Some(format!("is {}, not {node:?}", other.kind())),
+            };
+            let about = node.id().and_then(|id| state.about[&id].fault(seen));
+            faults.extend(fault.or(about).map(|fault| format!("{path}: {fault}")));
+        }
+        let distinct: std::collections::BTreeSet<_> = inodes.values().collect();
+        if distinct.len() != inodes.len() {
+            faults.push("two files share an inode".to_owned());
+        }
+        // It costs most.
+        if faults.is_empty() {
+            for (path, file, content) in contents {
+                let fault = self.fault_of(file, content, returned);
+                faults.extend(fault.map(|fault| format!("{path}: {fault}")));
+            }
+        }
+        faults
+    }
+
+    /// What is wrong with the content of a file.
+    fn fault_of(&self, file: Id, content: &[u8], returned: usize) -> Option<String> {
+        let promised = self.promises.iter().filter(|promise| {
+            promise.number <= returned && promise.file.is_none_or(|promised| promised == file)
+        });
+        let since = promised.map(|promise| promise.number).max().unwrap_or(0);
+        let versions = &self.contents[file];
+        let first = versions.partition_point(|(number, _)| *number <= since).saturating_sub(1);
+        let end = versions.partition_point(|(number, _)| *number <= returned + 1).max(first + 1);
+        let versions: Vec<_> = versions[first..end].iter().map(|(_, content)| content).collect();
+        if versions.iter().any(|version| *version == content) {
+            return None;
+        }
+        let sizes = versions.iter().map(|version| version.len());
+        let (least, most) = (sizes.clone().min()?, sizes.max()?);
+        if !(least..=most).contains(&content.len()) {
+            return Some(format!("{} bytes, not {least} to {most}", content.len()));
+        }
+        // What is written behind a shift goes to the blocks where they are: it shows at the old place while the shift is not there.
+        let mut distances = vec![0];
+        for (of, number, shift) in &self.shifts {
+            if *of == file && (since + 1..=returned + 1).contains(number) {
+                distances.extend(distances.clone().iter().map(|distance| distance + shift));
+                distances.sort_unstable();
+                distances.dedup();
+            }
+        }
+        let allowed = |pos: usize, byte: u8| {
+            let places = distances.iter().filter_map(|by| pos.checked_add_signed(*by as isize));
+            let held = |place: usize| {
+                versions.iter().any(|version| version.get(place).copied().unwrap_or(0) == byte)
+            };
+            places.into_iter().any(held)
+        };
+        let pos = content.iter().enumerate().position(|(pos, byte)| !allowed(pos, *byte))?;
+        let what =
+            if content[pos] == STALE { "what free space held" } else { "no byte of its own" };
+        Some(format!(
+            "{:#x} at {pos} of {}, {what}, since operation {since}",
+            content[pos],
+            content.len()
+        ))
+    }
+}

@@ -1,0 +1,250 @@
+//! Power cuts: a recorded device is cut between any two of its writes, with any part of what was not flushed, and what is left is
+//! consistent, holds everything that was promised, and nothing that was not.
+//!
+//! `IRONMAP_CRASH_STATES` asks for so many states of each kind of workload, and for an error at every request: `./x crash`.
+//! `IRONMAP_CRASH_SEED` begins with the workload of that seed: a failure is repeated by it.
+
+mod campaign;
+mod faults;
+pub(crate) mod fsck;
+mod generator;
+mod history;
+mod kernel;
+mod layouts;
+mod op;
+mod ours;
+mod pairs;
+pub(crate) mod seen;
+mod state;
+pub(crate) mod volume;
+mod watched;
+
+use crate::require;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::common::beneath::tail;
+use crate::common::skip::Need;
+use campaign::{Case, Counts, Plan};
+use generator::Style;
+use ironmap::device::{Device, Entry};
+use layouts::{KERNEL, OURS, QUOTA, UNJOURNALED};
+use pairs::Start;
+
+/// How much is looked at: what of a workload's states, and how many states of each kind of workload.
+struct Effort {
+    plan: Plan,
+    states: usize,
+    /// As much as the command asks for, or a selection.
+    long: bool,
+}
+
+impl Effort {
+    fn new() -> Self {
+        let root = Need::Root.missing().is_none();
+        match std::env::var("IRONMAP_CRASH_STATES") {
+            Ok(states) => {
+                let plan = Plan {
+                    random: 4,
+                    limit: 2000,
+                    fsck_one_in: 100,
+                    interrupt_one_in: 400,
+                    mount_one_in: root.then_some(500),
+                };
+                let states = states.parse().expect("IRONMAP_CRASH_STATES: a number");
+                Self { plan, states, long: true }
+            }
+            Err(_) => {
+                let plan = Plan {
+                    random: 2,
+                    limit: 100,
+                    fsck_one_in: 20,
+                    interrupt_one_in: 50,
+                    mount_one_in: root.then_some(50),
+                };
+                Self { plan, states: 1000, long: false }
+            }
+        }
+    }
+
+    /// Looks at one workload after the other until there were states enough.
+    fn look(&self, what: &str, cases: impl Iterator<Item = (u64, Case)>) {
+        let (counts, start) = (Counts::default(), Instant::now());
+        for (seed, case) in cases {
+            case.assert_holds(seed, self.plan, &counts);
+            if counts.states.load(Ordering::Relaxed) >= self.states {
+                break;
+            }
+        }
+        eprintln!("{what}: seeds from {}, {counts:?} in {:.1?}", first_seed(), start.elapsed());
+    }
+}
+
+fn first_seed() -> u64 {
+    std::env::var("IRONMAP_CRASH_SEED").map_or(0, |seed| seed.parse().expect("a seed"))
+}
+
+/// Seeds, each with its layout.
+fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
+    (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
+}
+
+/// How many operations: few, or enough to go around the log.
+fn length(seed: u64) -> usize {
+    if seed % 3 == 2 { 500 } else { 60 }
+}
+
+/// A workload that the kernel ran.
+fn by_kernel(seed: u64, (format, options): (&str, &str)) -> Case {
+    let base = volume::stale("12M", format);
+    let history = generator::workload(seed, length(seed), Style::of(format));
+    let log = kernel::record(&base, &history, options);
+    Case {
+        fast_commits: format.contains("fast_commit"),
+        ..Case::new(format!("kernel, {format}, {options}, seed {seed}"), base, log, history)
+    }
+}
+
+/// A workload that ironmap ran.
+fn by_ironmap(seed: u64, format: &str) -> Case {
+    let stale = volume::stale("12M", format);
+    let base = tail::tagged(&stale);
+    let style = Style::of(format);
+    let style = if seed % 16 == 5 { style.growing() } else { style };
+    let history = generator::workload(seed, length(seed), style);
+    let log = ours::record(&base, &history, 0..history.ops.len());
+    let journal = !UNJOURNALED.contains(&format);
+    let case = Case::new(format!("ironmap, {format}, seed {seed}"), base, log, history);
+    Case { journal, volume: Some(stale.size()), ..case }
+}
+
+/// A workload that threads of ironmap's ran, in the same directory among others. Which comes first is chance: what is kept of a
+/// state that fails has the log, which the seed does not give again.
+fn by_threads(seed: u64, format: &str) -> Case {
+    const PREFIXES: [&str; 3] = ["a-", "b-", "c-"];
+    let stale = volume::stale("12M", format);
+    let (base, volume) = (tail::tagged(&stale), Some(stale.size()));
+    let history = |(index, prefix)| {
+        let style = Style::of(format).with_prefix(prefix);
+        generator::workload(seed * 4 + index, 60, style)
+    };
+    let histories: Vec<_> = (0..).zip(PREFIXES).map(history).collect();
+    let log = ours::record_threads(&base, &histories);
+    let name = format!("threads of ironmap, {format}, seed {seed}");
+    let prefixes = &PREFIXES;
+    Case { name, base, volume, log, histories, prefixes, journal: true, fast_commits: false }
+}
+
+/// What ironmap leaves is recovered by itself, by e2fsck and by the kernel.
+#[test]
+fn what_ironmap_leaves_is_recovered() {
+    let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
+    Effort::new().look("ironmap's crashes", cases);
+}
+
+/// The same of each two operations, one behind the other.
+#[test]
+fn what_ironmap_leaves_of_two_operations_is_recovered() {
+    let Effort { plan, states, long } = Effort::new();
+    // One plan for pairs: there are a thousand of them.
+    let plan = if long {
+        Plan { limit: 60, ..plan }
+    } else {
+        Plan { limit: 2, fsck_one_in: 2000, interrupt_one_in: 2000, mount_one_in: None, ..plan }
+    };
+    let (counts, start) = (Counts::default(), Instant::now());
+    let (pairs, mut cases, mut impossible) = (pairs::all(), 0, 0);
+    for round in first_seed().. {
+        // Each round has other pairs on a layout.
+        let starts = (0..)
+            .zip(OURS)
+            .map(|(index, format)| (index, Start::new(round * OURS.len() as u64 + index, format)));
+        for (index, start) in starts {
+            let here =
+                pairs.iter().zip(index + round..).filter(|(_, turn)| turn % OURS.len() as u64 == 0);
+            for (pair, turn) in here {
+                let seed = (round * OURS.len() as u64 + index) << 16 | turn;
+                match start.case(seed, *pair) {
+                    Some(case) => {
+                        case.assert_holds(seed, plan, &counts);
+                        cases += 1;
+                    }
+                    None => impossible += 1,
+                }
+            }
+        }
+        if counts.states.load(Ordering::Relaxed) >= states {
+            break;
+        }
+    }
+    let took = start.elapsed();
+    eprintln!(
+        "crashes of pairs: rounds from {}, {cases} pairs, {impossible} not possible on their layout, {counts:?} in {took:.1?}",
+        first_seed()
+    );
+    assert!(impossible * 10 < cases, "{impossible} pairs were not possible");
+}
+
+/// The same of what several threads do at a time.
+#[test]
+fn what_threads_of_ironmap_leave_is_recovered() {
+    let cases = workloads(&OURS).map(|(seed, format)| (seed, by_threads(seed, format)));
+    Effort::new().look("crashes of threads", cases);
+}
+
+/// Without a journal what was synced is there, and e2fsck can repair what was not.
+#[test]
+fn what_ironmap_leaves_without_a_journal_can_be_repaired() {
+    let cases = workloads(&UNJOURNALED).map(|(seed, format)| (seed, by_ironmap(seed, format)));
+    Effort::new().look("crashes without a journal", cases);
+}
+
+/// Quota is as right after a crash as all else.
+#[test]
+fn quota_is_recovered() {
+    let Effort { plan, states, long } = Effort::new();
+    // e2fsck alone counts it.
+    let fsck_one_in = if long { 40 } else { 5 };
+    let plan = Plan { fsck_one_in, mount_one_in: None, ..plan };
+    let states = if long { states } else { 300 };
+    let cases = workloads(&QUOTA).map(|(seed, format)| (seed, by_ironmap(seed, format)));
+    Effort { plan, states, long }.look("crashes with quota", cases);
+}
+
+/// Linux keeps the rules that ironmap is held to, and ironmap recovers, without writing, what Linux left.
+#[test]
+fn what_the_kernel_leaves_is_recovered() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let effort = Effort::new();
+    // After thousands of states with data=journal Linux shows, as ironmap does, in a file a block that was another's.
+    let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
+    let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();
+    let cases = workloads(&layouts).map(|(seed, layout)| (seed, by_kernel(seed, layout)));
+    effort.look("the kernel's crashes", cases);
+}
+
+/// The rules find what they are for: data of others, where Linux does not order data before metadata; and a device that forgets
+/// what it was told to make durable.
+#[test]
+fn broken_promises_are_found() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let Effort { plan, .. } = Effort::new();
+    let layout = ("-t ext4 -b 1024 -J size=1", "nodelalloc,data=writeback,dioread_lock");
+    let check = |case: Case, seed| Some(case.check(seed, plan, &Counts::default()).err()?.1);
+    let stale = (0..50).find_map(|seed| check(by_kernel(seed, layout), seed));
+    assert!(
+        stale.as_ref().is_some_and(|fault| fault.contains("what free space held")),
+        "{stale:?}"
+    );
+
+    let without_flushes = |seed| {
+        let case = by_kernel(seed, KERNEL[0]);
+        let entries = case.log.entries();
+        let flushes =
+            |entry: &Entry| matches!(entry, Entry::End { of, .. } if entries[*of] == Entry::Flush);
+        let log =
+            entries.iter().map(|entry| if flushes(entry) { Entry::Mark(0) } else { entry.clone() });
+        Case { log: log.collect(), ..case }
+    };
+    assert!((0..50).any(|seed| check(without_flushes(seed), seed).is_some()));
+}

@@ -1,0 +1,93 @@
+//! Every operation behind every other one, in one transaction or with a sync between them.
+
+use ironmap::device::{Device, Ram};
+
+use crate::common::beneath::tail;
+use crate::common::rng::Rng;
+use crate::crash::campaign::Case;
+use crate::crash::generator::{KINDS, Kind, Style, choose, push_any, workload};
+use crate::crash::history::History;
+use crate::crash::op::Op;
+use crate::crash::{ours, volume};
+
+/// How many files there are before the pair comes is up to so many operations.
+const BEFORE: usize = 70;
+/// An operation of a kind is thought of so often before it is held for impossible.
+const TRIES: usize = 60;
+
+/// Ordered pairs of the kinds of operations that change something.
+pub(crate) fn all() -> Vec<(Kind, Kind)> {
+    let kinds = || {
+        let kinds = KINDS.iter().map(|(kind, _)| *kind);
+        kinds.filter(|kind| !matches!(kind, Kind::Fsync | Kind::Sync))
+    };
+    kinds().flat_map(|first| kinds().map(move |second| (first, second))).collect()
+}
+
+/// A volume that pairs of operations begin with.
+pub(crate) struct Start {
+    format: &'static str,
+    /// With what lies beneath it.
+    base: Ram,
+    /// Of the volume.
+    size: u64,
+    history: History,
+}
+
+impl Start {
+    pub(crate) fn new(seed: u64, format: &'static str) -> Self {
+        let stale = volume::stale("12M", format);
+        let base = tail::tagged(&stale);
+        let style = style(seed, format);
+        let mut history = workload(seed, BEFORE, style);
+        // The volume is closed, which nothing survives that is open.
+        while history.held() > 0 {
+            history.push(Op::LetGo);
+        }
+        history.push(Op::Sync);
+        let mut crashes = ironmap::device::Crashes::new(
+            &base,
+            ours::record(&base, &history, 0..history.ops.len()),
+        );
+        let end = *crashes.names(seed, 0).last().expect("a state");
+        Self { format, base: crashes.state(end), size: stale.size(), history }
+    }
+
+    /// The workload of a pair, or none where one of the two cannot be on such a volume.
+    pub(crate) fn case(&self, seed: u64, (first, second): (Kind, Kind)) -> Option<Case> {
+        let mut rng = Rng::new(seed);
+        let style = style(seed, self.format);
+        let synced = rng.below(2) == 0;
+        let mut before = self.history.clone();
+        let start = before.ops.len();
+        for _ in 0..TRIES {
+            let mut history = before.clone();
+            let mut push = |kind| {
+                let op = (0..TRIES).find_map(|_| choose(kind, &mut rng, &history, style))?;
+                history.push(op);
+                Some(())
+            };
+            if push(first).is_some()
+                && (!synced || push(Kind::Sync).is_some())
+                && push(second).is_some()
+            {
+                let log = ours::record(&self.base, &history, start..history.ops.len());
+                let name = format!("{first:?} and {second:?}, {}, seed {seed}", self.format);
+                let case = Case::new(name, self.base.snapshot(), log, history);
+                return Some(Case { volume: Some(self.size), ..case });
+            }
+            // What they need is made, and synced, so that they are alone.
+            push_any(&mut rng, &mut before, style);
+            if !matches!(before.ops.last(), Some(Op::Sync)) {
+                before.push(Op::Sync);
+            }
+        }
+        None
+    }
+}
+
+/// Of each third volume the directories grow.
+fn style(seed: u64, format: &str) -> Style {
+    let style = Style::of(format);
+    if seed.is_multiple_of(3) { style.growing() } else { style }
+}

@@ -1,0 +1,85 @@
+//! Devices that fail at one request while files are written.
+
+use std::sync::Arc;
+
+use ironmap::device::{Faults, Limits, Ram, Sim};
+use ironmap::{Errno, Volume};
+
+use crate::crash::fsck::Fsck;
+use crate::crash::volume;
+use crate::crash_data::LAYOUTS;
+use crate::crash_data::states::look;
+use crate::crash_data::workload::{CLOCK, Kind, Outcome, run};
+
+const LENGTH: usize = 40;
+
+/// An error at any one request is an error of an operation, and an event. What was acknowledged before stays, and what is then on the
+/// device is what a crash could have left.
+#[test]
+fn a_request_that_fails_takes_nothing_with_it() {
+    let fsck = Fsck::new();
+    let mut tried = 0;
+    for (seed, (size, format, kind)) in (0..).zip(LAYOUTS) {
+        // No superblock is torn: see `states::SUPERBLOCK`.
+        let limits = Limits { logical_block: 1024, ..Ram::LIMITS };
+        let base = volume::stale(size, format).with_limits(limits);
+        let run = |faults: Faults| {
+            let device = Arc::new(base.snapshot());
+            let sim = Arc::new(Sim::new(device.clone(), Faults::default()));
+            let volume = Volume::writable_on(sim.clone(), CLOCK).unwrap();
+            sim.set_faults(faults);
+            let mut outcome = run(&volume, kind, seed, LENGTH, &|_| ());
+            let closed = volume.close();
+            outcome.result = outcome.result.and(closed);
+            let events = volume.events().take().0;
+            // Requests that were made again make no event; where the last handle of a file goes, there is nobody else to hear of one.
+            if outcome.result.is_ok() && events.is_empty() {
+                let (begin, end) = (outcome.history.event(), outcome.history.event());
+                outcome.history.synced(None, begin, end);
+            }
+            drop(volume);
+            (device, outcome, events, sim.requests())
+        };
+        let (_, outcome, _, requests) = run(Faults { seed, latency: 6, ..Faults::default() });
+        outcome.result.unwrap_or_else(|error| panic!("{format}, seed {seed}: {error}"));
+        let step = stride(requests);
+        for fail_at in (0..requests).skip(seed as usize % step).step_by(step) {
+            let faults = Faults {
+                seed,
+                latency: 6,
+                fail_at: Some(fail_at),
+                torn: true,
+                ..Faults::default()
+            };
+            let (device, outcome, events, _) = run(faults);
+            let Outcome { history, result, since } = outcome;
+            let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
+            if let Err(error) = &result {
+                // What was in flight may have met it, and told of it with its completion.
+                assert!(matches!(error.errno(), Errno::EIO | Errno::EROFS), "{what}: {error}");
+                assert!(!events.is_empty(), "{what}: {error}: no event");
+            }
+            let what = format!("{what}: {result:?}");
+            let now = history.events();
+            tried += 1;
+            // Without a journal nothing is promised of files that are being made.
+            if kind == Kind::Overwrites && now <= since {
+                continue;
+            }
+            let found = look(&device).and_then(|tree| history.check(&tree, now));
+            found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
+            let repaired = repaired.and_then(|tree| history.check(&tree, now));
+            repaired.unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));
+        }
+    }
+    eprintln!("errors of direct writes: {tried}");
+}
+
+/// Every request where many states are asked for; else some.
+fn stride(requests: u64) -> usize {
+    match std::env::var("IRONMAP_CRASH_STATES") {
+        Ok(_) => 1,
+        Err(_) => (requests as usize / 30).max(1),
+    }
+}

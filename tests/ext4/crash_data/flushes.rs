@@ -1,0 +1,195 @@
+//! Devices that lose their cache with a flush that they fail. The kernel tells of such a failure once: the next flush succeeds.
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex};
+
+use ironmap::bio::Buffer;
+use ironmap::device::{Device, Layer, Layered, Limits, Ram, Request, Verdict};
+use ironmap::dio::DioFlags;
+use ironmap::fs::ext4::ROOT;
+use ironmap::units::{DevOffset, FilePos};
+use ironmap::{Errno, FileOptions, QueueOptions, Volume};
+
+use crate::common::beneath::tail;
+use crate::crash::fsck::Fsck;
+use crate::crash::volume;
+use crate::crash_data::LAYOUTS;
+use crate::crash_data::history::name;
+use crate::crash_data::states::look;
+use crate::crash_data::workload::{CLOCK, Kind, run};
+
+const LENGTH: usize = 40;
+
+/// What a write-through request does beside its own work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Through {
+    /// Nothing: the device knows FUA.
+    Alone,
+    /// It flushes the device, as the kernel does for devices without FUA and for files.
+    Flushes,
+}
+
+/// A volatile cache over a device. The flush of one number fails, and what it was to make durable is gone.
+#[derive(Debug)]
+struct Forgetful {
+    disk: Arc<Ram>,
+    through: Through,
+    cache: Arc<Mutex<Cache>>,
+}
+
+#[derive(Debug)]
+struct Cache {
+    durable: Ram,
+    /// What was written since the last flush: positions and lengths.
+    since: Vec<(DevOffset, u64)>,
+    flushes: u64,
+    fail_at: Option<u64>,
+}
+
+impl Forgetful {
+    fn new(disk: Arc<Ram>, through: Through, fail_at: Option<u64>) -> Self {
+        let durable = disk.snapshot();
+        let cache = Cache { durable, since: Vec::new(), flushes: 0, fail_at };
+        Self { disk, through, cache: Arc::new(Mutex::new(cache)) }
+    }
+
+    /// Whether the flush succeeds.
+    fn flush(&self, cache: &mut Cache) -> bool {
+        let number = cache.flushes;
+        cache.flushes += 1;
+        let written = std::mem::take(&mut cache.since);
+        if cache.fail_at != Some(number) {
+            cache.durable = self.disk.snapshot();
+            return true;
+        }
+        for (at, len) in written {
+            let mut before = vec![0; len as usize];
+            cache.durable.read_exact_at(&mut before, at).unwrap();
+            put(&self.disk, &before, at);
+        }
+        false
+    }
+}
+
+impl Layer for Forgetful {
+    fn limits(&self, below: &Limits) -> Limits {
+        Limits { through_flushes: self.through == Through::Flushes, ..*below }
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        let mut cache = self.cache.lock().unwrap();
+        let failed = Verdict { ticket: 0, len: 0, error: Some(Errno::EIO) };
+        match *request {
+            Request::Read { .. } => {}
+            Request::Flush if !self.flush(&mut cache) => return failed,
+            Request::Flush => {}
+            Request::Write { at, bufs, fua } => {
+                if fua {
+                    if self.through == Through::Flushes && !self.flush(&mut cache) {
+                        return failed;
+                    }
+                    let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+                    put(&cache.durable, &data, at);
+                } else {
+                    cache.since.push((at, request.len()));
+                }
+            }
+            Request::Discard { at, len } => cache.since.push((at, len)),
+        }
+        Verdict::pass(request)
+    }
+}
+
+fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
+    let mut buffer = Buffer::aligned(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
+}
+
+/// A failed flush ends the volume, whoever made it: each kind of sync says so from then on, and what was acknowledged before is there.
+#[test]
+fn no_sync_succeeds_after_a_flush_that_failed() {
+    let fsck = Fsck::new();
+    let mut tried = 0;
+    for (seed, (size, format, kind)) in (0..).zip(LAYOUTS) {
+        let plain = volume::stale(size, format);
+        let base = tail::tagged(&plain);
+        for through in [Through::Alone, Through::Flushes] {
+            let attempt = |fail_at: Option<u64>| {
+                let disk = Arc::new(base.snapshot());
+                let layer = Forgetful::new(disk.clone(), through, fail_at);
+                let cache = Arc::clone(&layer.cache);
+                let device = Arc::new(Layered::with_layer(disk.clone(), layer));
+                (disk, cache, Volume::writable_on(tail::open(device), CLOCK))
+            };
+            // Those of the opening end nothing: there is no volume yet.
+            let (_, cache, opened) = attempt(None);
+            let opening = cache.lock().unwrap().flushes;
+            let opened = opened.unwrap();
+            let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
+            outcome.result.unwrap_or_else(|error| panic!("{format}, seed {seed}: {error}"));
+            let flushes = cache.lock().unwrap().flushes;
+            drop(opened);
+            let step = stride(flushes - opening);
+            for fail_at in (opening..flushes).step_by(step) {
+                let what = format!("{format}, {through:?}, seed {seed}, flush {fail_at}");
+                let (disk, cache, opened) = attempt(Some(fail_at));
+                let opened = opened.unwrap();
+                let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
+                let now = outcome.history.events();
+                assert!(outcome.result.is_err(), "{what}: nobody hears of it");
+                assert_syncs_fail(&opened, &what);
+                drop(opened);
+                tried += 1;
+                // Without a journal nothing is promised of files that are being made.
+                if kind == Kind::Overwrites && now <= outcome.since {
+                    continue;
+                }
+                let durable = cache.lock().unwrap().durable.snapshot();
+                for (left, device) in [("durable", durable), ("cached", disk.snapshot())] {
+                    let what = format!("{what}, {left}: {:?}", outcome.result);
+                    let device =
+                        tail::recovered(device, plain.size(), &tail::Recoveries::default())
+                            .unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    let found = look(&device).and_then(|tree| outcome.history.check(&tree, now));
+                    found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    if kind == Kind::Everything && tried % 8 == 0 {
+                        let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
+                        repaired
+                            .and_then(|tree| outcome.history.check(&tree, now))
+                            .unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));
+                    }
+                }
+            }
+        }
+    }
+    eprintln!("flushes that failed: {tried}");
+}
+
+/// Of all files that are there, and of the volume.
+fn assert_syncs_fail(volume: &Volume, what: &str) {
+    let mut queue = volume.queue(&QueueOptions { depth: 4 }).unwrap();
+    let synced = volume.fs().sync();
+    assert!(synced.is_err(), "{what}: the volume's sync");
+    for id in 0..16 {
+        let Ok(inode) = volume.fs().lookup(ROOT, name(id).as_bytes()) else { continue };
+        let Ok(file) = volume.open_inode(inode, FileOptions::default()) else { continue };
+        let data = [7; 1024];
+        let written = file.write_at_with(&mut queue, &data, FilePos(0), DioFlags::DSYNC);
+        assert!(written.is_err(), "{what}: O_DSYNC to {}", name(id));
+        let written = file.write_at_with(&mut queue, &data, FilePos(0), DioFlags::SYNC);
+        assert!(written.is_err(), "{what}: O_SYNC to {}", name(id));
+        assert!(file.sync_data(&mut queue).is_err(), "{what}: fdatasync of {}", name(id));
+        assert!(file.sync(&mut queue).is_err(), "{what}: fsync of {}", name(id));
+    }
+    assert!(volume.close().is_err(), "{what}: close");
+    assert!(volume.close().is_err(), "{what}: close once more");
+}
+
+/// Every flush where many states are asked for; else some.
+fn stride(flushes: u64) -> usize {
+    match std::env::var("IRONMAP_CRASH_STATES") {
+        Ok(_) => 1,
+        Err(_) => (flushes as usize / 10).max(1),
+    }
+}

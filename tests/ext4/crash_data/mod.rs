@@ -1,0 +1,94 @@
+//! Power cuts while files are written past the page cache: what was acknowledged as durable is there, and nothing shows that was not
+//! written to where it is found.
+//!
+//! `IRONMAP_CRASH_STATES` asks for so many states, one in ten of them shown to e2fsck: `./x crash`.
+//! `IRONMAP_CRASH_SEED` begins with the workload of that seed: a failure is repeated by it.
+
+mod faults;
+mod flushes;
+mod history;
+mod requests;
+mod states;
+mod workload;
+
+use crate::crash::volume;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use ironmap::device::{Entry, Log};
+use states::{Case, Counts, Plan};
+use workload::Kind;
+
+/// What of a workload's states is looked at, and how many states in all.
+fn plan() -> (Plan, usize) {
+    match std::env::var("IRONMAP_CRASH_STATES") {
+        Ok(states) => {
+            let states = states.parse().expect("IRONMAP_CRASH_STATES: a number");
+            (Plan { random: 4, limit: 1500, fsck_one_in: 10 }, states)
+        }
+        Err(_) => (Plan { random: 2, limit: 150, fsck_one_in: 15 }, 1500),
+    }
+}
+
+/// Sizes and `mke2fs` options. The volumes are small: blocks that are freed are soon another file's.
+const LAYOUTS: [(&str, &str, Kind); 7] = [
+    ("12M", "-t ext4 -b 4096 -J size=4", Kind::Everything),
+    ("6M", "-t ext4 -b 1024 -J size=1", Kind::Everything),
+    ("12M", "-t ext4 -b 1024 -J size=1 -O bigalloc -C 16384", Kind::Everything),
+    ("6M", "-t ext4 -b 1024 -J size=1 -O orphan_file", Kind::Everything),
+    ("12M", "-t ext4 -b 2048 -J size=2 -O ^metadata_csum,^64bit", Kind::Everything),
+    ("6M", "-t ext4 -b 4096 -O ^has_journal", Kind::Overwrites),
+    ("6M", "-t ext4 -b 1024 -O ^has_journal", Kind::Overwrites),
+];
+
+/// How many operations.
+const LENGTH: usize = 70;
+
+fn case(seed: u64) -> Case {
+    let (size, format, kind) = LAYOUTS[seed as usize % LAYOUTS.len()];
+    let name = format!("{format}, {kind:?}, seed {seed}");
+    Case::new(name, kind, &volume::stale(size, format), seed, LENGTH)
+}
+
+fn first_seed() -> u64 {
+    std::env::var("IRONMAP_CRASH_SEED").map_or(0, |seed| seed.parse().expect("a seed"))
+}
+
+#[test]
+fn what_is_durable_is_there_and_nothing_shows_that_was_not_written() {
+    let (plan, states) = plan();
+    let (counts, start) = (Counts::default(), Instant::now());
+    for seed in first_seed().. {
+        case(seed).assert_holds(seed, plan, &counts);
+        if counts.states.load(Relaxed) >= states {
+            break;
+        }
+    }
+    eprintln!("crashes of direct writes: {counts:?} in {:.1?}", start.elapsed());
+}
+
+/// The rules find what they are for: devices that forget what they were told to make durable.
+#[test]
+fn broken_promises_are_found() {
+    let plan = Plan { random: 2, limit: 400, fsck_one_in: usize::MAX };
+    let is_broken = |without: fn(&Log, &Entry) -> Option<Entry>| {
+        (0..20).any(|seed| {
+            let case = case(seed);
+            let changed = |entry| without(&case.log, entry).unwrap_or(Entry::Mark(0));
+            let log = case.log.entries().iter().map(changed).collect();
+            Case { log, ..case }.check(seed, plan, &Counts::default()).is_err()
+        })
+    };
+    let without_flushes = |log: &Log, entry: &Entry| {
+        let flush = matches!(entry, Entry::End { of, .. } if log.entries()[*of] == Entry::Flush);
+        (!flush).then(|| entry.clone())
+    };
+    assert!(is_broken(without_flushes), "flushes do nothing");
+    let without_fua = |_: &Log, entry: &Entry| match entry {
+        Entry::Write { at, data, .. } => {
+            Some(Entry::Write { at: *at, data: data.clone(), fua: false })
+        }
+        other => Some(other.clone()),
+    };
+    assert!(is_broken(without_fua), "FUA does nothing");
+}

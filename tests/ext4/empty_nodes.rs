@@ -1,0 +1,156 @@
+//! Pointer blocks that hold zeros alone. Linux leaves them where a hole is punched, and e2fsck calls such a volume clean. Who removes, cuts
+//! or punches the file frees them, as Linux does: e2fsck finds no block that nobody has.
+
+use crate::require;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use crate::common::image::{Image, words};
+use crate::common::skip::Need;
+use ironmap::fs::ext4::{Ext4, Fallocate, Follow, ROOT};
+use ironmap::units::FilePos;
+use ironmap::{OpenOptions, Volume};
+
+const BLOCK: u64 = 1024;
+/// Pointers of a block.
+const FAN_OUT: u64 = BLOCK / 4;
+
+const POINTERS: &str = "-t ext4 -b 1024 -I 256 -O ^extents,^64bit,^flex_bg,^metadata_csum";
+
+/// The first blocks of the file that one, two and three levels of pointer blocks lead to.
+const REGIONS: [u64; 3] = [12, 12 + FAN_OUT, 12 + FAN_OUT + FAN_OUT * FAN_OUT];
+
+fn writable(image: &Image) -> Volume {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    crate::common::beneath::open(&image.location(), &options).unwrap()
+}
+
+/// Changes the volume, and asks e2fsck.
+fn change(image: &Image, work: impl FnOnce(&Arc<Ext4>)) {
+    let volume = writable(image);
+    work(volume.fs());
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+}
+
+/// A file with a block at each of these places.
+fn write_sparse(image: &Image, name: &str, blocks: &[u64]) {
+    let path = image.beside("sparse");
+    let file = std::fs::File::create(&path).unwrap();
+    for block in blocks {
+        file.write_all_at(&[7; BLOCK as usize], block * BLOCK).unwrap();
+    }
+    image.debugfs(&format!("write {} {name}\n", path.display()));
+}
+
+/// Blocks of a file's map by the names that debugfs has for them: `(IND)`, `(DIND)`, `(TIND)`.
+fn nodes(image: &Image, name: &str) -> Vec<(String, u64)> {
+    let said = image.ask_debugfs(&format!("stat {name}\n"));
+    let (_, blocks) = said.split_once("BLOCKS:").unwrap();
+    let parts = blocks.split(|c: char| c.is_whitespace() || c == ',');
+    let pairs = parts.filter_map(|part| part.split_once("):"));
+    let named = pairs.filter(|(name, _)| name.contains("IND"));
+    named.map(|(name, block)| (name[1..].to_owned(), block.parse().unwrap())).collect()
+}
+
+/// What is done to the file whose map has an empty node.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Remove,
+    Empty,
+    Shorten,
+    PunchAll,
+    PunchThere,
+}
+
+const WORK: [Work; 5] =
+    [Work::Remove, Work::Empty, Work::Shorten, Work::PunchAll, Work::PunchThere];
+
+impl Work {
+    /// Does it; `first` is the block of the file where the empty node would map something.
+    fn on(self, fs: &Arc<Ext4>, first: u64) {
+        let file = fs.resolve(b"/f", Follow::All).unwrap();
+        let (number, size) = (file.number(), file.size());
+        let punch = |from: u64, len| fs.fallocate(number, Fallocate::Punch, FilePos(from), len);
+        match self {
+            Self::Remove => fs.unlink(ROOT, b"f").unwrap(),
+            Self::Empty => fs.truncate(number, 0).unwrap(),
+            Self::Shorten => fs.truncate(number, BLOCK).unwrap(),
+            Self::PunchAll => punch(0, size).unwrap(),
+            Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
+        }
+        drop(file);
+        // What is left is freed with it.
+        if let Ok(file) = fs.resolve(b"/f", Follow::All) {
+            if matches!(self, Self::PunchAll | Self::Empty) {
+                assert_eq!(file.stat().blocks, 0, "{self:?}");
+            }
+            if matches!(self, Self::PunchThere) {
+                assert_eq!(file.stat().blocks, 2, "{self:?}: the first block of the file");
+            }
+            fs.unlink(ROOT, b"f").unwrap();
+        }
+    }
+}
+
+/// Each pointer block on the way to a block, of each number of levels, is the one of zeros.
+#[test]
+fn pointer_blocks_of_zeros_are_freed() {
+    for (levels, first) in (1..).zip(REGIONS) {
+        for (empty, work) in (0..levels).flat_map(|empty| WORK.map(|work| (empty, work))) {
+            let image = Image::mke2fs("16M", &words(POINTERS));
+            write_sparse(&image, "f", &[0, first]);
+            let nodes = nodes(&image, "f");
+            assert_eq!(nodes.len(), levels, "{nodes:?}");
+            image.poke_block(nodes[empty].1, 0, &[0; BLOCK as usize]);
+            // What lay below is free, and counted nowhere.
+            image.repair();
+            image.check();
+            let left = self::nodes(&image, "f").len();
+            assert_eq!(left, empty + 1, "e2fsck leaves the empty block where it is");
+            change(&image, |fs| work.on(fs, first));
+        }
+    }
+}
+
+/// What the kernel's punching leaves, which is the way such maps come about.
+#[test]
+fn what_the_kernel_punched_is_freed() {
+    require!([Need::Root]);
+    for work in WORK {
+        let image = Image::mke2fs("16M", &words(POINTERS));
+        let mount = image.mount("rw");
+        let path = mount.dir().join("f");
+        let file = std::fs::File::create(&path).unwrap();
+        for region in [0, REGIONS[0] + 3, REGIONS[1] + 3, REGIONS[2] + 3] {
+            file.write_all_at(&[7; BLOCK as usize], region * BLOCK).unwrap();
+        }
+        file.sync_all().unwrap();
+        for region in REGIONS {
+            let (at, len) = ((region + 2) * BLOCK, 3 * BLOCK);
+            let flags =
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, flags, at, len).unwrap();
+        }
+        drop((file, mount));
+        image.check();
+        change(&image, |fs| match work {
+            Work::PunchThere => fs.unlink(ROOT, b"f").unwrap(),
+            _ => work.on(fs, REGIONS[0]),
+        });
+    }
+}
+
+/// A directory, as which an old hashed one can be left.
+#[test]
+fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
+    let image = Image::mke2fs("16M", &words(POINTERS));
+    let empty = 5000;
+    image.poke_block(empty, 0, &[0; BLOCK as usize]);
+    image.debugfs(&format!("mkdir f\nsetb {empty}\nsif f block[IND] {empty}\n"));
+    image.repair();
+    image.check();
+    assert_eq!(nodes(&image, "f"), [("IND".to_owned(), empty)], "e2fsck leaves it");
+    change(&image, |fs| fs.rmdir(ROOT, b"f").unwrap());
+}

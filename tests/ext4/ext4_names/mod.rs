@@ -1,0 +1,7 @@
+//! ext4's name space against what others say of it: the tree that mke2fs copied, debugfs, and the kernel.
+
+mod corrupt;
+mod directories;
+mod inodes;
+mod links_and_paths;
+mod xattrs;

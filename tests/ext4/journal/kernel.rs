@@ -1,0 +1,295 @@
+//! Journals that Linux left: the device is copied beneath a live mount, and Linux's own recovery of the copy is the oracle.
+
+use crate::require;
+use std::fs::{self, File};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ironmap::fs::ext4::{JournalFeatures, JournalState, Recovery};
+use rustix::fs::FileType;
+
+use crate::common::compare::{assert_contents, assert_same};
+use crate::common::image::{Image, LoopMount, words};
+use crate::common::kernel;
+use crate::common::reads::Depth;
+use crate::common::rng::Rng;
+use crate::common::skip::{Need, note_part};
+use crate::common::view::{Record, Subject, View};
+use crate::journal::set_sequence;
+use crate::journal::workload::Workload;
+
+const DEPTH: Depth = Depth { random: 4, stretches: 300 };
+/// Steps at a time until the journal is as it must be, and how often at most.
+const STEPS: u32 = 30;
+const ROUNDS: u32 = 200;
+
+/// A volume, what happens on it, and what the journal is then.
+#[derive(Clone, Copy)]
+pub(crate) struct Scenario {
+    pub(crate) mke2fs: &'static str,
+    pub(crate) mount: &'static str,
+    pub(crate) features: JournalFeatures,
+    /// Only what fast commits can record; without it full commits come between them.
+    pub(crate) plain: bool,
+    /// The number of the first transaction.
+    pub(crate) sequence: u32,
+    /// To go on until the log has come to the end of the journal and begun again.
+    pub(crate) wrapped: bool,
+}
+
+pub(crate) const ORDERED: Scenario = Scenario {
+    mke2fs: "-b 4096",
+    mount: "data=ordered",
+    features: JournalFeatures::empty(),
+    plain: false,
+    sequence: 1,
+    wrapped: false,
+};
+
+impl Scenario {
+    pub(crate) fn name(&self, seed: u64) -> String {
+        format!("{}, {}, plain {}, seed {seed}", self.mke2fs, self.mount, self.plain)
+    }
+
+    /// The volume as the device holds it at a moment when it is mounted and written.
+    pub(crate) fn dirty(&self, seed: u64) -> Image {
+        let size = if self.wrapped { "-J size=4" } else { "-J size=8" };
+        let options = format!("-t ext4 {size} {}", self.mke2fs);
+        let image = Image::mke2fs("64M", &words(&options));
+        set_sequence(&image, self.sequence);
+        let mounted = image.mount(&format!("noatime,commit=600,{}", self.mount));
+        let mut workload = Workload::new(mounted.dir(), seed, self.plain);
+        workload.steps(120);
+        sync(&mounted);
+        // An orphan: unlinked while it is open.
+        let path = mounted.dir().join("orphan");
+        let orphan = File::create(&path).unwrap();
+        if !self.plain {
+            fs::remove_file(&path).unwrap();
+        }
+        workload.steps(120);
+        for _ in 0..ROUNDS {
+            workload.steps(STEPS);
+            if !self.plain {
+                workload.revoke();
+            }
+            workload.sync_last();
+            let dirty = image.copy();
+            if !self.wrapped || wraps(&dirty) {
+                drop(orphan);
+                return dirty;
+            }
+        }
+        panic!("{}: the log did not wrap", self.name(seed));
+    }
+
+    /// Recovers it in memory, and compares with what the kernel makes of it. Without an answer: why there is nothing to
+    /// compare with.
+    fn run(&self, seed: u64) -> Result<Recovery, String> {
+        let what = self.name(seed);
+        let dirty = self.dirty(seed);
+        let volume = dirty.open().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let journal = volume.fs().journal();
+        let JournalState::Recovered(recovery) = journal.state.clone() else {
+            panic!("{what}: {journal:?}");
+        };
+        assert!(journal.features.contains(self.features), "{what}: {:?}", journal.features);
+        if !self.plain {
+            assert!(volume.fs().orphans().unwrap() > 0, "{what}: no orphan");
+        }
+        let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
+        let mut expected = recovered_by_kernel(&dirty, replay)?;
+        if self.mount == "data=journal" {
+            // Where a block's newest copy stands in the journal, the map leads there.
+            expected.values_mut().for_each(|record| record.map = None);
+        }
+        assert!(expected.len() > 40, "{what}: the workload left {} files", expected.len());
+        compare(&expected, &dirty, &what);
+        Ok(recovery)
+    }
+
+    /// The same; where the kernel refuses its own journal the seed is left out, said by name.
+    fn run_or_note(&self, test: &str, seed: u64) -> Option<Recovery> {
+        let result = self.run(seed);
+        result.map_err(|refusal| note_part(test, &self.name(seed), refusal.trim())).ok()
+    }
+}
+
+/// Commits what has happened.
+pub(crate) fn sync(mounted: &LoopMount) {
+    rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
+}
+
+/// Whether the log runs over the end of the journal, by debugfs.
+fn wraps(image: &Image) -> bool {
+    let blocks = logged_blocks(image);
+    blocks.windows(2).any(|pair| pair[1] < pair[0])
+}
+
+/// What the kernel's recovery does to inodes beside what the journal says.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Replay {
+    Full,
+    /// Of fast commits: Linux adds to directories anew, at the time of the replay; and it leaves to a new file, behind the
+    /// end, what the former owner of its number had allocated.
+    Fast,
+}
+
+/// What the kernel shows after its recovery of a copy; or its refusal.
+pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
+    // Later than all that the workload did; the copy takes longer than a tick of the clock that time stamps are taken from.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let begun = (now.as_secs() as i64, now.subsec_nanos());
+    let copy = dirty.copy();
+    drop(copy.try_mount("rw,noatime")?);
+    let mut view = kernel::view_with_maps(copy.mount("ro,noload").dir(), DEPTH, 1);
+    // A truncation that the journal has as under way is done again, at the time of the recovery.
+    for record in view.values_mut() {
+        let times = [&mut record.modified, &mut record.changed];
+        times.into_iter().for_each(|time| *time = time.filter(|time| *time < begun));
+    }
+    if replay == Replay::Fast {
+        view.values_mut().for_each(as_replayed);
+    }
+    Ok(view)
+}
+
+/// Leaves out what Linux's replay of fast commits makes up.
+fn as_replayed(record: &mut Record) {
+    (record.blocks, record.map) = (None, None);
+    if !record.is(FileType::Directory) {
+        return;
+    }
+    // A new directory is left with one link instead of two.
+    let links = record.links.map(|links| links.max(2));
+    let times = [&mut record.accessed, &mut record.modified, &mut record.changed];
+    times.into_iter().for_each(|time| *time = None);
+    (record.links, record.size) = (links, None);
+}
+
+/// Compares names, everything that stat tells, attributes, targets, maps, and contents; the image stays as it was.
+fn compare(expected: &View, dirty: &Image, what: &str) {
+    let before = fs::read(dirty.path()).unwrap();
+    let mut subject = Subject::open(dirty);
+    let actual = subject.view();
+    assert_same(expected, &actual, what);
+    assert_contents(expected, &mut subject, &actual, what);
+    assert!(fs::read(dirty.path()).unwrap() == before, "{what}: the image was written");
+}
+
+#[test]
+fn ordered_data() {
+    require!([Need::Root]);
+    for (mke2fs, features) in [
+        ("-b 4096 -O 64bit,metadata_csum", JournalFeatures::CSUM_V3),
+        ("-b 1024 -O 64bit,metadata_csum,orphan_file", JournalFeatures::CSUM_V3),
+        ("-b 1024 -O ^64bit,^metadata_csum", JournalFeatures::empty()),
+        ("-b 2048 -O 64bit,^metadata_csum", JournalFeatures::SIXTY_FOUR_BIT),
+    ] {
+        let recovery = Scenario { mke2fs, features, ..ORDERED }.run(2).unwrap();
+        assert!(recovery.transactions > 0 && recovery.blocks > 0, "{mke2fs}: {recovery:?}");
+        assert!(recovery.revoked > 0, "{mke2fs}: nothing was revoked: {recovery:?}");
+    }
+}
+
+/// Data stands in the journal, some of its blocks escaped, and the log runs over the journal's end.
+#[test]
+fn journaled_data() {
+    require!([Need::Root]);
+    for (mke2fs, seed) in [("-b 4096", 3), ("-b 1024 -O ^metadata_csum", 4)] {
+        let scenario = Scenario { mount: "data=journal", mke2fs, wrapped: true, ..ORDERED };
+        let recovery = scenario.run(seed).unwrap();
+        assert!(recovery.blocks > 20, "{mke2fs}: {recovery:?}");
+    }
+}
+
+/// The numbers of transactions begin again at 0 behind the largest.
+#[test]
+fn transaction_numbers_wrap_around() {
+    require!([Need::Root]);
+    // So few before the largest that the log, which begins at a checkpoint, holds numbers of both sides.
+    for back in [3, 30] {
+        let scenario = Scenario { sequence: u32::MAX - back, ..ORDERED };
+        let recovery = scenario.run(11).unwrap();
+        assert!(recovery.transactions > 0, "{recovery:?}");
+    }
+}
+
+#[test]
+fn checksums_of_the_first_version_and_asynchronous_commits() {
+    require!([Need::Root]);
+    let mke2fs = "-b 1024 -O ^metadata_csum";
+    let (mount, features) = ("journal_checksum", JournalFeatures::CHECKSUM);
+    Scenario { mke2fs, mount, features, ..ORDERED }.run(4).unwrap();
+    for mke2fs in [mke2fs, "-b 4096"] {
+        let mount = "journal_checksum,journal_async_commit,data=writeback";
+        Scenario { mke2fs, mount, features: JournalFeatures::ASYNC_COMMIT, ..ORDERED }
+            .run(5)
+            .unwrap();
+    }
+}
+
+/// Linux 6.18 was once seen to refuse a journal that it had left itself, with blocks of 1 KiB, when the area for fast commits
+/// was full: a seed that it refuses has no oracle and is skipped by name.
+#[test]
+fn fast_commits() {
+    require!([Need::Root]);
+    let (mut runs, mut fast_commits) = (0, 0);
+    for (mke2fs, seed) in [
+        ("-b 4096 -O fast_commit", 6),
+        ("-b 4096 -O fast_commit,^64bit", 7),
+        ("-b 2048 -O fast_commit,^metadata_csum", 8),
+        ("-b 2048 -O fast_commit,inline_data", 9),
+        ("-b 1024 -O fast_commit", 10),
+    ] {
+        for plain in [true, false] {
+            let features = JournalFeatures::FAST_COMMIT;
+            let scenario = Scenario { mke2fs, features, plain, ..ORDERED };
+            if let Some(recovery) = scenario.run_or_note("kernel::fast_commits", seed) {
+                runs += 1;
+                fast_commits += recovery.fast_commits;
+            }
+        }
+    }
+    // Linux decides by itself when to make a full commit instead.
+    assert!(fast_commits > 0, "{runs} runs without a fast commit");
+}
+
+/// A byte of the log is wrong: what the kernel refuses is refused, and what it makes of the rest is shown.
+#[test]
+fn broken_journals_are_what_the_kernel_makes_of_them() {
+    require!([Need::Root]);
+    let mut rng = Rng::new(12);
+    let (mut refused, mut shown) = (0, 0);
+    for mke2fs in ["-b 4096", "-b 1024 -O ^metadata_csum"] {
+        let dirty = Scenario { mke2fs, ..ORDERED }.dirty(13);
+        let log = logged_blocks(&dirty);
+        for round in 0..12 {
+            let broken = dirty.copy();
+            let block =
+                broken.bmap("<8>", std::iter::once(log[rng.below(log.len() as u64) as usize]))[0];
+            let byte = rng.below([16, 64, broken.block_size()][round % 3]);
+            let value = broken.block(block)[byte as usize] ^ (1 << rng.below(8));
+            broken.poke_block(block, byte, &[value]);
+            let what = format!("{mke2fs}, round {round}: byte {byte} of block {block}");
+            match (recovered_by_kernel(&broken, Replay::Full), broken.open()) {
+                (Ok(expected), Ok(_)) => {
+                    shown += 1;
+                    compare(&expected, &broken, &what);
+                }
+                (Err(_), Err(_)) => refused += 1,
+                (Ok(_), Err(error)) => panic!("{what}: the kernel recovers it, and we say {error}"),
+                (Err(refusal), Ok(_)) => {
+                    panic!("{what}: we recover it, and the kernel says {refusal}")
+                }
+            }
+        }
+    }
+    assert!(shown > 0 && refused > 0, "{refused} refused, {shown} shown");
+}
+
+/// Blocks of the journal that belong to the log: descriptors, revocations, commits.
+fn logged_blocks(image: &Image) -> Vec<u64> {
+    let dump = image.ask_debugfs("logdump\n");
+    let blocks = dump.lines().filter(|line| line.starts_with("Found expected sequence"));
+    blocks.filter_map(|line| line.split(" at block ").nth(1)?.trim().parse().ok()).collect()
+}

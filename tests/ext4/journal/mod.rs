@@ -1,0 +1,37 @@
+//! A dirty volume, opened read-only, shows what Linux or e2fsck make of it by a recovery that writes.
+//!
+//! - `debugfs`: journals written by debugfs, in every checksum version; the oracle is e2fsck on a copy. Also broken ones.
+//! - `kernel`: journals that a live mount left; the oracle is the kernel's own recovery of a copy. Needs root.
+//! - `fast_commits`: the same with fast commits, recovered to the device; power fails meanwhile.
+
+mod debugfs;
+mod fast_commits;
+mod kernel;
+mod workload;
+
+use ironmap::fs::ext4::Journal;
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{FileOptions, QueueOptions, Result, Volume};
+
+use crate::common::image::Image;
+
+fn journal(image: &Image) -> Result<Journal> {
+    Ok(image.open()?.fs().journal().clone())
+}
+
+/// The whole of a file.
+fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
+    let inode = volume.fs().inode(InodeNo(number))?;
+    let file = volume.open_inode(inode, FileOptions::default())?;
+    // What a broken journal makes of the size is not to be believed.
+    let mut bytes = vec![0; file.size().min(1 << 24) as usize];
+    let count =
+        file.read_at(&mut volume.queue(&QueueOptions::default())?, &mut bytes, FilePos(0))?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+/// Gives the next transaction of a clean journal this number. Only while the journal has no checksum: as mke2fs makes it.
+fn set_sequence(image: &Image, sequence: u32) {
+    image.poke("<8>", 0, 0x18, &sequence.to_be_bytes());
+}

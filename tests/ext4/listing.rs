@@ -1,0 +1,203 @@
+//! Directories that are listed while they change: what is there all the time comes exactly once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::common::image::{Image, words};
+use crate::common::rng::Rng;
+use ironmap::fs::ext4::{Clock, Credentials, DirCursor, Ext4, NewFile, ROOT};
+use ironmap::units::InodeNo;
+use ironmap::{ErrorKind, OpenOptions, Volume};
+
+const SEED: u64 = 0x5EED_0D18;
+
+/// Options of mke2fs, how many names stay, and how many each thread adds and removes: out of the inode, into one block, into a tree, and
+/// up to two levels of nodes.
+const KINDS: [(&str, usize, usize); 5] = [
+    ("-t ext4 -b 1024 -N 1024", 60, 12_000),
+    ("-t ext4 -b 1024 -O inline_data", 3, 600),
+    ("-t ext4 -b 4096", 10, 3_000),
+    ("-t ext3 -b 1024", 5, 3_000),
+    ("-t ext4 -b 1024 -O ^dir_index", 100, 400),
+];
+
+fn open(image: &Image) -> Volume {
+    let options = OpenOptions { write: true, clock: Clock::System, ..OpenOptions::default() };
+    crate::common::beneath::open(&image.location(), &options)
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn make(fs: &Arc<Ext4>, dir: InodeNo, name: &str, new: NewFile<'_>) -> InodeNo {
+    fs.create(dir, name.as_bytes(), new, 0o755, &Credentials::default()).unwrap()
+}
+
+/// How often each name was listed.
+type Seen = BTreeMap<Vec<u8>, usize>;
+
+/// Lists a directory; between some of the entries the listing is ended and goes on by its cursor's number.
+fn list(fs: &Arc<Ext4>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
+    let inode = fs.inode(dir).unwrap();
+    let mut seen = Seen::new();
+    let mut listing = inode.list(DirCursor::START).unwrap();
+    while let Some(entry) = listing.next() {
+        *seen.entry(entry.unwrap().name).or_default() += 1;
+        if pieces && rng.below(200) == 0 {
+            let cursor = DirCursor::from_raw(listing.cursor().to_raw());
+            listing = inode.list(cursor).unwrap();
+        }
+    }
+    seen
+}
+
+#[test]
+fn names_that_stay_come_once_while_others_come_and_go() {
+    for (kind, staying, changing) in KINDS {
+        let image = Image::mke2fs("64M", &words(kind));
+        let volume = open(&image);
+        let fs = volume.fs();
+        let dir = make(fs, ROOT, "dir", NewFile::Directory);
+        let files = [0, 1].map(|number| make(fs, ROOT, &format!("{number}"), NewFile::Regular));
+        let stays = |number: usize| format!("stays {number}");
+        for number in 0..staying {
+            fs.link(files[0], dir, stays(number).as_bytes()).unwrap();
+        }
+        let expected: BTreeSet<_> = (0..staying)
+            .map(|number| stays(number).into_bytes())
+            .chain([b".".to_vec(), b"..".to_vec()])
+            .collect();
+        let (at_work, listed) = (AtomicUsize::new(2), AtomicUsize::new(0));
+        // The first listings begin before the directory grows.
+        let begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (at_work, begun, files) = (&at_work, &begun, &files);
+                scope.spawn(move || {
+                    while !begun.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    let mut rng = Rng::new(SEED + thread);
+                    for number in 0..changing {
+                        let name = |number| format!("thread {thread} adds the name {number}");
+                        fs.link(files[thread as usize], dir, name(number).as_bytes()).unwrap();
+                        if rng.below(4) == 0 {
+                            let gone = name(rng.below(number as u64 + 1) as usize);
+                            match fs.unlink(dir, gone.as_bytes()) {
+                                Err(error) if error.kind() != ErrorKind::NotFound => {
+                                    panic!("{error}")
+                                }
+                                _ => {}
+                            }
+                        }
+                    }
+                    at_work.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            for thread in 0..2 {
+                let (expected, at_work, listed, begun) = (&expected, &at_work, &listed, &begun);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(SEED + 100 + thread);
+                    loop {
+                        begun.store(true, Ordering::SeqCst);
+                        let last = at_work.load(Ordering::SeqCst) == 0;
+                        let seen = list(fs, dir, &mut rng, thread == 0);
+                        for name in expected {
+                            let times = seen.get(name).copied().unwrap_or(0);
+                            let name = name.escape_ascii();
+                            assert_eq!(times, 1, "{kind}, seed {SEED:#x}: {name}");
+                        }
+                        // One that was removed and added again may have two places in a row of blocks; here none is added twice.
+                        let twice = seen.iter().find(|(_, times)| **times > 1);
+                        assert_eq!(twice, None, "{kind}, seed {SEED:#x}");
+                        listed.fetch_add(1, Ordering::SeqCst);
+                        if last {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        assert!(listed.load(Ordering::SeqCst) > 2, "{kind}: nothing was listed meanwhile");
+        volume.close().unwrap();
+        let listed = list(fs, dir, &mut Rng::new(SEED), true);
+        drop(volume);
+        image.check();
+        // In the order of the disk it is the same.
+        let fs = image.ext4();
+        let entries = fs
+            .inode(dir)
+            .unwrap()
+            .read_dir()
+            .unwrap()
+            .map(|entry| (entry.unwrap().name, 1))
+            .collect();
+        assert!(listed == entries, "{kind}: {} listed", listed.len());
+        assert!(list(&fs, dir, &mut Rng::new(SEED), true) == entries, "{kind}: read-only");
+    }
+}
+
+/// A directory that grows out of its inode and out of its block between two entries of one listing.
+#[test]
+fn a_listing_goes_on_in_another_form() {
+    for kind in ["-t ext4 -b 1024 -O inline_data", "-t ext4 -b 1024"] {
+        let image = Image::mke2fs("64M", &words(kind));
+        let volume = open(&image);
+        let fs = volume.fs();
+        let dir = make(fs, ROOT, "dir", NewFile::Directory);
+        let mut seen = BTreeSet::new();
+        for number in 0..3 {
+            make(fs, dir, &format!("first {number}"), NewFile::Regular);
+        }
+        let mut cursor = DirCursor::START;
+        let mut added = 0;
+        // A step of the listing, and thirty names more: it ends when it has come round.
+        loop {
+            let mut listing = fs.inode(dir).unwrap().list(cursor).unwrap();
+            let Some(entry) = listing.next() else { break };
+            let name = entry.unwrap().name;
+            assert!(listing.cursor() > cursor, "{kind}");
+            assert!(seen.insert(name.clone()), "{kind}: {} again", name.escape_ascii());
+            cursor = listing.cursor();
+            if added < 300 {
+                for _ in 0..30 {
+                    make(fs, dir, &format!("a longer name {added}"), NewFile::Regular);
+                    added += 1;
+                }
+            }
+        }
+        for number in 0..3 {
+            assert!(seen.contains(format!("first {number}").as_bytes()), "{kind}: {number}");
+        }
+    }
+}
+
+/// A directory that is removed while it is listed: the listing ends, and what was its blocks is not looked at.
+#[test]
+fn the_listing_of_a_removed_directory_ends() {
+    let image = Image::mke2fs("64M", &words("-t ext4 -b 1024"));
+    let volume = open(&image);
+    let fs = volume.fs();
+    let dir = make(fs, ROOT, "dir", NewFile::Directory);
+    let names: Vec<_> = (0..200).map(|number| format!("name {number}")).collect();
+    for name in &names {
+        make(fs, dir, name, NewFile::Regular);
+    }
+    let stale = fs.inode(dir).unwrap();
+    let mut listing = stale.list(DirCursor::START).unwrap();
+    listing.next().unwrap().unwrap();
+    for name in &names {
+        fs.unlink(dir, name.as_bytes()).unwrap();
+    }
+    fs.rmdir(ROOT, b"dir").unwrap();
+    let rest = listing.by_ref().map(Result::unwrap).fold(0, |count, _| count + 1);
+    assert!(rest < names.len() / 2, "{rest}: more than was read together");
+    drop(listing);
+    assert_eq!(stale.list(DirCursor::START).err().unwrap().kind(), ErrorKind::NotFound);
+    // Its number belongs to another one now.
+    let next = make(fs, ROOT, "next", NewFile::Directory);
+    assert_eq!(next, dir);
+    assert_eq!(stale.list(DirCursor::START).err().unwrap().kind(), ErrorKind::NotFound);
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+}

@@ -1,0 +1,22 @@
+//! Volumes: what is read, written, recovered and checked of ext4, with e2fsck, debugfs and the kernel as judges.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod broken_orphans;
+mod check;
+mod crash;
+mod crash_data;
+mod damaged_reading;
+mod empty_nodes;
+mod ext4_names;
+mod garbage;
+mod journal;
+mod listing;
+mod met_errors;
+mod mkfs;
+mod one_owner;
+mod quota;
+mod stamps;
+mod write_open;
+mod write_ops;

@@ -1,0 +1,509 @@
+//! Corruption that is met on a volume open for writing is recorded in its superblock, as dumpe2fs reads it and as the kernel records the
+//! same, and what becomes of the volume is what `tune2fs -e` has said. A sound volume, one that is only read, and a wrong question record
+//! nothing.
+
+use crate::require;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::common::beneath::over_faulty;
+use crate::common::command::{output, run};
+use crate::common::image::{Image, words};
+use crate::common::skip::Need;
+use ironmap::device::{Entry, Faults, Ram, Record, Sim};
+use ironmap::fs::ext4::{
+    Clock, Credentials, DirCursor, Ext4, Follow, KeepSetId, NewFile, OnError, ROOT, SetAttributes,
+    SetXattr,
+};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind, File, FileOptions, Queue, QueueOptions, Result, Volume};
+
+const BLOCK: usize = 1024;
+const HITS: usize = 1000;
+
+/// Where something of an image was broken.
+struct Broken {
+    inode: u64,
+    block: u64,
+}
+
+/// `/good`, `/sparse`, whose extents need a block, `/bad` and `/dir/below`.
+fn image(mkfs: &str) -> Image {
+    let image = Image::in_memory("24M", &words(&format!("-t ext4 -b {BLOCK} {mkfs}")));
+    std::fs::write(image.beside("text"), vec![b'x'; 4 * BLOCK]).unwrap();
+    let text = image.beside("text").display().to_string();
+    image.debugfs(&format!(
+        "write {text} good\nwrite {text} bad\nmkdir dir\ncd dir\nwrite {text} below\n"
+    ));
+    let sparse = std::fs::File::create(image.beside("sparse")).unwrap();
+    for piece in 0..32 {
+        std::os::unix::fs::FileExt::write_all_at(&sparse, b"data", piece * 8 * BLOCK as u64)
+            .unwrap();
+    }
+    image.debugfs(&format!("write {} sparse\n", image.beside("sparse").display()));
+    image.check();
+    image
+}
+
+/// The first number behind a word of what debugfs says.
+fn number(said: &str, before: &str) -> u64 {
+    let (_, rest) = said.split_once(before).unwrap_or_else(|| panic!("no {before}: {said}"));
+    let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != 'x').unwrap_or(rest.len());
+    match rest[..end].strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+        None => rest[..end].parse().unwrap(),
+    }
+}
+
+fn flip(image: &Image, block: u64, at: u64) {
+    let byte = image.block(block)[at as usize];
+    image.poke_block(block, at, &[!byte]);
+}
+
+/// Makes an inode's checksum wrong: by its time of modification.
+fn break_inode(image: &Image, path: &str) -> Broken {
+    let said = image.ask_debugfs(&format!("imap {path}\n"));
+    let block = number(&said, "located at block ");
+    flip(image, block, number(&said, "offset ") + 0x10);
+    Broken { inode: number(&said, "Inode "), block }
+}
+
+/// Makes the checksum of a directory's first block wrong.
+fn break_directory(image: &Image, path: &str) -> Broken {
+    let said = image.ask_debugfs(&format!("imap {path}\n"));
+    let block = image.bmap(path, std::iter::once(0))[0];
+    flip(image, block, BLOCK as u64 - 1);
+    Broken { inode: number(&said, "Inode "), block }
+}
+
+/// Makes the checksum of the block wrong that has a file's extents.
+fn break_extents(image: &Image, path: &str) -> Broken {
+    let said = image.ask_debugfs(&format!("imap {path}\nstat {path}\n"));
+    let block = number(&said, "(ETB0):");
+    flip(image, block, 12);
+    Broken { inode: number(&said, "Inode "), block }
+}
+
+/// What dumpe2fs says of the superblock.
+fn fields(image: &Image) -> BTreeMap<String, String> {
+    let said = String::from_utf8(run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]));
+    let said = said.unwrap();
+    let fields = said.lines().filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+fn field(image: &Image, name: &str) -> String {
+    fields(image).remove(name).unwrap_or_default()
+}
+
+/// What e2fsck mends is all mended, and the record is gone with it.
+fn mended(image: &Image) {
+    image.repair();
+    image.check();
+    assert_eq!(field(image, "FS Error count"), "");
+    assert_eq!(field(image, "Filesystem state"), "clean");
+}
+
+/// An image in memory, opened for writing; its writes are counted.
+struct Bench {
+    image: Image,
+    ram: Arc<Ram>,
+    record: Arc<Record>,
+    volume: Volume,
+}
+
+impl Bench {
+    fn new(image: Image) -> Self {
+        let ram = Arc::new(Ram::from_image(&std::fs::read(image.path()).unwrap()));
+        let record = Arc::new(Record::new(Arc::clone(&ram) as _));
+        let device = over_faulty(Arc::clone(&record) as _, &(Arc::clone(&ram) as _));
+        let volume = Volume::writable_on(device, Clock::default()).unwrap();
+        Self { image, ram, record, volume }
+    }
+
+    fn fs(&self) -> &Arc<Ext4> {
+        self.volume.fs()
+    }
+
+    fn writes(&self) -> usize {
+        let log = self.record.log();
+        log.entries().iter().filter(|entry| matches!(entry, Entry::Write { .. })).count()
+    }
+
+    fn number(&self, path: &str) -> InodeNo {
+        self.fs().resolve(path.as_bytes(), Follow::All).unwrap().number()
+    }
+
+    fn open(&self, path: &str) -> (File, Queue) {
+        let inode = self.fs().resolve(path.as_bytes(), Follow::All).unwrap();
+        let file = self.volume.open_inode(inode, FileOptions::default()).unwrap();
+        (file, self.volume.queue(&QueueOptions::default()).unwrap())
+    }
+
+    fn create(&self, name: &str) -> Result<InodeNo> {
+        let (name, who) = (name.as_bytes(), Credentials::default());
+        self.fs().create(ROOT, name, NewFile::Regular, 0o644, &who)
+    }
+
+    /// Looks a name of the root up, as a mount does.
+    fn look_up(&self, name: &str) -> Result<InodeNo> {
+        self.fs().lookup(ROOT, name.as_bytes()).map(|inode| inode.number())
+    }
+
+    /// The image as the device is now.
+    fn stored(&self) -> &Image {
+        let path = self.image.path();
+        self.ram.store(&std::fs::File::options().write(true).open(path).unwrap()).unwrap();
+        &self.image
+    }
+
+    /// The same when the volume was closed.
+    fn closed(self) -> Image {
+        self.volume.close().unwrap();
+        self.stored();
+        self.image
+    }
+}
+
+fn error<T>(result: Result<T>) -> Error {
+    result.err().expect("an error")
+}
+
+fn corrupt<T>(result: Result<T>) {
+    let error = error(result);
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+/// The rule of `continue`, with and without a journal: who meets it hears of it, all others go on, and the record says where the first
+/// and the last was.
+#[test]
+fn continue_records_the_error_and_goes_on() {
+    for journal in ["-e continue", "-e continue -O ^has_journal"] {
+        let image = image(journal);
+        let (first, last) = (break_inode(&image, "/bad"), break_directory(&image, "/dir"));
+        let bench = Bench::new(image);
+        corrupt(bench.look_up("bad"));
+        corrupt(bench.fs().resolve(b"/dir/below", Follow::All));
+        bench.create("new").unwrap();
+        let (file, mut queue) = bench.open("/good");
+        file.write_at(&mut queue, &[7; BLOCK], FilePos(0)).unwrap();
+        drop((file, queue));
+        let image = bench.closed();
+        let said = fields(&image);
+        let state =
+            if journal.contains('^') { "not clean with errors" } else { "clean with errors" };
+        for (name, value) in [
+            ("Filesystem state", state.to_owned()),
+            ("FS Error count", "2".to_owned()),
+            ("First error function", "ironmap: inode".to_owned()),
+            ("First error inode #", first.inode.to_string()),
+            ("First error block #", first.block.to_string()),
+            ("First error err", "EFSCORRUPTED".to_owned()),
+            ("Last error function", "ironmap: directory block".to_owned()),
+            ("Last error inode #", last.inode.to_string()),
+            ("Last error block #", last.block.to_string()),
+            ("Last error err", "EFSCORRUPTED".to_owned()),
+        ] {
+            assert_eq!(said.get(name), Some(&value), "{name}, {journal}: {said:#?}");
+        }
+        assert!(said.contains_key("First error time") && said.contains_key("Last error time"));
+        mended(&image);
+        assert_eq!(image.dump("/good")[..BLOCK], [7; BLOCK]);
+        assert!(image.ask_debugfs("stat /new\n").contains("Type: regular"));
+    }
+}
+
+/// With `remount-ro` nothing is changed any more, by no way, and reading goes on; what was synced before stays, and so does the record,
+/// which the journal's copy of the superblock does not have, when the journal is recovered.
+#[test]
+fn remount_ro_refuses_changes_and_reads_on() {
+    let image = image("-O ^orphan_file");
+    image.tune2fs("-e remount-ro");
+    break_inode(&image, "/bad");
+    let bench = Bench::new(image);
+    let (file, mut queue) = bench.open("/good");
+    let number = bench.number("/good");
+    bench.create("synced").unwrap();
+    // A list of orphans begins in the superblock, which gets into the log so.
+    let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
+    bench.fs().unlink(ROOT, b"orphan").unwrap();
+    bench.fs().sync().unwrap();
+    file.write_at(&mut queue, &[7; BLOCK], FilePos(0)).unwrap();
+    corrupt(bench.look_up("bad"));
+    let writes = bench.writes();
+    let refused = [
+        error(bench.create("late")),
+        error(file.write_at(&mut queue, &[8; BLOCK], FilePos(0))),
+        error(bench.fs().truncate(number, 0)),
+        error(bench.fs().sync()),
+    ];
+    for error in refused {
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        assert!(error.to_string().contains("checksum"), "it does not say why: {error}");
+    }
+    let mut read = [0; BLOCK];
+    file.read_at(&mut queue, &mut read, FilePos(0)).unwrap();
+    assert_eq!(read, [7; BLOCK]);
+    assert_eq!(bench.number("/synced"), bench.look_up("synced").unwrap());
+    corrupt(bench.look_up("bad"));
+    drop((file, queue, held));
+    assert_eq!(error(bench.volume.close()).kind(), ErrorKind::ReadOnly);
+    assert_eq!(bench.writes(), writes, "a volume that is read-only was written to");
+    let image = bench.stored();
+    assert_eq!(field(image, "FS Error count"), "1");
+    // Those who recover the journal: ironmap in memory, ironmap to the device, e2fsck.
+    let copy = image.copy();
+    assert_eq!(copy.ext4().superblock().errors.count, 1);
+    let copy = Bench::new(copy).closed();
+    assert_eq!(field(&copy, "FS Error count"), "1");
+    assert_eq!(field(&copy, "Filesystem state"), "clean with errors");
+    for image in [image, &copy] {
+        mended(image);
+        assert!(image.ask_debugfs("stat /synced\n").contains("Type: regular"));
+    }
+}
+
+/// With `panic` nothing is read either, and whoever asks hears why.
+#[test]
+fn panic_refuses_everything() {
+    let image = image("");
+    image.tune2fs("-e panic");
+    let broken = break_inode(&image, "/bad");
+    let bench = Bench::new(image);
+    let (file, mut queue) = bench.open("/good");
+    let mut read = [0; BLOCK];
+    file.read_at(&mut queue, &mut read, FilePos(0)).unwrap();
+    bench.create("synced").unwrap();
+    bench.fs().sync().unwrap();
+    corrupt(bench.look_up("bad"));
+    let refused = [
+        error(file.read_at(&mut queue, &mut read, FilePos(0))),
+        error(file.write_at(&mut queue, &read, FilePos(0))),
+        error(bench.look_up("good")),
+        error(bench.fs().resolve(b"/", Follow::All)),
+        error(bench.fs().inspect(ROOT, |root| root.xattrs())),
+        error(bench.fs().hold(ROOT)),
+        error(bench.create("late")),
+        error(bench.fs().sync()),
+        error(bench.volume.close()),
+    ];
+    for error in refused {
+        let said = error.to_string();
+        assert!(said.contains("errors=panic") && said.contains("checksum"), "{said}");
+    }
+    drop((file, queue));
+    let image = bench.stored();
+    assert_eq!(field(image, "FS Error count"), "1");
+    assert_eq!(field(image, "First error inode #"), broken.inode.to_string());
+    mended(image);
+    assert!(image.ask_debugfs("stat /synced\n").contains("Type: regular"));
+}
+
+/// Whatever operation meets it, it counts, and once: operations that are made of others too.
+#[test]
+fn every_operation_that_meets_it_counts_once() {
+    type Operation = fn(&Bench, InodeNo) -> Result<()>;
+    let on_inode: [(&str, Operation); 11] = [
+        ("lookup", |bench, _| bench.look_up("bad").map(drop)),
+        ("resolve", |bench, _| bench.fs().resolve(b"/bad", Follow::All).map(drop)),
+        ("inspect", |bench, bad| bench.fs().inspect(bad, |_| Ok(()))),
+        ("hold", |bench, bad| bench.fs().hold(bad).map(drop)),
+        ("unlink", |bench, _| bench.fs().unlink(ROOT, b"bad")),
+        ("link", |bench, bad| bench.fs().link(bad, ROOT, b"again")),
+        ("truncate", |bench, bad| bench.fs().truncate(bad, 0)),
+        ("write", |bench, bad| bench.fs().write(bad, FilePos(0), b"text").map(drop)),
+        ("set_attributes", |bench, bad| bench.fs().set_attributes(bad, &SetAttributes::default())),
+        ("strip_privileges", |bench, bad| {
+            bench.fs().strip_privileges(bad, KeepSetId::No).map(drop)
+        }),
+        ("setxattr", |bench, bad| bench.fs().setxattr(bad, b"user.a", b"b", SetXattr::Any)),
+    ];
+    for (name, operation) in on_inode {
+        counts(name, |image| break_inode(image, "/bad"), operation);
+    }
+    let on_directory: [(&str, Operation); 4] = [
+        ("list", |bench, dir| {
+            let dir = bench.fs().inode(dir)?;
+            dir.list(DirCursor::START)?.try_for_each(|entry| entry.map(drop))
+        }),
+        ("lookup below", |bench, dir| bench.fs().lookup(dir, b"below").map(drop)),
+        ("rename", |bench, dir| {
+            bench.fs().rename(
+                dir,
+                b"below",
+                ROOT,
+                b"above",
+                ironmap::fs::ext4::RenameFlags::empty(),
+            )
+        }),
+        ("rmdir", |bench, _| bench.fs().rmdir(ROOT, b"dir")),
+    ];
+    for (name, operation) in on_directory {
+        counts(name, |image| break_directory(image, "/dir"), operation);
+    }
+    let on_extents: [(&str, Operation); 3] = [
+        ("read", |bench, _| {
+            let (file, mut queue) = bench.open("/sparse");
+            file.read_at(&mut queue, &mut [0; BLOCK], FilePos(0)).map(drop)
+        }),
+        ("overwrite", |bench, _| {
+            let (file, mut queue) = bench.open("/sparse");
+            file.write_at(&mut queue, &[7; BLOCK], FilePos(0)).map(drop)
+        }),
+        ("map", |bench, _| bench.open("/sparse").0.map(FilePos(0), 1).map(drop)),
+    ];
+    for (name, operation) in on_extents {
+        counts(name, |image| break_extents(image, "/sparse"), operation);
+    }
+}
+
+fn counts(
+    name: &str,
+    damage: impl Fn(&Image) -> Broken,
+    operation: impl Fn(&Bench, InodeNo) -> Result<()>,
+) {
+    let image = image("");
+    let broken = damage(&image);
+    let bench = Bench::new(image);
+    let failed = error(operation(&bench, InodeNo(broken.inode)));
+    assert_eq!(failed.kind(), ErrorKind::Corrupt, "{name}: {failed}");
+    let image = bench.closed();
+    assert_eq!(field(&image, "FS Error count"), "1", "{name}: {failed}");
+    assert_eq!(field(&image, "Last error block #"), broken.block.to_string(), "{name}: {failed}");
+}
+
+/// A thousand errors are a thousand in the record, and no writes but what one change costs.
+#[test]
+fn a_flood_of_errors_is_written_once() {
+    let image = image("");
+    break_inode(&image, "/bad");
+    let bench = Bench::new(image);
+    let before = bench.writes();
+    for _ in 0..HITS {
+        corrupt(bench.look_up("bad"));
+    }
+    assert_eq!(bench.writes(), before, "an error was written at once");
+    bench.fs().sync().unwrap();
+    let cost = bench.writes() - before;
+    assert!(cost > 0 && cost < 8, "{cost} writes");
+    let copy = bench.stored().copy();
+    assert_eq!(copy.ext4().superblock().errors.count, HITS as u32, "not durable with the sync");
+    let image = bench.closed();
+    assert_eq!(field(&image, "FS Error count"), HITS.to_string());
+    mended(&image);
+}
+
+/// Errors that were recorded in a transaction that never commits are in the record all the same, with the one that ended the volume.
+#[test]
+fn an_error_that_ends_the_volume_loses_none_before_it() {
+    let image = image("");
+    break_inode(&image, "/bad");
+    let per_block = BLOCK as u64 / 512;
+    let log = image.bmap("<8>", 1..1000).into_iter().flat_map(|block| {
+        let at = block * per_block;
+        at..at + per_block
+    });
+    let ram = Arc::new(Ram::from_image(&std::fs::read(image.path()).unwrap()));
+    let sim = Arc::new(Sim::new(Arc::clone(&ram) as _, Faults::default()));
+    let device = over_faulty(Arc::clone(&sim) as _, &(Arc::clone(&ram) as _));
+    let volume = Volume::writable_on(device, Clock::default()).unwrap();
+    for _ in 0..3 {
+        corrupt(volume.fs().lookup(ROOT, b"bad"));
+    }
+    sim.set_faults(Faults { bad_sectors: log.collect(), ..Faults::default() });
+    error(volume.fs().sync());
+    error(volume.close());
+    drop(volume);
+    ram.store(&std::fs::File::options().write(true).open(image.path()).unwrap()).unwrap();
+    assert_eq!(field(&image, "FS Error count"), "4");
+}
+
+/// The timer brings it to the device too, for a volume that nobody closes.
+#[test]
+fn an_error_reaches_the_device_in_time() {
+    let image = image("");
+    break_inode(&image, "/bad");
+    let bench = Bench::new(image);
+    let interval = std::time::Duration::from_millis(20);
+    let _timer = ironmap::fs::ext4::CommitTimer::start(bench.fs(), interval).unwrap();
+    corrupt(bench.look_up("bad"));
+    let begun = std::time::Instant::now();
+    while bench.stored().copy().ext4().superblock().errors.count == 0 {
+        assert!(begun.elapsed().as_secs() < 120, "it is in memory still");
+        std::thread::yield_now();
+    }
+}
+
+/// A sound volume has nothing to record, whatever is asked of it.
+#[test]
+fn a_sound_volume_and_wrong_questions_record_nothing() {
+    let image = image("-e panic");
+    let bench = Bench::new(image);
+    for number in [0, 1 << 20, 1 << 40] {
+        let asked = bench.fs().inspect(InodeNo(number), |_| Ok(()));
+        assert_eq!(error(asked).kind(), ErrorKind::NotFound, "inode {number}");
+    }
+    assert_eq!(error(bench.look_up("none")).kind(), ErrorKind::NotFound);
+    bench.fs().truncate(bench.number("/sparse"), 0).unwrap();
+    bench.fs().unlink(bench.number("/dir"), b"below").unwrap();
+    bench.fs().rmdir(ROOT, b"dir").unwrap();
+    let image = bench.closed();
+    assert_eq!(field(&image, "FS Error count"), "");
+    assert_eq!(field(&image, "Filesystem state"), "clean");
+    image.check();
+}
+
+/// A volume that was opened for reading is not written, whatever it meets and `s_errors` says.
+#[test]
+fn what_is_met_by_reading_a_read_only_volume_is_written_nowhere() {
+    let image = image("-e panic");
+    break_inode(&image, "/bad");
+    let before = std::fs::read(image.path()).unwrap();
+    let volume = image.open().unwrap();
+    for _ in 0..2 {
+        corrupt(volume.fs().lookup(ROOT, b"bad"));
+        volume.fs().lookup(ROOT, b"good").unwrap();
+    }
+    volume.close().unwrap();
+    drop(volume);
+    assert!(std::fs::read(image.path()).unwrap() == before, "it was written to");
+}
+
+/// What s_errors says is obeyed as the kernel obeys it, numbers that nobody knows too; and the kernel counts and places the same errors
+/// alike.
+#[test]
+fn the_kernel_takes_and_records_the_same() {
+    require!([Need::Root]);
+    for (raw, policy) in [
+        (0, OnError::RemountReadOnly),
+        (1, OnError::Continue),
+        (2, OnError::RemountReadOnly),
+        (3, OnError::Panic),
+        (7, OnError::RemountReadOnly),
+    ] {
+        let image = Image::mke2fs("24M", &words("-t ext4"));
+        image.debugfs(&format!("ssv errors {raw}\n"));
+        assert_eq!(image.ext4().superblock().on_error, policy, "{raw}");
+        let mounted = image.mount("ro");
+        let name = mounted.device().trim_start_matches("/dev/").to_owned();
+        let options = std::fs::read_to_string(format!("/proc/fs/ext4/{name}/options")).unwrap();
+        let expected = format!("errors={}", policy.name());
+        assert!(options.lines().any(|line| line == expected), "{raw}: {options}");
+    }
+    let image = image("-e continue");
+    let broken = break_inode(&image, "/bad");
+    let copy = image.copy();
+    let mounted = copy.mount("rw");
+    let bench = Bench::new(image);
+    for _ in 0..3 {
+        assert!(!output("stat", &[mounted.dir().join("bad")]).status.success());
+        corrupt(bench.look_up("bad"));
+    }
+    drop(mounted);
+    let image = bench.closed();
+    for name in ["Filesystem state", "FS Error count", "First error inode #", "Last error inode #"]
+    {
+        assert_eq!(field(&image, name), field(&copy, name), "{name}");
+    }
+    assert_eq!(field(&copy, "Last error inode #"), broken.inode.to_string());
+}

@@ -1,0 +1,122 @@
+//! What a device holds before, and what it holds afterwards.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use ironmap::ErrorKind;
+use ironmap::fs::ext4::MkfsOptions;
+
+use super::{make, make_on, options};
+use crate::common::command::{output, run};
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::require;
+
+const MIB: u64 = 1 << 20;
+
+/// A file of bytes that are no zeros, so that what is not written shows.
+fn dirty(size: u64) -> Image {
+    let image = Image::none();
+    fs::write(image.path(), vec![0xA5; size as usize]).unwrap();
+    image
+}
+
+#[test]
+fn same_options_make_the_same_bytes() {
+    for text in ["", "-O quota,mmp,casefold,^flex_bg", "-b 4096 -O bigalloc"] {
+        let (one, two) =
+            (make(64 * MIB, &options(text)).unwrap(), make(64 * MIB, &options(text)).unwrap());
+        assert!(fs::read(one.path()).unwrap() == fs::read(two.path()).unwrap(), "{text}");
+    }
+    let chance = MkfsOptions { uuid: None, ..options("") };
+    let uuids = [(); 2].map(|()| make(MIB, &chance).unwrap().ext4().superblock().uuid);
+    assert_ne!(uuids[0], uuids[1]);
+}
+
+/// Nothing of what was there before is taken for part of the volume.
+#[test]
+fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
+    for text in
+        ["", "-b 4096", "-O ^metadata_csum", "-O ^has_journal,^extent", "-b 4096 -O bigalloc,quota"]
+    {
+        for lazy_tables in [false, true] {
+            let image = dirty(64 * MIB);
+            make_on(&image.path(), &MkfsOptions { lazy_tables, ..options(text) }).unwrap();
+            image.check();
+            image.open().unwrap();
+        }
+    }
+    let image = dirty(64 * MIB);
+    make_on(&image.path(), &MkfsOptions { discard: true, ..options("") }).unwrap();
+    image.check();
+}
+
+#[test]
+fn a_volume_may_be_smaller_than_its_device() {
+    let image = dirty(64 * MIB);
+    make_on(&image.path(), &MkfsOptions { size: Some(20 * MIB), ..options("") }).unwrap();
+    image.check();
+    let rest = fs::read(image.path()).unwrap().split_off(20 << 20);
+    assert!(rest.iter().all(|byte| *byte == 0xA5), "it wrote behind its end");
+    let larger = MkfsOptions { size: Some(65 * MIB), force: true, ..options("") };
+    assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+/// What someone may still want is refused, and left as it was.
+#[test]
+fn what_is_known_is_refused_unless_forced() {
+    let magics: [(u64, &[u8], &str); 4] = [
+        (1024 + 56, &[0x53, 0xEF], "ext2, ext3 or ext4"),
+        (0, b"XFSB", "an XFS file system"),
+        (65536 + 64, b"_BHRfS_M", "a btrfs file system"),
+        (0, b"LUKS\xBA\xBE", "a LUKS container"),
+    ];
+    for (at, bytes, name) in magics {
+        let image = Image::none();
+        let file = File::create(image.path()).unwrap();
+        file.set_len(8 * MIB).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        // An image that somebody has open for writing is refused for that.
+        drop(file);
+        let before = fs::read(image.path()).unwrap();
+        let error = make_on(&image.path(), &options("")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        assert!(fs::read(image.path()).unwrap() == before);
+        make_on(&image.path(), &MkfsOptions { force: true, ..options("") }).unwrap();
+        image.check();
+        let found = output("blkid", &["-p".as_ref(), image.path().as_os_str()]);
+        let found = String::from_utf8_lossy(&found.stdout).into_owned();
+        assert!(found.contains("TYPE=\"ext4\""), "of {name} something is left: {found}");
+    }
+}
+
+#[test]
+fn a_partition_table_is_refused_unless_forced() {
+    require!([Need::Tool("sfdisk")]);
+    let image = Image::none();
+    File::create(image.path()).unwrap().set_len(64 * MIB).unwrap();
+    let script = image.beside("script");
+    fs::write(&script, "label: gpt\n,,L\n").unwrap();
+    run("sh", &["-c", &format!("sfdisk -q {} < {}", image.path().display(), script.display())]);
+    let error = make_on(&image.path(), &options("")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
+    make_on(&image.path(), &MkfsOptions { force: true, ..options("") }).unwrap();
+    image.check();
+    assert!(
+        ironmap::partition::PartitionTable::read(&**image.open().unwrap().device())
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+fn what_is_mounted_is_refused_even_if_forced() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let image = make(16 * MIB, &options("")).unwrap();
+    let mount = image.mount("rw");
+    let force = MkfsOptions { force: true, ..options("") };
+    for path in [image.path(), mount.device().into()] {
+        assert_eq!(make_on(&path, &force).unwrap_err().kind(), ErrorKind::Busy, "{path:?}");
+    }
+}

@@ -1,0 +1,321 @@
+//! A volume has one owner: who comes second is refused, with a reason that names the other.
+
+use crate::require;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::common::command::{output, run};
+use crate::common::image::{Image, scratch};
+use crate::common::skip::Need;
+use ironmap::device::Engine;
+use ironmap::{ErrorKind, Location, OpenOptions, Volume};
+use rustix::fs::FlockOperation;
+
+fn open(path: &str) -> Result<Volume, ironmap::Error> {
+    Volume::open(&path.parse::<Location>().unwrap(), &OpenOptions::default())
+}
+
+fn open_for_writing(path: &str, engine: Engine) -> Result<Volume, ironmap::Error> {
+    let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
+    Volume::open(&path.parse::<Location>().unwrap(), &options)
+}
+
+/// `Busy`, with this in the text.
+fn assert_busy(path: &str, reason: &str) {
+    assert_refused(path, open(path), reason);
+}
+
+fn assert_refused(path: &str, opened: Result<Volume, ironmap::Error>, reason: &str) {
+    let error = opened.err().unwrap_or_else(|| panic!("{path} was opened: {reason}"));
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains(path) && error.to_string().contains(reason), "{error}");
+}
+
+/// For writing `Busy` with each engine.
+fn assert_not_written(path: &str, reason: &str) {
+    for engine in [Engine::Auto, Engine::Psync, Engine::IoUring, Engine::Dax] {
+        assert_refused(path, open_for_writing(path, engine), reason);
+    }
+}
+
+#[test]
+fn readers_share_an_image_and_a_writer_keeps_them_out() {
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    let path = image.path().to_str().unwrap().to_owned();
+    let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
+    drop((first, second));
+    let writer = File::open(&path).unwrap();
+    // A child of the other test may hold what was just closed, until it is another program.
+    rustix::fs::flock(&writer, FlockOperation::LockExclusive).unwrap();
+    assert_busy(&path, "locked by another program");
+    drop(writer);
+    open(&path).unwrap();
+}
+
+/// A loop device, detached on drop.
+struct Attached(String);
+
+impl Attached {
+    fn new(file: impl AsRef<OsStr>) -> Self {
+        Self::with(&["--read-only"], file)
+    }
+
+    fn with(options: &[&str], file: impl AsRef<OsStr>) -> Self {
+        let mut args: Vec<&OsStr> = options.iter().map(AsRef::as_ref).collect();
+        args.extend(["--find".as_ref(), "--show".as_ref(), file.as_ref()]);
+        let device = run("losetup", &args);
+        Self(String::from_utf8(device).unwrap().trim().to_owned())
+    }
+
+    /// Makes a partition of it, from this MiB on and so many long.
+    fn partition(&self, number: u64, start: u64, len: u64) -> String {
+        let sectors = |mib: u64| (mib * 2048).to_string();
+        run("addpart", &[&self.0, &number.to_string(), &sectors(start), &sectors(len)]);
+        format!("{}p{number}", self.0)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.0]);
+    }
+}
+
+#[test]
+fn what_the_kernel_has_is_refused() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    let path = image.path().to_str().unwrap().to_owned();
+    let mount = image.mount("ro");
+    let device = mount.device().to_owned();
+    assert_busy(&path, &format!("attached to {device}"));
+    assert_busy(&device, "mounted");
+    drop(mount);
+
+    // The second device over the first: nobody else has opened that one exclusively.
+    let first = Attached::new(&path);
+    let second = Attached::new(&first.0);
+    assert_busy(&first.0, &format!("attached to {}", second.0));
+    let (one, other) = (open(&second.0).unwrap(), second.0.as_str());
+    assert_busy(other, "opened by another program");
+    drop(one);
+    open(other).unwrap();
+}
+
+/// The kernel opens a read-only device for writing and refuses the writes: it is refused before, by its own name.
+#[test]
+fn a_read_only_device_is_not_opened_for_writing() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    let device = Attached::new(image.path().to_str().unwrap());
+    let write = OpenOptions { write: true, ..OpenOptions::default() };
+    let error = Volume::open(&device.0.parse().unwrap(), &write).err().unwrap();
+    let says = format!("{}: the device is read-only", device.0);
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::ReadOnly, says));
+    open(&device.0).unwrap();
+}
+
+/// A shell in a mount namespace of its own, where it has files by paths that lead nowhere here. It undoes what it did, and ends, on drop.
+struct Elsewhere {
+    child: Child,
+    /// The loop device that it has made.
+    device: String,
+}
+
+impl Elsewhere {
+    /// Runs a script there that says which loop device it has made, with these as its arguments and a memory file system on `$1`.
+    fn new(script: &str, args: &[&str]) -> Self {
+        let script = format!(
+            "mount -t tmpfs none \"$1\"\n{script}\necho $loop\nread end || true\n\
+             umount \"$1/mnt\" 2>/dev/null || true\nlosetup --detach $loop"
+        );
+        let mut child = Command::new("unshare")
+            .args(["--mount", "sh", "-ec", &script, "sh"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut device = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut device).unwrap();
+        let here = Self { child, device: device.trim().to_owned() };
+        assert!(here.device.starts_with("/dev/loop"), "the script has failed");
+        here
+    }
+
+    /// Mounts an image by a loop device, made with these options.
+    fn mounts(image: &Path, losetup: &str, mount: &str) -> (tempfile::TempDir, Self) {
+        let hidden = scratch();
+        let script = format!(
+            "mkdir \"$1/there\" \"$1/mnt\"\nmount --bind \"$2\" \"$1/there\"\n\
+             loop=$(losetup {losetup} --find --show \"$1/there/$3\")\n\
+             mount {mount} $loop \"$1/mnt\""
+        );
+        let dir = image.parent().unwrap().to_str().unwrap();
+        let name = image.file_name().unwrap().to_str().unwrap();
+        let here = Self::new(&script, &[hidden.path().to_str().unwrap(), dir, name]);
+        (hidden, here)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The kernel says by which path a loop device was given its file: in another mount namespace that leads nowhere here.
+#[test]
+fn what_another_mount_namespace_has_is_refused() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    let path = image.path().to_str().unwrap().to_owned();
+    let beside = image.beside("tags");
+    File::create(&beside).unwrap().set_len(1 << 20).unwrap();
+    {
+        let (_hidden, there) = Elsewhere::mounts(&image.path(), "", "");
+        assert_not_written(&path, "open for writing by another program");
+        let attached = format!("attached to {}", there.device);
+        assert_busy(&path, &attached);
+        let halves = format!("integrity:{},{path}", beside.display());
+        let locations = [format!("{path}@1048576"), format!("integrity:{path}"), halves];
+        for location in locations {
+            let error = open_for_writing(&location, Engine::Psync).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        }
+    }
+    {
+        // Who reads does not keep writers out; that it is the kernel must be found out from the loop device.
+        let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
+        assert_not_written(&path, &format!("attached to {}", there.device));
+        assert_busy(&path, &format!("attached to {}", there.device));
+    }
+    drop(open_for_writing(&path, Engine::Psync).unwrap());
+    image.check();
+}
+
+/// A user who may ask no loop device: what nobody else has open is his, and of what somebody has, a hidden loop device could be the one.
+#[test]
+fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
+    const NOBODY: u32 = 65534;
+    let make = |owner: u32| {
+        let image = Image::mke2fs("4M", &["-t", "ext4"]);
+        run("chmod", &["755".as_ref(), image.path().parent().unwrap().as_os_str()]);
+        run("chmod", &["666".as_ref(), image.path().as_os_str()]);
+        std::os::unix::fs::chown(image.path(), Some(owner), Some(owner)).unwrap();
+        image
+    };
+    let (own, other, free) = (make(NOBODY), make(0), make(NOBODY));
+    let as_nobody = |path: String| {
+        let opened = std::thread::spawn(move || {
+            let uid = rustix::process::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            open_for_writing(&path, Engine::Psync).map(drop)
+        });
+        opened.join().unwrap()
+    };
+    let path = |image: &Image| image.path().to_str().unwrap().to_owned();
+    let refused = |image: &Image, reason: &str| {
+        let error = as_nobody(path(image)).expect_err(reason);
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    };
+    {
+        let (_hidden, _there) = Elsewhere::mounts(&own.path(), "", "");
+        refused(&own, "open for writing by another program");
+        as_nobody(path(&free)).unwrap();
+    }
+    for (image, options) in [(&own, "--read-only"), (&other, "--read-only"), (&other, "")] {
+        let mount = if options.is_empty() { "" } else { "-o ro,noload" };
+        let (_hidden, _there) = Elsewhere::mounts(&image.path(), options, mount);
+        refused(image, "may be attached to /dev/loop");
+        as_nobody(path(&free)).unwrap();
+    }
+    as_nobody(path(&own)).unwrap();
+}
+
+/// A program that has an image open for writing, or mapped: no lock says so.
+#[test]
+fn an_image_that_is_open_for_writing_is_not_written() {
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    let path = image.path().to_str().unwrap().to_owned();
+    let writer = File::options().read(true).write(true).open(&path).unwrap();
+    assert_not_written(&path, "open for writing by another program");
+    open(&path).unwrap();
+    drop(writer);
+    // Who only reads it is in nobody's way.
+    let _reader = File::open(&path).unwrap();
+    open_for_writing(&path, Engine::Psync).unwrap();
+}
+
+/// A name is bytes: of those that are no text, and of a line's end, the kernel's answer has all.
+#[test]
+fn a_loop_device_is_found_whatever_its_image_is_called() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let image = Image::mke2fs("4M", &["-t", "ext4"]);
+    for name in [&b"\xFF\xFEimage"[..], b"image\n", b"two\nlines"] {
+        let odd = image.path().with_file_name(OsString::from_vec(name.to_vec()));
+        std::fs::hard_link(image.path(), &odd).unwrap();
+        // Of those before one may be there still, while somebody has its node open.
+        let _device = Attached::new(&odd);
+        assert_busy(image.path().to_str().unwrap(), "attached to /dev/loop");
+        std::fs::remove_file(&odd).unwrap();
+    }
+}
+
+/// Block devices: by a node elsewhere, through a partition of it, or through the disk that it is a partition of.
+#[test]
+fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare"), Need::Tool("addpart")]);
+    let dir = scratch();
+    let image = dir.path().join("disk");
+    File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let disk = Attached::with(&["--partscan"], &image);
+    run("mke2fs", &["-q", "-F", &disk.0, "4M"]);
+    let number = Path::new(&disk.0).metadata().unwrap().rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    {
+        let hidden = scratch();
+        let script = "mknod \"$1/node\" b $2 $3\nloop=$(losetup $4 --find --show \"$1/node\")";
+        for option in ["--read-only", "--offset=512"] {
+            let args =
+                [hidden.path().to_str().unwrap(), &major.to_string(), &minor.to_string(), option];
+            let there = Elsewhere::new(script, &args);
+            assert_not_written(&disk.0, &format!("attached to {}", there.device));
+            assert_busy(&disk.0, &format!("attached to {}", there.device));
+        }
+    }
+    {
+        let hidden = scratch();
+        let script =
+            "loop=$(losetup --find --show \"$2\")\nmkdir \"$1/mnt\"\nmount \"$3\" \"$1/mnt\"";
+        let other = dir.path().join("other");
+        File::create(&other).unwrap().set_len(1 << 20).unwrap();
+        let args = [hidden.path().to_str().unwrap(), other.to_str().unwrap(), &disk.0];
+        let _there = Elsewhere::new(script, &args);
+        assert_not_written(&disk.0, "in use: mounted");
+    }
+    let (first, second) = (disk.partition(1, 1, 4), disk.partition(2, 8, 4));
+    for part in [&first, &second] {
+        run("mke2fs", &["-q", "-F", part]);
+    }
+    {
+        let over = Attached::new(&second);
+        let attached = format!("attached to {}", over.0);
+        assert_not_written(&disk.0, &attached);
+        assert_not_written(&second, &attached);
+        drop(open_for_writing(&first, Engine::Psync).unwrap());
+    }
+    {
+        let over = Attached::new(&disk.0);
+        assert_not_written(&second, &format!("attached to {}", over.0));
+    }
+    drop(open_for_writing(&second, Engine::Psync).unwrap());
+}

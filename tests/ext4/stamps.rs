@@ -1,0 +1,238 @@
+//! Time stamps that are kept lazily: seen at once, in the journal with the next reason for it, and gone with a crash before that.
+
+use crate::require;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use ironmap::bio::Buffer;
+use ironmap::fs::ext4::{Access, Clock, Credentials, Ext4, NewFile, ROOT, SetAttributes};
+use ironmap::fs::{Stat, Timestamp};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{FileOptions, OpenOptions, QueueOptions, Volume};
+
+/// When the file is made, when it is used, and a time that someone sets.
+const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
+const USED: Timestamp = Timestamp { seconds: 1_700_086_400, nanoseconds: 987_654_321 };
+const SET: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+
+const KINDS: [&[&str]; 4] = [
+    &["-t", "ext4"],
+    &["-t", "ext4", "-O", "quota"],
+    &["-t", "ext4", "-I", "128"],
+    &["-t", "ext2"],
+];
+
+/// Access, modification, change.
+type Times = [Timestamp; 3];
+
+fn open(image: &Image, now: Timestamp) -> Volume {
+    let clock = Clock::Fixed(now);
+    // No timer: nothing is committed unless asked for.
+    let options = OpenOptions {
+        write: true,
+        clock,
+        commit: std::time::Duration::ZERO,
+        ..OpenOptions::default()
+    };
+    crate::common::beneath::open(&image.location(), &options)
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A volume with a file, made at [`MADE`] and open at [`USED`].
+fn used(kind: &[&str]) -> (Image, Volume, InodeNo) {
+    let image = Image::mke2fs("64M", kind);
+    let volume = open(&image, MADE);
+    let fs = volume.fs();
+    let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    fs.write(file, FilePos(0), &[7; 5000]).unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let volume = open(&image, USED);
+    (image, volume, file)
+}
+
+/// A time as the inode can hold it.
+fn kept(kind: &[&str], time: Timestamp) -> Timestamp {
+    let fine = !kind.contains(&"128");
+    Timestamp { nanoseconds: if fine { time.nanoseconds } else { 0 }, ..time }
+}
+
+fn times_of(stat: &Stat) -> Times {
+    [stat.accessed, stat.modified, stat.changed]
+}
+
+fn times(fs: &Arc<Ext4>, file: InodeNo) -> Times {
+    times_of(fs.inode(file).unwrap().stat())
+}
+
+/// What a power cut leaves now: as e2fsck recovers it where there is a journal.
+fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
+    let crashed = image.copy();
+    if !kind.contains(&"ext2") {
+        crashed.repair_journal();
+    }
+    times(&crashed.ext4(), file)
+}
+
+/// A stamp costs no write, is seen by all who ask, and a sync makes it last.
+#[test]
+fn stamps_wait_for_a_sync() {
+    for kind in KINDS {
+        let (image, volume, file) = used(kind);
+        let fs = volume.fs();
+        let (made, now) = (kept(kind, MADE), kept(kind, USED));
+        let held = fs.hold(file).unwrap();
+        let before = std::fs::read(image.path()).unwrap();
+        held.stamp(Access::Write);
+        assert_eq!(times(fs, file), [made, USED, USED], "{kind:?}");
+        assert_eq!(times_of(held.inode().unwrap().stat()), [made, USED, USED], "{kind:?}");
+        held.stamp(Access::Read);
+        assert_eq!(times(fs, file), [USED; 3], "{kind:?}");
+        assert!(std::fs::read(image.path()).unwrap() == before, "{kind:?}: something was written");
+        assert_eq!(after_crash(&image, kind, file), [made; 3], "{kind:?}");
+
+        fs.sync().unwrap();
+        assert_eq!(after_crash(&image, kind, file), [now; 3], "{kind:?}");
+        assert_eq!(times(fs, file), [now; 3], "{kind:?}");
+        drop(held);
+        volume.close().unwrap();
+        drop(volume);
+        image.check();
+    }
+}
+
+/// Another change of the inode takes them along, but a time that was set since stays; and what the last one who had the file open
+/// left needs no more than the next commit.
+#[test]
+fn stamps_go_with_the_next_change() {
+    for kind in KINDS {
+        let (image, volume, file) = used(kind);
+        let fs = volume.fs();
+        let (set, now) = (kept(kind, SET), kept(kind, USED));
+        let held = fs.hold(file).unwrap();
+        held.stamp(Access::Write);
+        held.stamp(Access::Read);
+        let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+        fs.set_attributes(file, &change).unwrap();
+        assert_eq!(times(fs, file), [now, set, now], "{kind:?}");
+        fs.sync().unwrap();
+        assert_eq!(after_crash(&image, kind, file), [now, set, now], "{kind:?}");
+
+        held.stamp(Access::Write);
+        let other = fs.hold(file).unwrap();
+        drop(held);
+        assert_eq!(times(fs, file), [now, USED, USED], "{kind:?}");
+        drop(other);
+        assert_eq!(times(fs, file), [now; 3], "{kind:?}: no longer open");
+        fs.sync().unwrap();
+        assert_eq!(after_crash(&image, kind, file), [now; 3], "{kind:?}");
+    }
+}
+
+/// Writes that follow one another closely need not leave a stamp each, but the first one behind a time that someone has set does.
+#[test]
+fn a_write_leaves_a_stamp_however_soon_it_comes_behind_a_time_that_is_set() {
+    for kind in KINDS {
+        let (image, volume, file) = used(kind);
+        let fs = volume.fs();
+        let opened = volume.open_inode(fs.inode(file).unwrap(), FileOptions::default()).unwrap();
+        let mut queue = volume.queue(&QueueOptions { depth: 4 }).unwrap();
+        let block = Buffer::aligned(4096).unwrap();
+        let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+        for round in 0..200 {
+            for _ in 0..1 + round % 3 {
+                opened.write_at(&mut queue, &block, FilePos(0)).unwrap();
+                assert_eq!(times(fs, file)[1], USED, "{kind:?}, round {round}");
+            }
+            fs.set_attributes(file, &change).unwrap();
+            assert_eq!(times(fs, file)[1], kept(kind, SET), "{kind:?}, round {round}");
+        }
+        drop((queue, opened));
+        volume.close().unwrap();
+        drop(volume);
+        image.check();
+    }
+}
+
+/// A removed file's stamps harm nobody: neither the file that goes with its last user, nor the one that gets its number.
+#[test]
+fn stamps_go_with_their_file() {
+    for kind in KINDS {
+        let (image, volume, file) = used(kind);
+        let fs = volume.fs();
+        let held = fs.hold(file).unwrap();
+        held.stamp(Access::Write);
+        fs.unlink(ROOT, b"file").unwrap();
+        held.stamp(Access::Read);
+        fs.sync().unwrap();
+        held.stamp(Access::Write);
+        drop(held);
+        volume.close().unwrap();
+        drop(volume);
+        image.check();
+        let volume = open(&image, SET);
+        let who = Credentials::default();
+        let next = volume.fs().create(ROOT, b"next", NewFile::Regular, 0o644, &who).unwrap();
+        assert_eq!(next, file, "{kind:?}: the number is not used again");
+        assert_eq!(times(volume.fs(), next), [kept(kind, SET); 3], "{kind:?}");
+    }
+}
+
+/// Threads that use files while others change, sync and close them: each stamp is seen from its moment on, and none is lost.
+#[test]
+fn stamps_of_many_threads_are_kept() {
+    const FILES: u64 = 8;
+    let (image, volume, _) = used(KINDS[0]);
+    let fs = volume.fs();
+    let make = |number: u64| {
+        let name = format!("file {number}");
+        fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).unwrap()
+    };
+    let files: Vec<_> = (0..FILES).map(make).collect();
+    let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    fs.set_attributes(*file, &change).unwrap();
+                    let held = fs.hold(*file).unwrap();
+                    held.stamp(Access::Write);
+                    assert_eq!(times(fs, *file)[1], USED);
+                    drop(held);
+                    assert_eq!(times(fs, *file)[1], USED);
+                }
+            });
+        }
+        scope.spawn(|| (0..100).for_each(|_| fs.sync().unwrap()));
+    });
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+    let fs = image.ext4();
+    files.iter().for_each(|file| assert_eq!(times(&fs, *file)[1], USED));
+}
+
+/// The kernel sees after a close what was seen before it.
+#[test]
+fn the_kernel_sees_them_after_a_close() {
+    require!([Need::Root]);
+    for kind in KINDS {
+        let (image, volume, file) = used(kind);
+        let held = volume.fs().hold(file).unwrap();
+        held.stamp(Access::Write);
+        held.stamp(Access::Read);
+        // Still open: the close must think of it.
+        volume.close().unwrap();
+        drop((held, volume));
+        image.check();
+        let now = kept(kind, USED);
+        let mount = image.mount("ro");
+        let seen = std::fs::metadata(mount.dir().join("file")).unwrap();
+        let expected = (now.seconds, i64::from(now.nanoseconds));
+        assert_eq!((seen.mtime(), seen.mtime_nsec()), expected, "{kind:?}");
+        assert_eq!((seen.atime(), seen.atime_nsec()), expected, "{kind:?}");
+        assert_eq!((seen.ctime(), seen.ctime_nsec()), expected, "{kind:?}");
+    }
+}

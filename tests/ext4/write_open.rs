@@ -1,0 +1,227 @@
+//! A volume that is opened for writing and closed again is as clean as before, and recovers a dirty journal as the kernel does.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use crate::common::image::scratch;
+use ironmap::bio::Buffer;
+use ironmap::device::{Device, Limits, Ram, Record};
+use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT, SetAttributes};
+use ironmap::units::{DevOffset, FilePos};
+use ironmap::{ErrorKind, FileOptions, Location, OpenOptions, QueueOptions, Volume};
+
+fn fsck(image: &Path) {
+    let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
+fn open(image: &Path) -> Volume {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let location: Location = image.to_str().unwrap().parse().unwrap();
+    crate::common::beneath::open(&location, &options).unwrap()
+}
+
+#[test]
+fn opened_and_closed_it_is_clean() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    for features in
+        ["-t ext4", "-t ext4 -b 1024", "-t ext3", "-t ext2", "-t ext4 -O ^metadata_csum,^64bit"]
+    {
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.arg("-Fq").args(features.split(' ')).arg(&image).arg("64M");
+        assert!(mke2fs.status().unwrap().success());
+        let volume = open(&image);
+        volume.fs().sync().unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        fsck(&image);
+        drop(open(&image));
+        fsck(&image);
+    }
+}
+
+/// Of several who close a volume each finds it clean afterwards, not only the one that did the work.
+#[test]
+fn whoever_closes_it_finds_it_closed() {
+    const CLOSERS: usize = 4;
+    let dir = scratch();
+    let image = dir.path().join("image");
+    for round in 0..20 {
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-Fq", "-t", "ext4"]).arg(&image).arg("64M");
+        assert!(mke2fs.status().unwrap().success());
+        let volume = open(&image);
+        let who = Credentials::default();
+        for number in 0..200 {
+            let name = format!("file{number}");
+            volume.fs().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who).unwrap();
+        }
+        let barrier = Barrier::new(CLOSERS);
+        let closed_by_all = std::thread::scope(|scope| {
+            let close = || {
+                barrier.wait();
+                volume.close().unwrap();
+                !needs_recovery(&image)
+            };
+            let threads: Vec<_> = (0..CLOSERS).map(|_| scope.spawn(close)).collect();
+            threads.into_iter().all(|thread| thread.join().unwrap())
+        });
+        assert!(closed_by_all, "round {round}");
+        fsck(&image);
+    }
+}
+
+fn bytes_of(ram: &Ram) -> Buffer {
+    let mut bytes = Buffer::aligned(ram.size() as usize).unwrap();
+    ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+    bytes
+}
+
+/// `INCOMPAT_RECOVER` of the superblock.
+fn needs_recovery(image: &Path) -> bool {
+    let mut features = [0; 4];
+    File::open(image).unwrap().read_exact_at(&mut features, 1024 + 0x60).unwrap();
+    u32::from_le_bytes(features) & 4 != 0
+}
+
+/// While it is open for writing, multiple mount protection keeps others off; afterwards it does not.
+#[test]
+fn a_protected_volume_is_held_while_it_is_open() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-Fq", "-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"]);
+    assert!(mke2fs.arg(&image).arg("64M").status().unwrap().success());
+    let seq = |path: &Path| {
+        let out = Command::new("dumpe2fs").arg("-h").arg(path).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        text.lines().find(|line| line.contains("mmp_sequence")).unwrap_or_default().to_owned()
+    };
+    let clean = seq(&image);
+    let volume = open(&image);
+    assert_ne!(seq(&image), clean, "it is not held");
+    // Another node sees the same image without our lock.
+    let other = dir.path().join("other");
+    std::fs::copy(&image, &other).unwrap();
+    let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
+    assert!(!out.status.success(), "e2fsck took it: {}", String::from_utf8_lossy(&out.stdout));
+    volume.close().unwrap();
+    drop(volume);
+    assert_eq!(seq(&image), clean);
+    fsck(&image);
+}
+
+/// A volume that another node has taken meanwhile is not written any more, by its close neither, and that tells so.
+#[test]
+fn a_protected_volume_that_was_taken_away_is_left_alone() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-Fq", "-t", "ext4", "-b", "1024", "-O", "mmp,^metadata_csum"]);
+    mke2fs.args(["-E", "mmp_update_interval=1"]);
+    assert!(mke2fs.arg(&image).arg("8M").status().unwrap().success());
+    let bytes = std::fs::read(&image).unwrap();
+    let block = u64::from_le_bytes(bytes[1024 + 0x168..][..8].try_into().unwrap());
+    let ram = Arc::new(Ram::from_image(&bytes));
+    let volume = Volume::writable_on(ram.clone(), Clock::default()).unwrap();
+    let change = |number: u64| {
+        let permissions = Some(0o700 | (number % 8) as u32);
+        let set = SetAttributes { permissions, ..SetAttributes::default() };
+        volume.fs().set_attributes(ROOT, &set).and_then(|()| volume.fs().sync())
+    };
+    change(0).unwrap();
+    let mut sector = Buffer::aligned(1024).unwrap();
+    ram.read_exact_at(&mut sector, DevOffset(block * 1024)).unwrap();
+    sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
+    let taken = [std::io::IoSlice::new(&sector)];
+    ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
+    // It looks once in a second.
+    let late = Instant::now() + Duration::from_secs(60);
+    let refused =
+        (1..).take_while(|_| Instant::now() < late).find_map(|number| change(number).err());
+    let refused = refused.expect("it goes on writing");
+    assert!(refused.to_string().contains("another node"), "{refused}");
+    let before = bytes_of(&ram);
+    let closed = volume.close().unwrap_err();
+    assert!(closed.to_string().contains("another node"), "{closed}");
+    drop(volume);
+    assert!(bytes_of(&ram)[..] == before[..], "something was written");
+}
+
+/// A volume whose blocks are shorter than the device's sectors is refused before anything is written to it, by name, and so for reading.
+#[test]
+fn blocks_shorter_than_sectors_are_refused_before_anything_is_written() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-Fq", "-t", "ext4", "-b", "1024"]);
+    assert!(mke2fs.arg(&image).arg("32M").status().unwrap().success());
+    let ram = Ram::from_image(&std::fs::read(&image).unwrap());
+    for sector in [512, 1024, 4096] {
+        let limits = Limits { logical_block: sector, physical_block: sector, ..*ram.limits() };
+        let record = Arc::new(Record::new(Arc::new(ram.with_limits(limits))));
+        let opened = [
+            Volume::on(record.clone()).map(drop),
+            Volume::writable_on(record.clone(), Clock::default()).map(drop),
+        ];
+        for opened in opened {
+            if sector <= 1024 {
+                opened.unwrap();
+                continue;
+            }
+            let error = opened.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let text = "blocks of 1024 bytes on a device with sectors of 4096";
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert_eq!(record.log().is_empty(), sector == 4096, "{sector}");
+    }
+}
+
+/// What is written to a file is committed in time, also where the volume's last handle is gone and the file is still open.
+#[test]
+fn a_file_that_outlives_its_volume_is_committed() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    assert!(
+        Command::new("mke2fs")
+            .args(["-Fq", "-t", "ext4"])
+            .arg(&image)
+            .arg("8M")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let location: Location = image.to_str().unwrap().parse().unwrap();
+    let commit = Duration::from_millis(20);
+    let options = OpenOptions { write: true, commit, ..OpenOptions::default() };
+    let volume = Volume::open(&location, &options).unwrap();
+    let number =
+        volume.fs().create(ROOT, b"f", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    volume.fs().sync().unwrap();
+    let inode = volume.fs().inode(number).unwrap();
+    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    drop(volume);
+    file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
+    // A copy sees what a crash would leave.
+    let copy = dir.path().join("copy");
+    let size = || {
+        std::fs::copy(&image, &copy).unwrap();
+        let location: Location = copy.to_str().unwrap().parse().unwrap();
+        // A copy that was made beside a commit may be torn.
+        let left = Volume::open(&location, &OpenOptions::default()).ok()?;
+        left.fs().lookup(ROOT, b"f").ok().map(|inode| inode.size())
+    };
+    let late = Instant::now() + Duration::from_secs(60);
+    while size() != Some(10_000) {
+        assert!(Instant::now() < late, "nothing commits it");
+    }
+    drop((file, queue));
+    fsck(&image);
+}

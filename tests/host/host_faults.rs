@@ -1,0 +1,140 @@
+//! Devices that fail beneath host files: the kernel is asked before there is an error, and what failed is told.
+
+use crate::require;
+use std::fs::OpenOptions as OsOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::mounted::Mounted;
+use crate::common::rng::Rng;
+use crate::common::skip::Need;
+use crate::common::ways::{Both, WAYS, read};
+use ironmap::bio::Buffer;
+use ironmap::device::{BlockFile, Device, Faults, OpenMode, Psync, Sim, Uring, UringOptions};
+use ironmap::dio::DioFlags;
+use ironmap::events::{Direction, ErrorEvent};
+use ironmap::host::{Host, HostOptions};
+use ironmap::iomap::IomapType;
+use ironmap::units::FilePos;
+use ironmap::{Errno, ErrorKind, Queue, QueueOptions};
+
+const SEED: u64 = 0x4_fa017;
+const ROUNDS: usize = 200;
+const SIZE: usize = 700_001;
+
+/// A host whose raw reads go through a device that fails as told.
+fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
+    let mode = OpenMode { exclusive: false, ..OpenMode::default() };
+    let file = Arc::new(BlockFile::open(Path::new(mounted.device()), &mode).unwrap());
+    let below: Arc<dyn Device> = if ring {
+        Arc::new(Uring::new(file, UringOptions::default()))
+    } else {
+        Arc::new(Psync::new(file))
+    };
+    let sim = Arc::new(Sim::new(below, Faults::default()));
+    let host = Host::on(sim.clone()).unwrap();
+    let queue = host.queue(&QueueOptions::default()).unwrap();
+    (sim, host, queue)
+}
+
+/// Whether all reads fail or some, all at once or late: no error comes of it, and no wrong byte.
+#[test]
+fn what_fails_raw_is_read_by_the_kernel() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let content = Rng::new(SEED).bytes(SIZE);
+    let path = mounted.write("file", &content);
+    for ring in [false, true] {
+        let (sim, host, mut queue) = sim(&mounted, ring);
+        let both = Both::open(&host, &path);
+        let mapped = both.any.mappings().map(Result::unwrap);
+        let mapped = mapped.filter(|iomap| iomap.kind == IomapType::Mapped);
+        let bad =
+            mapped.flat_map(|iomap| (iomap.addr.0 / 512..iomap.addr.0 / 512 + 300).step_by(40));
+        let faults = [
+            Faults { fail_after: Some(0), ..Faults::default() },
+            Faults { fail_after: Some(0), latency: 5, ..Faults::default() },
+            Faults { bad_sectors: bad.collect(), latency: 3, ..Faults::default() },
+            Faults { fail_after: Some(0), errno: Some(Errno::ENODATA), ..Faults::default() },
+        ];
+        for faults in faults {
+            let errno = faults.errno.unwrap_or(Errno::EIO);
+            sim.set_faults(faults);
+            let before = queue.stats().kernel_served;
+            both.check(&mut queue, &content, SEED, ROUNDS);
+            assert_eq!(both.served(), "raw");
+            let served = queue.stats().kernel_served - before;
+            let (events, dropped) = host.events().take();
+            assert!(served > 0 && events.len() as u64 + dropped >= served, "{served}: {events:?}");
+            for event in events {
+                let expected = (Direction::DirectRead, both.any.inode(), errno);
+                assert_eq!((event.direction, event.inode, event.errno), expected);
+            }
+        }
+        sim.set_faults(Faults::default());
+        let before = queue.stats().kernel_served;
+        both.check(&mut queue, &content, SEED, ROUNDS);
+        assert_eq!(queue.stats().kernel_served, before, "good again");
+    }
+}
+
+/// Short transfers and late ones are the device's to finish.
+#[test]
+fn what_is_short_or_late_needs_no_kernel() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let content = Rng::new(SEED).bytes(SIZE);
+    let path = mounted.write("file", &content);
+    for ring in [false, true] {
+        let (sim, host, mut queue) = sim(&mounted, ring);
+        let both = Both::open(&host, &path);
+        for (short_one_in, latency) in [(Some(2), 0), (None, 7), (Some(3), 7)] {
+            sim.set_faults(Faults { seed: SEED, short_one_in, latency, ..Faults::default() });
+            both.check(&mut queue, &content, SEED, ROUNDS);
+        }
+        assert!(queue.stats().short > 0);
+        assert_eq!(queue.stats().kernel_served, 0);
+        assert!(host.events().take().0.is_empty());
+    }
+}
+
+/// A disk that ends too early fails the kernel as well: then there is one error for each request, with its errno, and no other.
+#[test]
+fn what_fails_both_ways_is_an_error_once() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::new("mke2fs -t ext4 -b 4096", 64, "noatime");
+    let path = mounted.write("file", &Rng::new(SEED).bytes(1 << 20));
+    let host = Host::new(&HostOptions::default()).unwrap();
+    let mut queue = host.queue(&QueueOptions { depth: 16 }).unwrap();
+    let both = Both::open(&host, &path);
+    assert_eq!(both.served(), "raw");
+    let image = OsOptions::new().write(true).open(mounted.image()).unwrap();
+    image.set_len(4096).unwrap();
+    let len = 16384;
+    for way in WAYS {
+        let cuts = [4096, 8192, 4096];
+        let (result, _) =
+            read(way, &mut queue, &both.strict, (8192, 0, len), &cuts, DioFlags::empty());
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{way:?}");
+        let (direction, inode, pos) = (Direction::DirectRead, both.any.inode(), FilePos(8192));
+        let event = ErrorEvent { direction, inode, pos, len: len as u64, errno: Errno::EIO };
+        // The device's and the kernel's.
+        assert_eq!(host.events().take(), (vec![event, event], 0), "{way:?}");
+    }
+    // Many at once.
+    for token in 0..16 {
+        let buffer = Buffer::aligned(4096).unwrap();
+        let pos = FilePos(token * 4096);
+        assert!(both.strict.submit_read(&mut queue, buffer, pos, DioFlags::empty(), token).is_ok());
+    }
+    let mut tokens = Vec::new();
+    while queue.outstanding() > 0 {
+        queue.wait(1).unwrap();
+        while let Some(done) = queue.pop() {
+            assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io(Errno::EIO));
+            tokens.push(done.token);
+        }
+    }
+    tokens.sort_unstable();
+    assert!(tokens.into_iter().eq(0..16));
+}

@@ -1,0 +1,91 @@
+//! Files of mounted file systems: read around the kernel while a lease stands, through it otherwise, and always right.
+
+use crate::require;
+use std::fs::{File as OsFile, OpenOptions as OsOptions};
+use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
+
+use crate::common::mounted::Mounted;
+use crate::common::skip::Need;
+use ironmap::dio::DioFlags;
+use ironmap::fs::host::Refusal;
+use ironmap::host::{Host, HostOptions};
+use ironmap::units::FilePos;
+use ironmap::{File, FileOptions, Queue, QueueOptions};
+
+/// Content of which each eight bytes say where they are, and in which version.
+fn content(len: usize, version: u64) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|word| (word ^ version << 48).to_le_bytes()).collect()
+}
+
+fn host() -> (Host, Queue) {
+    let host = Host::new(&HostOptions::default()).unwrap();
+    let queue = host.queue(&QueueOptions::default()).unwrap();
+    (host, queue)
+}
+
+fn read_all(file: &File, queue: &mut Queue) -> Vec<u8> {
+    let mut bytes = vec![0; file.size() as usize + 100];
+    let count = file.read_at(queue, &mut bytes, FilePos(0)).unwrap();
+    bytes.truncate(count);
+    bytes
+}
+
+#[test]
+fn files_of_ext4_and_xfs_are_read_raw_while_nobody_writes() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
+    for mounted in [Mounted::ext4(), Mounted::xfs()] {
+        let first = content(1 << 20, 1);
+        let path = mounted.write("file", &first);
+        let (host, mut queue) = host();
+        let file = host.open(&path, FileOptions::default()).unwrap();
+        let report = file.host().unwrap();
+        assert!(report.is_raw(), "{report:?}");
+        assert!(read_all(&file, &mut queue) == first);
+        assert_eq!(queue.stats().kernel_served, 0);
+
+        // Nobody but a writer is in the way of anybody.
+        assert!(std::fs::read(&path).unwrap() == first);
+        let writer = OsOptions::new().write(true).open(&path).unwrap();
+        let report = file.host().unwrap();
+        assert_eq!((report.refusal, report.breaks), (Some(Refusal::Broken), 1));
+        let second = content(1 << 20, 2);
+        writer.write_all_at(&second, 0).unwrap();
+        assert!(read_all(&file, &mut queue) == second);
+        assert!(queue.stats().kernel_served > 0);
+
+        drop(writer);
+        // The reads themselves make it worth to take the lease again.
+        while !file.host().unwrap().is_raw() {
+            assert!(read_all(&file, &mut queue) == second);
+        }
+        let served = queue.stats().kernel_served;
+        assert!(read_all(&file, &mut queue) == second);
+        assert_eq!(queue.stats().kernel_served, served);
+        drop(OsFile::open(&path).unwrap());
+    }
+}
+
+/// The slices of a vectored read are the caller's: a raw read that is thrown away is done again into the same ones.
+#[test]
+fn a_vectored_read_leaves_its_slices_as_they_were() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let expected = content(8200, 1);
+    let path = mounted.write("file", &expected);
+    let (host, mut queue) = host();
+    let file = host.open(&path, FileOptions::default()).unwrap();
+    for raw in [true, false] {
+        let writer = (!raw).then(|| OsOptions::new().write(true).open(&path).unwrap());
+        assert_eq!(file.host().unwrap().is_raw(), raw);
+        let (mut head, mut tail) = ([0; 100], [0; 10_000]);
+        let mut slices = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+        let flags = DioFlags::empty();
+        for _ in 0..2 {
+            let count = file.read_vectored_at(&mut queue, &mut slices, FilePos(8), flags).unwrap();
+            assert_eq!((count, slices[0].len(), slices[1].len()), (8192, 100, 10_000));
+            assert!(slices[0][..] == expected[8..108] && slices[1][..8092] == expected[108..]);
+        }
+        drop(writer);
+    }
+}

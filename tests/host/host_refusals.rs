@@ -1,0 +1,338 @@
+//! What is not read around the kernel: each reason is found and named, and the kernel serves such a file with the right bytes,
+//! in every way of reading and without an error.
+
+use crate::require;
+use std::fs::OpenOptions as OsOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::command::{output, run};
+use crate::common::image::scratch;
+use crate::common::mounted::Mounted;
+use crate::common::rng::Rng;
+use crate::common::skip::{Need, note_part};
+use crate::common::ways::Both;
+use ironmap::fs::host::Refusal;
+use ironmap::host::{Host, HostOptions};
+use ironmap::units::FilePos;
+use ironmap::{FileOptions, Queue, QueueOptions};
+
+const SEED: u64 = 0x4ef_05a1;
+const ROUNDS: usize = 200;
+/// Not a multiple of any block.
+const SIZE: usize = 700_001;
+
+fn host() -> (Host, Queue) {
+    let host = Host::new(&HostOptions::default()).unwrap();
+    let queue = host.queue(&QueueOptions::default()).unwrap();
+    (host, queue)
+}
+
+fn content(len: usize) -> Vec<u8> {
+    Rng::new(SEED).bytes(len)
+}
+
+/// Opens a file, which must be served as this name says, and reads it in every way.
+fn check(path: &Path, options: FileOptions, served: &str) {
+    let (host, mut queue) = host();
+    let both = Both::open_with(&host, path, options);
+    assert_eq!(both.served(), served, "{:?}", both.any.host());
+    let expected = std::fs::read(path).unwrap();
+    both.check(&mut queue, &expected, SEED, ROUNDS);
+    assert_eq!(both.served(), served, "after reads: {:?}", both.any.host());
+    assert_eq!(queue.stats().kernel_served == 0, served == "raw");
+    assert!(host.events().take().0.is_empty(), "a refusal is no error");
+}
+
+fn assert_served(path: &Path, served: &str) {
+    check(path, FileOptions::default(), served);
+}
+
+/// Another process that has a file open for writing, or only mapped.
+struct Writer(Child);
+
+impl Writer {
+    fn start(path: &Path, mapped: bool) -> Self {
+        let child = Command::new("xfs_io")
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        if mapped {
+            let mut commands = child.stdin.as_ref().unwrap();
+            commands.write_all(b"mmap -rw 0 4096\nclose\n").unwrap();
+        }
+        let mut writer = Self(child);
+        while writer.holds(path) != (!mapped, mapped) {
+            assert!(writer.0.try_wait().unwrap().is_none(), "xfs_io ended");
+            std::thread::yield_now();
+        }
+        writer
+    }
+
+    /// Whether it has the file open, and whether it has it mapped.
+    fn holds(&self, path: &Path) -> (bool, bool) {
+        let proc = PathBuf::from(format!("/proc/{}", self.0.id()));
+        let fds = std::fs::read_dir(proc.join("fd")).unwrap();
+        let open = fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path));
+        let maps = std::fs::read_to_string(proc.join("maps")).unwrap();
+        (open, maps.contains(path.to_str().unwrap()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whoever else has the file open for writing, or mapped, though the descriptor is closed: in this process or in another.
+#[test]
+fn writers() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    for mounted in [Mounted::ext4(), Mounted::xfs()] {
+        let path = mounted.write("file", &content(SIZE));
+        let ours = OsOptions::new().read(true).write(true).open(&path).unwrap();
+        assert_served(&path, "writers");
+        drop(ours);
+        assert_served(&path, "raw");
+        for mapped in [false, true] {
+            let other = Writer::start(&path, mapped);
+            assert_served(&path, "writers");
+            drop(other);
+            assert_served(&path, "raw");
+        }
+    }
+}
+
+/// A data=journal mount may have the data in the journal only, whoever chose the mode.
+#[test]
+fn ext4_with_journalled_data() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let by_option = Mounted::new("mke2fs -t ext4", 64, "data=journal");
+    assert_served(&by_option.write("file", &content(SIZE)), "data_journal");
+    // As by chattr +j, for which root alone is not enough everywhere.
+    let by_flag = Mounted::new("mke2fs -t ext4", 64, "noatime");
+    let path = by_flag.write("file", &content(SIZE));
+    for (flags, served) in [("0x84000", "data_journal"), ("0x80000", "raw")] {
+        let command = format!("set_inode_field /file flags {flags}");
+        by_flag.remount(|device| drop(run("debugfs", &["-w", "-R", &command, device])), "noatime");
+        assert_served(&path, served);
+    }
+}
+
+/// The same by the superblock's defaults, which mountinfo does not show; an option overrules them.
+#[test]
+fn ext4_with_journalled_data_by_default() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    for defaults in [["-o", "journal_data"], ["-E", "mount_opts=data=journal"]] {
+        let mounted = Mounted::new("mke2fs -t ext4", 64, "noatime");
+        let path = mounted.write("file", &content(SIZE));
+        mounted.remount(
+            |device| drop(run("tune2fs", &[&defaults[..], &[device]].concat())),
+            "noatime",
+        );
+        assert_served(&path, "data_journal");
+        if defaults[0] == "-o" {
+            mounted.remount(|_| {}, "data=ordered");
+            assert_served(&path, "raw");
+        }
+    }
+}
+
+#[test]
+fn ext4_inline_data() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::new("mke2fs -t ext4 -O inline_data -I 256", 64, "noatime");
+    assert_served(&mounted.write("tiny", b"in the inode"), "inline");
+    assert_served(&mounted.write("large", &content(SIZE)), "raw");
+}
+
+/// Contents are encrypted on the device; the key is that of the test alone.
+#[test]
+fn encrypted_files() {
+    let needs =
+        [Need::Root, Need::Tool("losetup"), Need::Tool("xfs_io"), Need::KernelExt4("encryption")];
+    require!(needs);
+    let mounted = Mounted::new("mke2fs -t ext4 -b 4096 -O encrypt", 64, "noatime");
+    let root = mounted.dir().to_str().unwrap();
+    let dir = mounted.path("dir");
+    std::fs::create_dir(&dir).unwrap();
+    let key = mounted.dir().join("key");
+    std::fs::write(&key, content(64)).unwrap();
+    let added = Command::new("xfs_io")
+        .args(["-c", "add_enckey", root])
+        .stdin(std::fs::File::open(&key).unwrap())
+        .output()
+        .unwrap();
+    let added = String::from_utf8(added.stdout).unwrap();
+    let Some(id) = added.split_whitespace().find(|word| word.len() == 32) else {
+        return note_part("encrypted_files", "all", &added);
+    };
+    run("xfs_io", &["-c", &format!("set_encpolicy -v 2 {id}"), dir.to_str().unwrap()]);
+    assert_served(&mounted.write("dir/file", &content(SIZE)), "encrypted");
+    assert_served(&mounted.write("plain", &content(SIZE)), "raw");
+}
+
+/// Dedupe moves data without a writer, so there must be a promise: the flag, or the caller's.
+#[test]
+fn xfs_with_reflink() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
+    let mounted = Mounted::xfs_with_reflink();
+    let path = mounted.write("file", &content(SIZE));
+    assert_served(&path, "dedupe");
+    let promise = FileOptions { assume_no_dedupe: true, ..FileOptions::default() };
+    check(&path, promise, "raw");
+    // Shared extents are no hindrance then.
+    let shared = mounted.path("shared");
+    run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
+    check(&shared, promise, "raw");
+    let (host, _queue) = host();
+    let report = host.open(&shared, promise).unwrap().host().unwrap();
+    assert!(report.shared, "{report:?}");
+
+    run("chattr", &["+i".as_ref(), path.as_os_str()]);
+    assert_served(&path, "raw");
+    // The flag can be taken away from an open file.
+    let (host, mut queue) = self::host();
+    let file = host.open(&path, FileOptions::default()).unwrap();
+    assert!(file.host().unwrap().is_raw());
+    run("chattr", &["-i".as_ref(), path.as_os_str()]);
+    let (mut bytes, start) = (vec![0; 4096], Instant::now());
+    while file.host().unwrap().refusal != Some(Refusal::Dedupe) {
+        assert!(start.elapsed() < Duration::from_secs(120), "{:?}", file.host());
+        file.read_at(&mut queue, &mut bytes, FilePos(0)).unwrap();
+    }
+    assert_served(&path, "dedupe");
+}
+
+/// Data on the realtime device is not where FIEMAP says on the device of the file system.
+#[test]
+fn xfs_realtime() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    let dir = scratch();
+    let image = dir.path().join("realtime");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let args = ["--find", "--show", image.to_str().unwrap()];
+    let device = Attached(String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned());
+    let mkfs = format!("mkfs.xfs -m reflink=0,rmapbt=0 -d rtinherit=1 -r rtdev={}", device.0);
+    let mounted = match Mounted::try_new(512, &mkfs, 320, &format!("rtdev={}", device.0)) {
+        Ok(mounted) => mounted,
+        Err(refusal) => return note_part("xfs_realtime", "all", &refusal),
+    };
+    assert_served(&mounted.write("file", &content(SIZE)), "realtime");
+}
+
+/// A loop device that is detached on drop.
+struct Attached(String);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.0]);
+    }
+}
+
+/// Verity has the kernel check what is read; the promise of a raw read would be another.
+#[test]
+fn verity() {
+    require!([
+        Need::Root,
+        Need::Tool("losetup"),
+        Need::Tool("fsverity"),
+        Need::KernelExt4("verity")
+    ]);
+    let mounted = Mounted::new("mke2fs -t ext4 -b 4096 -O verity", 64, "noatime");
+    let path = mounted.write("file", &content(SIZE));
+    run("fsverity", &["enable".as_ref(), path.as_os_str()]);
+    assert_served(&path, "verity");
+}
+
+/// File systems that are not known to keep data where FIEMAP says.
+#[test]
+fn other_file_systems() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let content = content(SIZE);
+    for kind in ["tmpfs", "ramfs", "overlay"] {
+        let dir = scratch();
+        let below = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let (mount, lower, upper, work) = (below("mnt"), below("l"), below("u"), below("w"));
+        std::fs::write(lower.join("lower"), &content).unwrap();
+        let shown = |path: &Path| path.display().to_string();
+        let options = match kind {
+            "overlay" => format!(
+                "lowerdir={},upperdir={},workdir={}",
+                shown(&lower),
+                shown(&upper),
+                shown(&work)
+            ),
+            _ => "mode=700".to_owned(),
+        };
+        let args = ["-t", kind, "-o", &options, "none", mount.to_str().unwrap()];
+        let mounted = Unmounted::new(&mount, "mount", &args);
+        std::fs::write(mount.join("file"), &content).unwrap();
+        assert_served(&mount.join("file"), "file_system");
+        if kind == "overlay" {
+            assert_served(&mount.join("lower"), "file_system");
+        }
+        drop(mounted);
+    }
+}
+
+#[test]
+fn btrfs() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.btrfs")]);
+    let mounted = Mounted::new("mkfs.btrfs", 128, "noatime");
+    assert_served(&mounted.write("file", &content(SIZE)), "file_system");
+}
+
+#[test]
+fn f2fs() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.f2fs")]);
+    if !std::fs::read_to_string("/proc/filesystems").unwrap().contains("f2fs") {
+        return note_part("f2fs", "all", "this kernel has no f2fs");
+    }
+    let mounted = Mounted::new("mkfs.f2fs", 128, "noatime");
+    assert_served(&mounted.write("file", &content(SIZE)), "file_system");
+}
+
+/// fuse2fs names its mounts as ext4 does its own, and has the volume open itself.
+#[test]
+fn fuse() {
+    require!([Need::Root, Need::Tool("fuse2fs"), Need::Tool("mke2fs")]);
+    let dir = scratch();
+    let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
+    std::fs::create_dir(&mount).unwrap();
+    run("mke2fs", &["-q", "-t", "ext4", image.to_str().unwrap(), "64M"]);
+    let args = [image.to_str().unwrap(), mount.to_str().unwrap()];
+    let _mounted = Unmounted::new(&mount, "fuse2fs", &args);
+    std::fs::write(mount.join("file"), content(SIZE)).unwrap();
+    assert_served(&mount.join("file"), "file_system");
+}
+
+/// A mount that is undone on drop.
+struct Unmounted(PathBuf);
+
+impl Unmounted {
+    fn new(mount: &Path, program: &str, args: &[&str]) -> Self {
+        run(program, args);
+        Self(mount.to_owned())
+    }
+}
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        for _ in 0..500 {
+            if output("umount", &[&self.0]).status.success() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Where fanotify lets a program be asked before a file is read, the kernel serves it: a raw read would ask nobody.
+
+use crate::require;
+use std::fs::OpenOptions as OsOptions;
+use std::io::ErrorKind as OsErrorKind;
+use std::path::Path;
+
+use crate::common::command::run;
+use crate::common::image::scratch;
+use crate::common::mounted::{Mounted, unmount};
+use crate::common::process::until;
+use crate::common::rng::Rng;
+use crate::common::skip::{Need, note_part};
+use crate::common::ways::Both;
+use crate::sys::Watch;
+use ironmap::host::{Host, HostOptions};
+use ironmap::units::FilePos;
+use ironmap::{FileOptions, QueueOptions};
+use libc::{
+    FAN_ACCESS, FAN_ACCESS_PERM, FAN_CLASS_CONTENT, FAN_CLASS_NOTIF, FAN_CLASS_PRE_CONTENT,
+    FAN_EVENT_ON_CHILD, FAN_MARK_FILESYSTEM, FAN_MARK_INODE, FAN_MARK_MOUNT, FAN_OPEN_EXEC_PERM,
+    FAN_OPEN_PERM,
+};
+
+const SEED: u64 = 0xfa_0711;
+const ROUNDS: usize = 20;
+const SIZE: usize = 300_001;
+/// Since Linux 6.14.
+const FAN_PRE_ACCESS: u64 = 0x0010_0000;
+
+/// How a file is served to who opens it now.
+fn served(path: &Path) -> &'static str {
+    let host = Host::new(&HostOptions::default()).unwrap();
+    Both::open(&host, path).served()
+}
+
+/// A mark of `FAN_CLASS_CONTENT`; `None`, with a note, where the kernel has no such events.
+fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
+    let class =
+        if events & FAN_PRE_ACCESS != 0 { FAN_CLASS_PRE_CONTENT } else { FAN_CLASS_CONTENT };
+    match Watch::new(class, what, events, path) {
+        Ok(watch) => Some(watch),
+        Err(error) if error.kind() == OsErrorKind::InvalidInput => {
+            let part = format!("events {events:x}");
+            note_part(test, &part, "the kernel has no such permission events");
+            None
+        }
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+}
+
+/// Whatever the mark is on: the file, its directory, its mount, its file system.
+#[test]
+fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
+    const TEST: &str = "a_file_whose_reads_are_asked_for_is_served_by_the_kernel";
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
+    for mounted in [Mounted::ext4(), Mounted::xfs()] {
+        let content = Rng::new(SEED).bytes(SIZE);
+        let (path, other) = (mounted.write("file", &content), mounted.write("other", &content));
+        let on_children = FAN_ACCESS_PERM | FAN_EVENT_ON_CHILD;
+        let marks = [
+            (FAN_MARK_INODE, FAN_ACCESS_PERM, &*path, "raw"),
+            (FAN_MARK_INODE, FAN_PRE_ACCESS, &*path, "raw"),
+            (FAN_MARK_INODE, on_children, mounted.dir(), "watched"),
+            (FAN_MARK_MOUNT, FAN_ACCESS_PERM, mounted.dir(), "watched"),
+            (FAN_MARK_FILESYSTEM, FAN_ACCESS_PERM, mounted.dir(), "watched"),
+            (FAN_MARK_FILESYSTEM, FAN_PRE_ACCESS, mounted.dir(), "watched"),
+        ];
+        for (what, events, marked, neighbour) in marks {
+            let Some(watch) = watch(TEST, what, events, marked) else { continue };
+            let host = Host::new(&HostOptions::default()).unwrap();
+            let mut queue = host.queue(&QueueOptions::default()).unwrap();
+            let both = Both::open(&host, &path);
+            assert_eq!(both.served(), "watched", "mark {what:x} {events:x}");
+            both.check(&mut queue, &content, SEED, ROUNDS);
+            assert!(watch.asked() > 0, "the kernel asks for a read: mark {what:x} {events:x}");
+            assert!(queue.stats().kernel_served > 0);
+            assert_eq!(served(&other), neighbour, "beside it: mark {what:x} {events:x}");
+            drop((both, watch));
+            assert_eq!(served(&path), "raw", "nobody asks any more: mark {what:x} {events:x}");
+        }
+    }
+}
+
+/// An open is asked for when it is made, by ironmap too; what is only told of needs no answer; another mount is no way to the file.
+#[test]
+fn other_marks_are_in_no_way() {
+    const TEST: &str = "other_marks_are_in_no_way";
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let path = mounted.write("file", &Rng::new(SEED).bytes(SIZE));
+    if let Some(watch) =
+        watch(TEST, FAN_MARK_MOUNT, FAN_OPEN_PERM | FAN_OPEN_EXEC_PERM, mounted.dir())
+    {
+        assert_eq!(served(&path), "raw");
+        assert!(watch.asked() > 0, "the open itself");
+    }
+    let told = Watch::new(FAN_CLASS_NOTIF, FAN_MARK_FILESYSTEM, FAN_ACCESS, mounted.dir()).unwrap();
+    assert_eq!(served(&path), "raw");
+    drop(told);
+    let bound = scratch();
+    run("mount", &["--bind", mounted.dir().to_str().unwrap(), bound.path().to_str().unwrap()]);
+    let watch = watch(TEST, FAN_MARK_MOUNT, FAN_ACCESS_PERM, bound.path());
+    let found = (served(&path), served(&bound.path().join("file")));
+    let expected = if watch.is_some() { "watched" } else { "raw" };
+    drop(watch);
+    unmount(bound.path());
+    assert_eq!(found, ("raw", expected));
+}
+
+/// A mark that is made while a file is open counts from its next lease on.
+#[test]
+fn a_lease_is_not_taken_again_under_a_mark() {
+    const TEST: &str = "a_lease_is_not_taken_again_under_a_mark";
+    require!([Need::Root, Need::Tool("losetup")]);
+    let mounted = Mounted::ext4();
+    let path = mounted.write("file", &Rng::new(SEED).bytes(SIZE));
+    let host = Host::new(&HostOptions::default()).unwrap();
+    let mut queue = host.queue(&QueueOptions::default()).unwrap();
+    let file = host.open(&path, FileOptions::default()).unwrap();
+    let name = || file.host().unwrap().refusal.map_or("raw", |why| why.name());
+    assert_eq!(name(), "raw");
+    let Some(_watch) = watch(TEST, FAN_MARK_INODE, FAN_ACCESS_PERM, &path) else { return };
+    let mut buffer = [0; 100];
+    until("the mark is seen", || {
+        drop(OsOptions::new().write(true).open(&path).unwrap());
+        assert_eq!(file.read_at(&mut queue, &mut buffer, FilePos(0)).unwrap(), buffer.len());
+        name() == "watched"
+    });
+}

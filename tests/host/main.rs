@@ -1,0 +1,15 @@
+//! Host files: what is read around a mounted file system, and what is not.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/sys.rs"]
+mod sys;
+
+mod host_faults;
+mod host_files;
+mod host_odd_requests;
+mod host_permissions;
+mod host_reads;
+mod host_refusals;
+mod host_syscalls;
+mod host_watches;
