@@ -141,17 +141,17 @@ impl Queue {
     pub fn pop(&mut self) -> Option<Completion> {
         // Each way by itself: a completion that is lent must lie in memory, and is moved more often.
         if self.lanes.is_some() {
-            return self.pop_settled();
+            return self.pop_finished();
         }
         // And each device by itself: what one of several gives lies in memory too.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
     #[inline(never)]
-    fn pop_settled(&mut self) -> Option<Completion> {
+    fn pop_finished(&mut self) -> Option<Completion> {
         let mut popped = with_queue!(&mut self.device, device => dio::pop(device, &mut self.state));
         if let (Some(lanes), Some(completion)) = (&mut self.lanes, &mut popped) {
-            lanes.settle(&mut self.device, &mut self.state, completion);
+            lanes.believe(&mut self.device, &mut self.state, completion);
         }
         popped
     }

@@ -60,7 +60,7 @@ impl Dev {
 bitflags! {
     /// What a write leaves to be done when it has succeeded; an overwrite nothing.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Left: u8 {
+    pub struct CompletionWork: u8 {
         /// It went to an unwritten extent, which has to be converted.
         const CONVERT = 0x1;
         /// It ends behind the file's size.
@@ -95,7 +95,7 @@ pub enum BioEnd {
         /// The file's place in its queue.
         slot: u32,
         /// What a write that succeeds leaves to be done.
-        left: Left,
+        left: CompletionWork,
     },
     /// A part of a request whose state its queue keeps.
     Part {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Completion;
-use crate::bio::Left;
+use crate::bio::CompletionWork;
 use crate::inode::{InFlight, Lane, OpenInode, Ticket};
 use crate::units::{FilePos, InodeNo};
 
@@ -23,7 +23,7 @@ pub(crate) struct Lives {
     unsynced: Vec<Unsynced>,
     /// Among the requests in flight may be some that leave something to be done.
     expects: bool,
-    /// Files of which so much is to be settled that it should not wait.
+    /// Files of which so much is to be converted that it should not wait.
     full: Vec<Keep>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Known {
 /// A request that waits for a sync of its file.
 pub(crate) struct Unsynced {
     pub(crate) keep: Keep,
-    pub(crate) left: Left,
+    pub(crate) left: CompletionWork,
     pub(crate) completion: Completion,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Hold {
 pub(super) struct Owed {
     pub(super) slot: u32,
     pub(super) hold: Hold,
-    pub(super) left: Left,
+    pub(super) left: CompletionWork,
     pub(super) pos: FilePos,
     pub(super) len: usize,
 }
@@ -79,7 +79,7 @@ impl Holding {
         self.hold == Hold::Lane
     }
 
-    pub(super) fn owes(&self, left: Left, pos: FilePos, len: usize) -> Owed {
+    pub(super) fn owes(&self, left: CompletionWork, pos: FilePos, len: usize) -> Owed {
         Owed { slot: self.slot, hold: self.hold, left, pos, len }
     }
 }
@@ -229,7 +229,7 @@ impl Lives {
 
     /// What was to make the file longer has: or it has failed.
     fn end_place(&self, owed: &Owed) {
-        if owed.left.contains(Left::PLACE)
+        if owed.left.contains(CompletionWork::PLACE)
             && let Some(file) = self.file(owed.slot)
         {
             file.inode.pending.place_ended();
@@ -252,7 +252,7 @@ impl Lives {
         let Some(file) = self.file(slot) else { return Some(completion) };
         let full = file.inode.wrote(pos, len, left) && self.full.is_empty();
         self.end_place(&owed);
-        let sync = left.intersects(Left::DATASYNC | Left::SYNC);
+        let sync = left.intersects(CompletionWork::DATASYNC | CompletionWork::SYNC);
         let kept = if full || sync { file.keep.borrow().clone() } else { None };
         if full {
             self.full.extend(kept.clone());
@@ -303,8 +303,8 @@ impl Lives {
     }
 
     /// A request was submitted that leaves this to be done when it is complete.
-    pub(crate) fn expect(&mut self, left: Left) {
-        self.expects |= left.intersects(Left::DATASYNC | Left::SYNC);
+    pub(crate) fn expect(&mut self, left: CompletionWork) {
+        self.expects |= left.intersects(CompletionWork::DATASYNC | CompletionWork::SYNC);
     }
 
     /// Whether completions are to be looked at before they are popped, since something may be left to be done.
@@ -323,7 +323,7 @@ impl Lives {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Files that are to be settled.
+    /// Files that are to be converted.
     pub(crate) fn take_full(&mut self) -> Vec<Keep> {
         std::mem::take(&mut self.full)
     }

@@ -8,7 +8,7 @@
 use super::stats::NotSimple;
 use super::write::Passed;
 use super::{DioFlags, State, Target};
-use crate::bio::Left;
+use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
@@ -94,8 +94,8 @@ pub(super) fn gate_write<M: MapFile>(
         return Err(seldom(NotSimple::NotResident));
     };
     let left = match iomap.kind {
-        IomapType::Mapped => Left::empty(),
-        IomapType::Unwritten => Left::CONVERT,
+        IomapType::Mapped => CompletionWork::empty(),
+        IomapType::Unwritten => CompletionWork::CONVERT,
         IomapType::Hole | IomapType::Inline => return Err(seldom(NotSimple::NotMapped)),
     };
     Ok((at(&iomap, pos, len)?, left))

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::bounce;
 use super::request::{self, Rejected, Write};
 use super::{DioFlags, NotSimple, State, Target, simple, transfer};
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Left, Memory};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, CompletionWork, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
 use crate::events::Direction;
@@ -16,7 +16,7 @@ use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos};
 
 /// Where a write passes the gate to, and what it leaves to be done.
-pub(crate) type Passed = (DevOffset, Left);
+pub(crate) type Passed = (DevOffset, CompletionWork);
 
 /// What the simple path for writes does not do; [`overwrite_now`] can do the first.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
@@ -34,7 +34,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     buf: &[u8],
     pos: FilePos,
     how: How,
-) -> Option<Left> {
+) -> Option<CompletionWork> {
     let refused = if how.through { REFUSED - DioFlags::DSYNC } else { REFUSED };
     if how.flags.intersects(refused) {
         return None;
@@ -194,7 +194,7 @@ pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
     bufs: &[IoSlice<'_>],
     pos: FilePos,
     how: How,
-) -> Result<Left> {
+) -> Result<CompletionWork> {
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
     let plan = plan_write(state, target, pos, len, how)?;
     let copied = &target.geometry.copied;
@@ -237,7 +237,7 @@ pub(crate) fn submit_write<Q: DeviceQueue, M: MapFile>(
     memory: Memory,
     pos: FilePos,
     how: How,
-    left: Left,
+    left: CompletionWork,
     token: u64,
 ) -> Result<(), Box<Rejected>> {
     let len = memory.len();
@@ -285,9 +285,9 @@ fn plan_write<M: MapFile>(
     Ok(plan)
 }
 
-fn left_by(plan: &[Iomap]) -> Left {
+fn left_by(plan: &[Iomap]) -> CompletionWork {
     let converts = plan.iter().any(|iomap| iomap.kind == IomapType::Unwritten);
-    if converts { Left::CONVERT } else { Left::empty() }
+    if converts { CompletionWork::CONVERT } else { CompletionWork::empty() }
 }
 
 /// Whether the file has blocks for a range, and whether all of them are written: `None` where it has not.

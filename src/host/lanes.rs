@@ -235,7 +235,7 @@ impl Lanes {
 
     /// Ends a request: what was read is believed, or read again through the kernel.
     #[inline]
-    pub(crate) fn settle(
+    pub(crate) fn believe(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,
@@ -260,11 +260,11 @@ impl Lanes {
             return;
         }
         let pos = *pos;
-        self.settle_rest(device, state, completion, index as u64, pos);
+        self.believe_rest(device, state, completion, index as u64, pos);
     }
 
     #[inline(never)]
-    fn settle_rest(
+    fn believe_rest(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,

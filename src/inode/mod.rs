@@ -5,14 +5,14 @@ mod content_lock;
 mod in_flight;
 mod pending;
 
-use crate::bio::Left;
+use crate::bio::CompletionWork;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 use crate::units::FilePos;
 
 pub(crate) use content_lock::{Alone, ContentLock, Lane, Ticket};
 pub(crate) use in_flight::InFlight;
-pub(crate) use pending::{At, Pending, Unsettled};
+pub(crate) use pending::{At, Pending, Unconverted};
 
 /// An inode that someone works on or has open.
 #[derive(Debug, Default)]
@@ -44,11 +44,11 @@ impl OpenInode {
 
     /// Notes what a write has done, and leaves to be done. Says whether there is much of that now.
     #[inline]
-    pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: Left) -> bool {
+    pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;
         // First what it holds, then that it is there.
-        let full = left.contains(Left::CONVERT) && self.pending.wrote(pos.0..end);
-        if left.contains(Left::GROW) {
+        let full = left.contains(CompletionWork::CONVERT) && self.pending.wrote(pos.0..end);
+        if left.contains(CompletionWork::GROW) {
             self.pending.grew(end);
         }
         full

@@ -12,7 +12,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::FilePos;
 
-/// From so many ranges on they are to be settled.
+/// From so many ranges on they are to be converted.
 const MANY: usize = 1024;
 
 /// Where a write goes.
@@ -57,9 +57,9 @@ struct Within {
     growing: u32,
 }
 
-/// What is to be settled.
+/// What is to be converted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unsettled {
+pub(crate) struct Unconverted {
     /// The ranges of bytes that hold data in unwritten extents.
     pub(crate) written: Vec<Range<u64>>,
     /// The size, or 0.
@@ -84,15 +84,15 @@ impl Pending {
     }
 
     /// Whether the metadata tell all that was written.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_converted(&self) -> bool {
         self.size() == 0 && !self.has_ranges()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_settled() && !self.within.lock().orphan
+        self.is_converted() && !self.within.lock().orphan
     }
 
-    /// Notes what was written to an unwritten extent. Says whether there is much to be settled now.
+    /// Notes what was written to an unwritten extent. Says whether there is much to be converted now.
     pub(crate) fn wrote(&self, range: Range<u64>) -> bool {
         let mut within = self.within.lock();
         within.insert(range);
@@ -106,7 +106,7 @@ impl Pending {
     }
 
     /// A place behind the end of the file, of which the metadata's `size` is known, and behind all that is about to make it longer. It is
-    /// kept until the append has [ended](Self::place_ended). `None` where `is_old` says that the size may have been overtaken by a settlement.
+    /// kept until the append has [ended](Self::place_ended). `None` where `is_old` says that the size may have been overtaken by a conversion.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -151,7 +151,7 @@ impl Pending {
         }
     }
 
-    /// What was allocated behind the end is gone; the inode is an orphan until the next settlement.
+    /// What was allocated behind the end is gone; the inode is an orphan until the next conversion.
     pub(crate) fn forget_reach(&self) {
         self.within.lock().reach = 0;
     }
@@ -163,7 +163,7 @@ impl Pending {
     }
 
     /// Cuts the mapping of a position in an unwritten extent to the part that is data, or that is none. `None` where `is_old` says that the
-    /// mapping may have been overtaken by a settlement.
+    /// mapping may have been overtaken by a conversion.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -184,15 +184,15 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// What there is to be settled; it stays until that is [done](Self::settled).
-    pub(crate) fn unsettled(&self) -> Unsettled {
+    /// What there is to be converted; it stays until that is [done](Self::converted).
+    pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
-        Unsettled { written, size: self.size(), orphan: within.orphan, reach: within.reach }
+        Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
     /// The metadata tell this now; `changed` makes it known to who has read them before.
-    pub(crate) fn settled(&self, what: &Unsettled, changed: impl FnOnce()) {
+    pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
         if what.orphan {
@@ -274,7 +274,7 @@ mod tests {
 
     /// Against a byte for each byte.
     #[test]
-    fn ranges_are_what_was_written_and_not_settled() {
+    fn ranges_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
         let pending = Pending::default();
         let mut model = [false; LEN as usize];
@@ -293,8 +293,8 @@ mod tests {
                 pending.wrote(range.clone());
                 model[range.start as usize..range.end as usize].fill(true);
             } else {
-                let what = Unsettled { written: vec![range.clone()], ..Unsettled::default() };
-                pending.settled(&what, || {});
+                let what = Unconverted { written: vec![range.clone()], ..Unconverted::default() };
+                pending.converted(&what, || {});
                 model[range.start as usize..range.end as usize].fill(false);
             }
             let pos = random(LEN);
@@ -327,15 +327,15 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_grew_meanwhile_is_not_settled() {
+    fn a_size_that_grew_meanwhile_is_not_converted() {
         let pending = Pending::default();
         pending.grew(100);
-        let what = pending.unsettled();
+        let what = pending.unconverted();
         pending.grew(200);
-        pending.settled(&what, || {});
+        pending.converted(&what, || {});
         assert_eq!(pending.size(), 200);
-        let what = pending.unsettled();
-        pending.settled(&what, || {});
+        let what = pending.unconverted();
+        pending.converted(&what, || {});
         assert!(pending.is_empty());
     }
 }

@@ -7,9 +7,9 @@ mod sys;
 
 mod host_faults;
 mod host_files;
-mod host_odd_requests;
 mod host_permissions;
 mod host_reads;
 mod host_refusals;
 mod host_syscalls;
+mod host_unaligned;
 mod host_watches;

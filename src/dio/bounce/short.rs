@@ -3,7 +3,7 @@
 //! It has the gate of the simple path, but for the memory. What does not pass, and what finds no piece, goes the generic way.
 
 use super::{PIECE, give, hand_over, is_long};
-use crate::bio::{Bio, BioEnd, BioOp, Buffer, Done, Left, Memory};
+use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::dio::live::Owed;
 use crate::dio::request::{self, COPY};
@@ -31,7 +31,7 @@ enum Of {
     /// One that can change, whose content it holds by the lane.
     Live {
         slot: u32,
-        left: Left,
+        left: CompletionWork,
     },
 }
 
@@ -118,7 +118,7 @@ pub(in crate::dio) fn submit_read<Q: DeviceQueue, M: MapFile>(
         return Err(buffer.into());
     };
     let Some(piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
-    let passed = (at, Left::empty());
+    let passed = (at, CompletionWork::empty());
     submit(queue, state, target, BioOp::Read, passed, buffer, piece, pos, flags, token)
 }
 

@@ -16,7 +16,7 @@ use super::live::Owed;
 use super::parts::{Shape, join, take, to_memory, zero};
 use super::transfer::Way;
 use super::{Completion, DioFlags, Hold, Holding, RETRIES, State, Target, bounce, generic};
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Done, Left, Memory};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, CompletionWork, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::Direction;
@@ -130,7 +130,9 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
 ) -> Result<(), Box<Rejected>> {
     let end = match target.live {
         None => BioEnd::Whole { token, inode: target.inode, pos },
-        Some(holding) => BioEnd::Live { token, pos, slot: holding.slot, left: Left::empty() },
+        Some(holding) => {
+            BioEnd::Live { token, pos, slot: holding.slot, left: CompletionWork::empty() }
+        }
     };
     let bio_flags = target.geometry.for_read(flags);
     let bio = Bio { op: BioOp::Read, flags: bio_flags, dev: target.dev, at, memory, end };
@@ -212,7 +214,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     let len = memory.len();
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
-        let owed = target.live.map(|holding| holding.owes(Left::empty(), pos, len));
+        let owed = target.live.map(|holding| holding.owes(CompletionWork::empty(), pos, len));
         finish(state, owed, Completion { token, memory, result: Ok(0) });
         return Ok(());
     }
@@ -251,7 +253,7 @@ pub(super) fn submit<Q: DeviceQueue, M: MapFile>(
     let request = Request::new(About {
         op: BioOp::Read,
         token,
-        owed: target.live.map(|holding| holding.owes(Left::empty(), pos, span.count)),
+        owed: target.live.map(|holding| holding.owes(CompletionWork::empty(), pos, span.count)),
         inode: target.inode,
         pos: start,
         count: span.count,

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use super::LiveFile;
 use super::write::would_change;
-use crate::bio::{Left, Memory};
+use crate::bio::{CompletionWork, Memory};
 use crate::dio::{DioFlags, Rejected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::At;
@@ -61,8 +61,8 @@ impl LiveFile {
     }
 
     /// Ends the place of a write that has made the file longer or was to, whose content is still held.
-    pub(super) fn end_place(&self, left: Left) {
-        if left.contains(Left::PLACE) {
+    pub(super) fn end_place(&self, left: CompletionWork) {
+        if left.contains(CompletionWork::PLACE) {
             self.0.open.pending.place_ended();
         }
     }

@@ -29,7 +29,7 @@ impl LiveFile {
         };
         let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
         let submitted = if view.takes_overwrites(inode) {
-            let target = view.settled_target(live, Some(holding));
+            let target = view.target_by_metadata(live, Some(holding));
             with_queue!(&mut queue.device, device => {
                 dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
             })

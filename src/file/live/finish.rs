@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use super::{Live, LiveFile};
-use crate::bio::Left;
+use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error};
 use crate::queue::Queue;
 
-/// Settles files of which much is to be settled, and syncs those of writes that
+/// Converts files of which much is to be converted, and syncs those of writes that
 /// wait for it, each once.
 #[cold]
 pub(crate) fn finish_writes(queue: &mut Queue) {
     for keep in queue.state.lives.take_full() {
         if let Ok(live) = keep.downcast::<Live>() {
-            // What cannot be settled now is when the file is synced or closed, and the error is met again.
-            let _ = LiveFile(live).settle(queue);
+            // What cannot be converted now is when the file is synced or closed, and the error is met again.
+            let _ = LiveFile(live).convert(queue);
         }
     }
     let mut unsynced = queue.state.lives.take_unsynced();
@@ -26,7 +26,7 @@ pub(crate) fn finish_writes(queue: &mut Queue) {
             write.keep.downcast_ref::<Live>().is_some_and(|live| live.id == file.0.id)
         };
         let writes: Vec<_> = unsynced.extract_if(.., same).collect();
-        let data_only = !writes.iter().any(|write| write.left.contains(Left::SYNC));
+        let data_only = !writes.iter().any(|write| write.left.contains(CompletionWork::SYNC));
         let failed = file.sync(queue, data_only).err();
         for Unsynced { mut completion, .. } in writes {
             if let Some(error) = &failed {

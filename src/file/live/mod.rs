@@ -6,12 +6,12 @@
 mod append;
 mod copied;
 mod finish;
-mod odd;
 mod read;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 #[cfg(test)]
 mod tests;
+mod unaligned;
 mod view;
 mod write;
 
@@ -129,12 +129,12 @@ impl LiveFile {
     }
 
     pub(super) fn size(&self) -> u64 {
-        // A settlement moves the one to the other under the inode's lock.
+        // A conversion moves the one to the other under the inode's lock.
         let _shared = self.0.fs().writing().map(|writing| writing.locks.shared(self.number()));
         self.0.held.inode().map_or(0, |inode| inode.size().max(self.0.open.pending.size()))
     }
 
-    /// The mapping of a position, with what was written and is not settled.
+    /// The mapping of a position, with what was written and is not converted.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         loop {
             let shared = self.0.fs().writing()?.locks.shared(self.number());

@@ -1,4 +1,4 @@
-//! Readers, writers and settlements of a file, under schedules of a model checker's choice.
+//! Readers, writers and conversions of a file, under schedules of a model checker's choice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};

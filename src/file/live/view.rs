@@ -178,7 +178,7 @@ impl View {
         self.known.enter().then(|| Inside(&self.known))
     }
 
-    /// The size, with what was written and is not settled.
+    /// The size, with what was written and is not converted.
     pub(super) fn size(&self) -> u64 {
         self.current_size(self.open()).unwrap_or_else(|| self.size_anew())
     }
@@ -191,7 +191,7 @@ impl View {
     /// The same where the view is current.
     #[inline(always)]
     fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // In this order: what is settled meanwhile no longer waits, but then the metadata have changed.
+        // In this order: what is converted meanwhile no longer waits, but then the metadata have changed.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.inode.size().max(pending))
     }
@@ -213,7 +213,7 @@ impl View {
         holding: Option<Holding>,
     ) -> Option<Target<'a, Self>> {
         let size = self.current_size(inode)?;
-        Some(Target { size, ..self.settled_target(live, holding) })
+        Some(Target { size, ..self.target_by_metadata(live, holding) })
     }
 
     /// The file as a request meets it.
@@ -222,12 +222,12 @@ impl View {
         live: &'a Live,
         holding: Option<Holding>,
     ) -> Target<'a, Self> {
-        Target { size: self.size(), ..self.settled_target(live, holding) }
+        Target { size: self.size(), ..self.target_by_metadata(live, holding) }
     }
 
     /// The same, ending where its metadata say: an overwrite behind that is not a simple one.
     #[inline(always)]
-    pub(super) fn settled_target<'a>(
+    pub(super) fn target_by_metadata<'a>(
         &'a self,
         live: &'a Live,
         holding: Option<Holding>,
@@ -303,7 +303,7 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // What is settled meanwhile is no longer noted, but then the metadata have changed.
+            // What is converted meanwhile is no longer noted, but then the metadata have changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

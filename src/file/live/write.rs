@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Live, LiveFile};
-use crate::bio::{Left, Memory};
+use crate::bio::{CompletionWork, Memory};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected};
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -21,9 +21,9 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 /// What a write is ready for.
 pub(super) enum Ready {
     /// Over blocks that the file has now, so many bytes of it, held like this.
-    Blocks { hold: Hold, pos: FilePos, len: usize, how: How, left: Left },
+    Blocks { hold: Hold, pos: FilePos, len: usize, how: How, left: CompletionWork },
     /// The end of the file, where it goes, is not that of a sector.
-    Odd(FilePos),
+    Unaligned(FilePos),
     /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
     ByFileSystem,
     /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
@@ -45,7 +45,7 @@ impl LiveFile {
             && let Some(inside) = view.enter()
             && view.takes_overwrites(&inside)
         {
-            let target = view.settled_target(live, None);
+            let target = view.target_by_metadata(live, None);
             // By one bio that reaches the medium, where nothing else is to be synced.
             let through = flags.contains(DioFlags::DSYNC) && view.is_durable(live);
             let written = with_queue!(&mut queue.device, device => {
@@ -101,12 +101,14 @@ impl LiveFile {
             return Err(live.geometry.misaligned(pos, len));
         }
         if !live.geometry.takes(pos, len) {
-            return self.write_odd(queue, bufs, at, flags, place);
+            return self.write_unaligned(queue, bufs, at, flags, place);
         }
         let (hold, pos, len, how, left) = match self.prepare(queue, at, len, flags)? {
             Ready::Blocks { hold, pos, len, how, left } => (hold, pos, len, how, left),
-            Ready::Odd(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
-            Ready::Odd(_) | Ready::Gap(_) => return self.write_odd(queue, bufs, at, flags, place),
+            Ready::Unaligned(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
+            Ready::Unaligned(_) | Ready::Gap(_) => {
+                return self.write_unaligned(queue, bufs, at, flags, place);
+            }
             Ready::ByFileSystem => return self.write_by_file_system(queue, bufs, at, flags, place),
         };
         *place = pos;
@@ -124,8 +126,8 @@ impl LiveFile {
         if full {
             self.write_done(queue, flags);
         }
-        if left.intersects(Left::SYNC | Left::DATASYNC) {
-            self.sync(queue, !left.contains(Left::SYNC))?;
+        if left.intersects(CompletionWork::SYNC | CompletionWork::DATASYNC) {
+            self.sync(queue, !left.contains(CompletionWork::SYNC))?;
         }
         Ok(len)
     }
@@ -172,15 +174,18 @@ impl LiveFile {
         let mut ready = if self.0.geometry.takes(pos, len) {
             self.prepare_held(queue, pos, at == At::End, len, flags, hold, zeroed)
         } else {
-            Ok(Ready::Odd(pos))
+            Ok(Ready::Unaligned(pos))
         };
         match &mut ready {
             Ok(Ready::Blocks { pos, len, left, .. }) => {
-                if at != At::End && left.contains(Left::GROW) {
+                if at != At::End && left.contains(CompletionWork::GROW) {
                     pending.extends(pos.0 + *len as u64);
                 }
                 // Others behind an append may have made the file longer already.
-                left.set(Left::PLACE, at == At::End || left.contains(Left::GROW));
+                left.set(
+                    CompletionWork::PLACE,
+                    at == At::End || left.contains(CompletionWork::GROW),
+                );
             }
             _ if at == At::End => pending.place_ended(),
             _ => {}
@@ -256,16 +261,16 @@ impl LiveFile {
                 false
             }
         };
-        let mut left = Left::empty();
-        left.set(Left::GROW, grows);
+        let mut left = CompletionWork::empty();
+        left.set(CompletionWork::GROW, grows);
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
             && !grows
             && fs.map_is_durable(&live.open);
         if !through && flags.contains(DioFlags::SYNC) {
-            left |= Left::SYNC;
+            left |= CompletionWork::SYNC;
         } else if !through && flags.contains(DioFlags::DSYNC) {
-            left |= Left::DATASYNC;
+            left |= CompletionWork::DATASYNC;
         }
         Ok(Ready::Blocks { hold, pos, len, how: How { flags, through, ours: false }, left })
     }
@@ -277,29 +282,29 @@ impl LiveFile {
         bufs: &[IoSlice<'_>],
         pos: FilePos,
         how: How,
-    ) -> Result<Left> {
+    ) -> Result<CompletionWork> {
         let live = &*self.0;
         let view = queue.views.current(
             &mut queue.state.lives,
             live,
             how.flags.contains(DioFlags::NOWAIT),
         )?;
-        let target = view.settled_target(live, None);
+        let target = view.target_by_metadata(live, None);
         with_queue!(&mut queue.device, device => {
             dio::write_now(device, &mut queue.state, &target, bufs, pos, how)
         })
     }
 
-    /// Settles the file behind a write of which much was left, unless that is not to wait. The write is done: what cannot be settled now
+    /// Converts the file behind a write of which much was left, unless that is not to wait. The write is done: what cannot be converted now
     /// is when the file is synced or closed, and the error is met again.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
-            let _ = self.settle(queue);
+            let _ = self.convert(queue);
         }
     }
 
-    pub(super) fn settle(&self, queue: &mut Queue) -> Result<()> {
-        self.alone(queue, |live| live.fs().settle(live.number(), &live.open, Patience::Some))
+    pub(super) fn convert(&self, queue: &mut Queue) -> Result<()> {
+        self.alone(queue, |live| live.fs().convert(live.number(), &live.open, Patience::Some))
     }
 
     /// Makes durable what was written, and the metadata that are needed to read it, or all.
@@ -358,7 +363,7 @@ impl LiveFile {
             && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
             let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
-            let target = view.settled_target(live, Some(holding));
+            let target = view.target_by_metadata(live, Some(holding));
             if view.takes_overwrites(inode)
                 && let Some(passed) =
                     dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
@@ -444,7 +449,7 @@ impl LiveFile {
         ) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
-                let target = view.settled_target(live, Some(holding));
+                let target = view.target_by_metadata(live, Some(holding));
                 with_queue!(&mut queue.device, device => {
                     dio::submit_write(device, &mut queue.state, &target, memory, pos, how, left, token)
                 })

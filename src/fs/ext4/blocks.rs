@@ -211,7 +211,7 @@ impl Blocks {
 
     /// A version has been written to its place. If it is still the newest, it is no longer dirty.
     pub(super) fn written(&self, block: FsBlock, version: &Block) {
-        self.dirty.settle(block, version, |content| self.cache.insert(block, content));
+        self.dirty.convert(block, version, |content| self.cache.insert(block, content));
     }
 
     /// Writes versions to their places, neighbours together.

@@ -131,7 +131,7 @@ impl Dirty {
     }
 
     /// Ends the slot of a block if this is its newest version, which `keep` gets before anyone can miss it.
-    pub(super) fn settle(&self, block: FsBlock, version: &Block, keep: impl FnOnce(Block)) {
+    pub(super) fn convert(&self, block: FsBlock, version: &Block, keep: impl FnOnce(Block)) {
         let mut shard = self.shard(block).write();
         let Some(slot) = shard.get(&block).cloned() else { return };
         let mut newest = slot.0.lock();

@@ -147,7 +147,7 @@ impl Ext4 {
         if inode.stat.links == 0 {
             return Err(not_in_use(number));
         }
-        self.show_unsettled(&mut inode);
+        self.show_unconverted(&mut inode);
         Ok(inode)
     }
 
@@ -167,13 +167,13 @@ impl Ext4 {
             if inode.stat.links == 0 && !writing.locks.is_open(number) {
                 return Err(not_in_use(number));
             }
-            self.show_unsettled(&mut inode);
+            self.show_unconverted(&mut inode);
             look(&inode)
         })
     }
 
     /// The size that was written and is not in the metadata yet.
-    fn show_unsettled(&self, inode: &mut Inode) {
+    fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
             inode.size = inode.size.max(open.pending.size());

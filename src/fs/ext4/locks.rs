@@ -173,12 +173,12 @@ impl Locks {
     }
 
     /// Those that have been written to and whose metadata do not tell it yet.
-    pub(crate) fn unsettled(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
+    pub(crate) fn unconverted(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();
         for shard in &self.inodes {
             let shard = shard.lock();
-            let unsettled = shard.iter().filter(|(_, known)| !known.inode.pending.is_empty());
-            found.extend(unsettled.map(|(number, known)| (*number, Arc::clone(&known.inode))));
+            let unconverted = shard.iter().filter(|(_, known)| !known.inode.pending.is_empty());
+            found.extend(unconverted.map(|(number, known)| (*number, Arc::clone(&known.inode))));
         }
         found
     }

@@ -25,7 +25,6 @@ mod indirect;
 mod inline_data;
 mod inode;
 mod jbd2;
-mod left;
 mod listing;
 mod locks;
 mod map;
@@ -36,6 +35,7 @@ mod names;
 mod ops;
 mod order;
 mod orphan;
+mod passed_over;
 mod path;
 mod quota;
 mod raw;
@@ -70,7 +70,7 @@ pub use writing::Clock;
 
 use self::blocks::{Blocks, Overlay};
 use self::jbd2::fast_commit::FastCommits;
-use self::left::Left;
+use self::passed_over::PassedOver;
 use self::writing::Writing;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -87,7 +87,7 @@ pub struct Ext4 {
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
     writing: Option<Writing>,
-    left: Left,
+    left: PassedOver,
 }
 
 impl Ext4 {
@@ -127,8 +127,8 @@ impl Ext4 {
     }
 
     /// Refuses a volume that another node has. Who only reads passes over a block of that protection that is damaged, as Linux does.
-    fn check_holder(device: &dyn Device) -> Result<Left> {
-        let left = Left::lenient();
+    fn check_holder(device: &dyn Device) -> Result<PassedOver> {
+        let left = PassedOver::lenient();
         match mmp::check(device, &Self::read_superblock(device)?, mmp::Purpose::Read) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 left.tell(format!("whether another node has the volume is not known: {error}"));
@@ -139,7 +139,11 @@ impl Ext4 {
     }
 
     /// The same for who has its multiple mount protection, or needs none.
-    fn open_held(device: Arc<dyn Device>, events: &Arc<Events>, left: Left) -> Result<Arc<Self>> {
+    fn open_held(
+        device: Arc<dyn Device>,
+        events: &Arc<Events>,
+        left: PassedOver,
+    ) -> Result<Arc<Self>> {
         let superblock = Self::read_superblock(&*device)?;
         let mut as_found = Self::assemble(Arc::clone(&device), superblock, events);
         as_found.left = left.alike();
@@ -172,7 +176,14 @@ impl Ext4 {
         let (size, count) = (superblock.block_size, superblock.blocks_count);
         let blocks = Blocks::new(device, size, count, Arc::clone(events));
         let (fast_commits, journal) = (FastCommits::default(), Journal::none());
-        Self { superblock, blocks, fast_commits, journal, writing: None, left: Left::default() }
+        Self {
+            superblock,
+            blocks,
+            fast_commits,
+            journal,
+            writing: None,
+            left: PassedOver::default(),
+        }
     }
 
     /// The superblock as the journal holds it, where it does.

@@ -9,12 +9,12 @@ use super::counters::Counters;
 use super::disk::superblock::RawSuperblock;
 use super::errors::{Errors, OnError, STATE_ERROR};
 use super::jbd2::{self, LogWriter, Transactions};
-use super::left::Left;
 use super::locks::Locks;
 use super::mmp;
 use super::mmp_hold::MmpHold;
 use super::ops::Patience;
 use super::orphan::OrphanList;
+use super::passed_over::PassedOver;
 use super::quota::Quota;
 use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
@@ -121,7 +121,7 @@ impl Ext4 {
             return Err(Error::read_only("the device was opened read-only"));
         }
         mmp::check(&*device, &Self::read_superblock(&*device)?, mmp::Purpose::Write)?;
-        let mut found = Self::open_held(Arc::clone(&device), events, Left::default())?;
+        let mut found = Self::open_held(Arc::clone(&device), events, PassedOver::default())?;
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         let journal = found.journal.clone();
@@ -129,7 +129,7 @@ impl Ext4 {
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
             // What they changed stands at its place.
-            found = Self::open_held(Arc::clone(&device), events, Left::default())?;
+            found = Self::open_held(Arc::clone(&device), events, PassedOver::default())?;
         }
         // What the volume may be refused for comes before anything is written.
         let alloc = Allocator::load(&found)?;
@@ -239,7 +239,7 @@ impl Ext4 {
             }
             None => {}
         }
-        // What they write is noted when they end, and could not be settled any more.
+        // What they write is noted when they end, and could not be converted any more.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
@@ -248,17 +248,17 @@ impl Ext4 {
                 waited => alone = alone.and(waited),
             }
         }
-        let settled = self.settle_all(Patience::Some);
-        if settled.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-            return settled;
+        let converted = self.convert_all(Patience::Some);
+        if converted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+            return converted;
         }
-        // What else cannot be settled is no reason to lose the rest.
-        let ended = self.end(writing).and(settled).and(alone);
+        // What else cannot be converted is no reason to lose the rest.
+        let ended = self.end(writing).and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
 
-    /// The same, all files being settled.
+    /// The same, all files being converted.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.commit_and_flush()?;
         self.check_held()?;

@@ -73,10 +73,10 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// A write that was not synced leaves blocks that count as unwritten until they are settled. To write over it with DSYNC must not be
+/// A write that was not synced leaves blocks that count as unwritten until they are converted. To write over it with DSYNC must not be
 /// taken for an overwrite of what is durably mapped.
 #[test]
-fn dsync_over_what_is_not_settled_settles_it() {
+fn dsync_over_what_is_not_converted_converts_it() {
     for way in WAYS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
@@ -91,7 +91,7 @@ fn dsync_over_what_is_not_settled_settles_it() {
 
 /// The same of a size that has grown without a transaction, into blocks that were preallocated behind it.
 #[test]
-fn dsync_below_a_size_that_is_not_settled_settles_it() {
+fn dsync_below_a_size_that_is_not_converted_converts_it() {
     for way in WAYS {
         let bench = Bench::new(EXT4);
         let number = bench.create("file");
@@ -145,7 +145,7 @@ fn sync_commits_also_the_time_of_an_overwrite() {
     }
 }
 
-/// fsync and fdatasync: what was written before them is there after a power cut, and settled.
+/// fsync and fdatasync: what was written before them is there after a power cut, and converted.
 #[test]
 fn syncs_keep_what_was_written_before_them() {
     for data_only in [false, true] {

@@ -1,4 +1,4 @@
-//! What writes leave behind them when something else happens: a place that was not used, blocks behind the end, settlements beside commits,
+//! What writes leave behind them when something else happens: a place that was not used, blocks behind the end, conversions beside commits,
 //! queues that go, journals that end.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -51,7 +51,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     bench.fs().write_counts().drains == 1
 }
 
-/// The size is the first thing that a settlement brings to the journal: whatever commits come between its transactions, no state of the
+/// The size is the first thing that a conversion brings to the journal: whatever commits come between its transactions, no state of the
 /// device has written blocks behind the end that no recovery would find.
 #[test]
 fn nothing_written_lies_behind_the_end_after_a_crash() {
@@ -173,9 +173,9 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
     }
 }
 
-/// A file that cannot be settled is told, and keeps nothing else from being durable.
+/// A file that cannot be converted is told, and keeps nothing else from being durable.
 #[test]
-fn what_cannot_be_settled_keeps_nobody_else_from_the_journal() {
+fn what_cannot_be_converted_keeps_nobody_else_from_the_journal() {
     require!([Need::Bare("the bad sector is one of the device below")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
@@ -302,9 +302,9 @@ fn a_failed_write_behind_a_hole_leaves_no_blocks() {
     bench.close();
 }
 
-/// A write that is done is no error because of what waits to be settled.
+/// A write that is done is no error because of what waits to be converted.
 #[test]
-fn a_write_does_not_fail_for_a_settlement_that_must_wait() {
+fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue, mut other) =
@@ -316,7 +316,7 @@ fn a_write_does_not_fail_for_a_settlement_that_must_wait() {
     }
     other.wait(1).unwrap();
     assert!(other.pop().unwrap().result.is_ok());
-    // With NOWAIT there is no settlement in the write.
+    // With NOWAIT there is no conversion in the write.
     for range in 0..1040 {
         let cost = bench.cost(|| {
             let pos = FilePos((range * 2 + 1) * BLOCK);

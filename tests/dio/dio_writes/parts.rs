@@ -1,4 +1,4 @@
-//! What is done in part: requests that the device cuts short, space that ends in the middle, sectors that fail within what is to be settled.
+//! What is done in part: requests that the device cuts short, space that ends in the middle, sectors that fail within what is to be converted.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -56,7 +56,7 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// One sector that cannot be zeroed keeps its own block from being settled, and nothing else: what was acknowledged stays.
+/// One sector that cannot be zeroed keeps its own block from being converted, and nothing else: what was acknowledged stays.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);

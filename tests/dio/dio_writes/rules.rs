@@ -189,7 +189,7 @@ fn pure_overwrites_start_no_handle_and_exclude_nobody() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// Nor does a write into blocks that were never written, before it is settled; and then many cost one handle.
+/// Nor does a write into blocks that were never written, before it is converted; and then many cost one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_nobody() {
     let bench = Bench::new(EXT4);
@@ -254,7 +254,7 @@ fn old_content_of_blocks_is_never_shown() {
         expected[pos as usize..].fill(0x22);
         assert!(content(&file, &mut queue) == expected, "{len} at {pos}: at once");
         file.sync(&mut queue).unwrap();
-        assert!(content(&file, &mut queue) == expected, "{len} at {pos}: settled");
+        assert!(content(&file, &mut queue) == expected, "{len} at {pos}: converted");
         bench.fs().truncate(file.inode(), 6 * BLOCK).unwrap();
         expected.resize(6 * BLOCK as usize, 0);
         assert!(content(&file, &mut queue) == expected, "{len} at {pos}: longer");
@@ -343,7 +343,7 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
 
 /// A time that is set after a write stays, though the size that was written reaches the metadata later.
 #[test]
-fn a_time_that_was_set_outlives_the_settlement() {
+fn a_time_that_was_set_outlives_the_conversion() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 1), bench.queue());
     file.write_at(&mut queue, &[1; 5000], FilePos(BLOCK)).unwrap();

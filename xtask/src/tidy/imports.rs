@@ -50,7 +50,7 @@ const LAYERS: &[Layer] = &[
         may: &[
             Any("iomap"),
             Any("sync"),
-            Only("bio", &["Left"]),
+            Only("bio", &["CompletionWork"]),
             Only("sys", &["barrier"]),
             Any("error"),
             Any("units"),

@@ -26,11 +26,11 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was
-    /// made so by an earlier error; `Io`, also once for what was written to a file and could not be settled when it was closed.
+    /// made so by an earlier error; `Io`, also once for what was written to a file and could not be converted when it was closed.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
-        let settled = self.settle_all(Patience::Some);
+        let converted = self.convert_all(Patience::Some);
         self.commit_and_flush()?;
-        settled?;
+        converted?;
         self.tell_unheard()
     }
 
@@ -39,7 +39,7 @@ impl Ext4 {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
 
-    /// The same, all files being settled.
+    /// The same, all files being converted.
     pub(crate) fn commit_and_flush(&self) -> Result<()> {
         self.check_stopped()?;
         let transactions = &self.writing()?.transactions;

@@ -65,8 +65,8 @@ impl Stop {
                 if stamps_stored.elapsed() >= STAMPS_WAIT && fs.store_stamps().is_ok() {
                     stamps_stored = Instant::now();
                 }
-                // What cannot be settled, its file's next sync tells.
-                let _ = fs.settle_all(Patience::None);
+                // What cannot be converted, its file's next sync tells.
+                let _ = fs.convert_all(Patience::None);
                 let _ = fs.store_errors();
                 let _ = fs.commit_running().and_then(|()| fs.make_room());
             }

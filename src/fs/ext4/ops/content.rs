@@ -58,7 +58,7 @@ impl Ext4 {
         whole: bool,
     ) -> Result<(FilePos, usize)> {
         self.watch(|| {
-            let file = self.settled(number)?;
+            let file = self.quiesced(number)?;
             let inode = self.file_to_change(number)?;
             let pos = if let At::Pos(pos) = at { pos } else { FilePos(inode.size()) };
             let len: usize = bufs.iter().map(|buf| buf.len()).sum();

@@ -9,14 +9,14 @@ use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::locks::{Content, Exclusive};
 use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode, InodeFlags};
-use crate::inode::{Alone, OpenInode, Unsettled};
+use crate::inode::{Alone, OpenInode, Unconverted};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
 /// The inode, and the orphan list.
 const CREDITS: u32 = 8;
 
-/// How a settlement comes by the blocks that were written in part.
+/// How a conversion comes by the blocks that were written in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// It leaves those that someone is at.
@@ -28,14 +28,14 @@ pub(crate) enum Patience {
 }
 
 /// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
-pub(super) struct Settled<'a> {
+pub(super) struct Quiesced<'a> {
     fs: &'a Ext4,
     // Before the content: who enters that sees that the inode has changed, and maps anew.
     _inode: Exclusive<'a>,
     content: Content<'a>,
 }
 
-impl Settled<'_> {
+impl Quiesced<'_> {
     /// Nothing lies behind the end any more; `orphan`: the inode still is one.
     pub(super) fn is_cut(&self, orphan: bool) {
         let pending = &self.content.inode().pending;
@@ -43,7 +43,7 @@ impl Settled<'_> {
     }
 }
 
-impl Drop for Settled<'_> {
+impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
         if let Ok(writing) = self.fs.writing() {
             self.content.inode().mapped_in(writing.transactions.newest().0);
@@ -56,13 +56,13 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
-    pub(super) fn settled(self: &Arc<Self>, number: InodeNo) -> Result<Settled<'_>> {
+    pub(super) fn quiesced(self: &Arc<Self>, number: InodeNo) -> Result<Quiesced<'_>> {
         let locks = &self.writing()?.locks;
         let content = locks.content(number, 0..u64::MAX)?;
         let open = content.inode();
         let inode = locks.exclusive(number);
         if !open.pending.is_empty() {
-            self.settle_under(number, &open, content.alone())?;
+            self.convert_under(number, &open, content.alone())?;
             // Nobody is at the content: what is left behind the end is of writes that failed, and what comes there from here on is not.
             if open.pending.is_orphan() {
                 self.cut_orphan(number, &open)?;
@@ -73,7 +73,7 @@ impl Ext4 {
         if content.alone().is_some_and(Alone::has_waited) {
             counters.drained();
         }
-        Ok(Settled { fs: self, _inode: inode, content })
+        Ok(Quiesced { fs: self, _inode: inode, content })
     }
 
     /// What a write to a regular file may not be.
@@ -153,7 +153,7 @@ impl Ext4 {
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
     pub(crate) fn zero_behind_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.watch(|| {
-            let _file = self.settled(number)?;
+            let _file = self.quiesced(number)?;
             self.writing()?.counters.upgraded();
             let inode = self.inode_or_orphan(number)?;
             self.zero_tail(&inode, inode.size())
@@ -164,7 +164,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Busy` for want of [patience](Patience::Some); `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.
-    pub(crate) fn settle(
+    pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
         open: &Arc<OpenInode>,
@@ -174,7 +174,7 @@ impl Ext4 {
             if open.pending.is_empty() {
                 return Ok(());
             }
-            let alone = match self.cut_blocks(&open.pending.unsettled()) {
+            let alone = match self.cut_blocks(&open.pending.unconverted()) {
                 None => None,
                 Some(range) => match patience {
                     Patience::None => Alone::at_once(open, range),
@@ -191,12 +191,12 @@ impl Ext4 {
             if !locks.is_known_as(number, open) || open.pending.is_empty() {
                 return Ok(());
             }
-            self.settle_under(number, open, alone.as_ref())
+            self.convert_under(number, open, alone.as_ref())
         })
     }
 
     /// The range that holds all blocks that were written in part.
-    fn cut_blocks(&self, what: &Unsettled) -> Option<Range<u64>> {
+    fn cut_blocks(&self, what: &Unconverted) -> Option<Range<u64>> {
         let block = self.superblock.block_size.bytes() as u64;
         let cut = |at: &u64| !at.is_multiple_of(block);
         let first = what.written.iter().flat_map(|range| [range.start, range.end]).find(cut)?;
@@ -206,14 +206,14 @@ impl Ext4 {
     }
 
     /// The same under the inode's lock. Blocks that were written in part are left where they are not `alone`'s.
-    fn settle_under(
+    fn convert_under(
         self: &Arc<Self>,
         number: InodeNo,
         open: &Arc<OpenInode>,
         alone: Option<&Alone>,
     ) -> Result<()> {
         let inode = self.inode_or_orphan(number)?;
-        let mut what = open.pending.unsettled();
+        let mut what = open.pending.unconverted();
         let (blocks, unfilled) = self.fill_blocks(&inode, &mut what, alone);
         let credits = CREDITS + self.credits_for_map(&inode);
         let orphan = self.transact(credits + CREDITS, |handle| {
@@ -244,7 +244,7 @@ impl Ext4 {
         })?;
         what.orphan &= !orphan;
         self.writing()?.counters.converted(blocks.len());
-        open.pending.settled(&what, || open.changed());
+        open.pending.converted(&what, || open.changed());
         unfilled
     }
 
@@ -253,7 +253,7 @@ impl Ext4 {
     fn fill_blocks(
         self: &Arc<Self>,
         inode: &Inode,
-        what: &mut Unsettled,
+        what: &mut Unconverted,
         alone: Option<&Alone>,
     ) -> (Vec<Range<FileBlock>>, Result<()>) {
         let size = self.superblock.block_size;
@@ -299,14 +299,14 @@ impl Ext4 {
     /// Makes durable what was written to a file, and what is needed to read it; the rest of its metadata too unless `data_only`.
     ///
     /// # Errors
-    /// As [`settle`](Self::settle), and of a commit.
+    /// As [`convert`](Self::convert), and of a commit.
     pub(crate) fn sync_open(
         self: &Arc<Self>,
         number: InodeNo,
         open: &Arc<OpenInode>,
         data_only: bool,
     ) -> Result<()> {
-        self.settle(number, open, Patience::Some)?;
+        self.convert(number, open, Patience::Some)?;
         if !data_only {
             self.store_stamps_waiting(number)?;
         }
@@ -316,8 +316,8 @@ impl Ext4 {
         self.commit_with_data(newest)
     }
 
-    /// Whether all that is needed to read a file's blocks is durable. What waits to be settled is in no transaction yet; it is asked for
-    /// first, since a settlement notes its transaction before it says that nothing waits.
+    /// Whether all that is needed to read a file's blocks is durable. What waits to be converted is in no transaction yet; it is asked for
+    /// first, since a conversion notes its transaction before it says that nothing waits.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -329,17 +329,17 @@ impl Ext4 {
     /// Brings the metadata of all files up to what was written. One that cannot be is no hindrance to the others.
     ///
     /// # Errors
-    /// One of [`settle`](Self::settle)'s: `Busy`, if there is one, since that is over when the thread has taken its completions.
-    pub(crate) fn settle_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
-        let mut settled = Ok(());
-        for (number, open) in self.writing()?.locks.unsettled() {
-            if let Err(error) = self.settle(number, &open, patience)
-                && (settled.is_ok() || error.kind() == ErrorKind::Busy)
+    /// One of [`convert`](Self::convert)'s: `Busy`, if there is one, since that is over when the thread has taken its completions.
+    pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
+        let mut converted = Ok(());
+        for (number, open) in self.writing()?.locks.unconverted() {
+            if let Err(error) = self.convert(number, &open, patience)
+                && (converted.is_ok() || error.kind() == ErrorKind::Busy)
             {
-                settled = Err(error);
+                converted = Err(error);
             }
         }
-        settled
+        converted
     }
 
     /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Gives whether there
@@ -437,21 +437,21 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::default()).unwrap()
     }
 
-    /// Who has looked up what is to be settled may come when the file is gone, and another has its number: what that one never wrote
+    /// Who has looked up what is to be converted may come when the file is gone, and another has its number: what that one never wrote
     /// stays zeros.
     #[test]
-    fn a_settlement_is_that_of_the_file_that_was_written() {
+    fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();
         let one = file(&volume, b"one");
         one.write_at(&mut queue, &[0x22; 4096], FilePos(0)).unwrap();
-        let unsettled = volume.fs().writing().unwrap().locks.unsettled();
-        assert_eq!(unsettled.len(), 1);
+        let unconverted = volume.fs().writing().unwrap().locks.unconverted();
+        assert_eq!(unconverted.len(), 1);
         volume.fs().unlink(ROOT, b"one").unwrap();
         drop(one);
         let two = file(&volume, b"two");
-        for (number, open) in unsettled {
+        for (number, open) in unconverted {
             assert_eq!(number, two.inode(), "the number is given again");
-            volume.fs().settle(number, &open, Patience::All).unwrap();
+            volume.fs().convert(number, &open, Patience::All).unwrap();
         }
         let kinds: Vec<_> = two.mappings().map(|iomap| iomap.unwrap().kind).collect();
         assert_eq!(kinds, [IomapType::Unwritten]);
@@ -495,7 +495,7 @@ mod tests {
         let (file, fs) = (file(&volume, b"file"), volume.fs());
         let open = fs.writing().unwrap().locks.open(file.inode()).unwrap();
         for round in 0..500 {
-            let settled = fs.settled(file.inode()).unwrap();
+            let quiesced = fs.quiesced(file.inode()).unwrap();
             let ((tell, told), open) = (mpsc::channel(), Arc::clone(&open));
             let waiter = std::thread::spawn(move || {
                 let before = open.changes();
@@ -504,7 +504,7 @@ mod tests {
                 open.changes() != before
             });
             told.recv().unwrap();
-            drop(settled);
+            drop(quiesced);
             assert!(waiter.join().unwrap(), "round {round}");
         }
     }

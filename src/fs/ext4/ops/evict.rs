@@ -35,7 +35,7 @@ const MOST_TOLD: usize = 64;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// How often a file that is closed is settled where others open and write it meanwhile, and how often that may fail.
+/// How often a file that is closed is converted where others open and write it meanwhile, and how often that may fail.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
@@ -104,11 +104,11 @@ impl Drop for Held {
             attempts -= 1;
             // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
             drop(inode);
-            last = self.fs.settle(self.number, open.inode(), Patience::All);
+            last = self.fs.convert(self.number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             inode = writing.locks.exclusive(self.number);
             // What another has written meanwhile, and left to this one, lies behind the size that the metadata tell.
-            if last.is_ok() && open.is_last() && open.inode().pending.is_settled() {
+            if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.fs.cut_orphan(self.number, open.inode());
             }
         }

@@ -48,7 +48,7 @@ impl Ext4 {
         len: u64,
     ) -> Result<()> {
         self.watch(|| {
-            let _file = self.settled(number)?;
+            let _file = self.quiesced(number)?;
             let inode = self.file_to_change(number)?;
             if inode.flags().contains(InodeFlags::APPEND)
                 && how != (Fallocate::Allocate { keep_size: true })

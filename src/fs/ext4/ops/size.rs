@@ -21,7 +21,7 @@ impl Ext4 {
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
         self.watch(|| {
-            let file = self.settled(number)?;
+            let file = self.quiesced(number)?;
             let inode = self.file_to_change(number)?;
             if inode.flags().contains(InodeFlags::APPEND) {
                 return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::Left;
+use super::Headroom;
 use crate::error::{Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Block;
@@ -137,8 +137,8 @@ impl QuotaFile {
     }
 
     /// What an id may have more.
-    pub(super) fn left(&self, fs: &Ext4, id: u32) -> Result<Left> {
-        let none = Left { bytes: u64::MAX, inodes: u64::MAX };
+    pub(super) fn left(&self, fs: &Ext4, id: u32) -> Result<Headroom> {
+        let none = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         let Some((block, at)) = self.find(fs, id)? else { return Ok(none) };
         let content = fs.blocks.read(block, self.place)?;
         let Ok((entry, _)) = RawQuotaEntry::ref_from_prefix(&content[at..]) else {
@@ -157,7 +157,7 @@ impl QuotaFile {
         let space = left(bytes(hard), bytes(soft), time, used);
         let (hard, soft) = (entry.dqb_ihardlimit.get(), entry.dqb_isoftlimit.get());
         let (time, used) = (entry.dqb_itime.get(), entry.dqb_curinodes.get());
-        Ok(Left { bytes: space, inodes: left(hard, soft, time, used) })
+        Ok(Headroom { bytes: space, inodes: left(hard, soft, time, used) })
     }
 
     /// Where the entry of an id is.

@@ -42,7 +42,7 @@ pub(crate) struct Usage {
 
 /// How much more an owner may have.
 #[derive(Clone, Copy)]
-struct Left {
+struct Headroom {
     /// Space in bytes.
     bytes: u64,
     inodes: u64,
@@ -116,8 +116,8 @@ impl Quota {
     }
 
     /// What is left to all of these owners.
-    fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Left> {
-        let mut least = Left { bytes: u64::MAX, inodes: u64::MAX };
+    fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
+        let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
             let Some(id) = owners[kind] else { continue };
             let left = file.left(fs, id)?;

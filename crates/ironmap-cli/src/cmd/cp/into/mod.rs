@@ -28,7 +28,7 @@ use crate::target::{Subject, Target};
 use crate::volumes::{DestinationIs, Name, Volumes};
 
 /// How much of a file is read and written at once: little enough to stay in a processor's cache in between. What is no longer is written in
-/// one transaction, which costs less for a small file than a direct write and what that leaves to be settled.
+/// one transaction, which costs less for a small file than a direct write and what that leaves to be converted.
 const PIECE: u64 = 1 << 20;
 
 /// A tree as a sequence: each `Begin` has its `End`, and what lies between them is in it.

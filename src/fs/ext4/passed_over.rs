@@ -11,13 +11,13 @@ const MOST: usize = 1024;
 
 /// The lines, and what is passed over.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
     /// Groups whose descriptor is wrong and used all the same; `None` where that is an error.
     faulty_groups: Option<Mutex<HashSet<u32>>>,
 }
 
-impl Left {
+impl PassedOver {
     /// For who only reads, and takes what can be had.
     pub(super) fn lenient() -> Self {
         Self { faulty_groups: Some(Mutex::default()), ..Self::default() }

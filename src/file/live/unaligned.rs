@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use super::LiveFile;
 use super::write::{Ready, SYNCED, cut, cut_from, would_change};
-use crate::bio::{Buffer, Left};
+use crate::bio::{Buffer, CompletionWork};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, How};
 use crate::error::{Error, Result};
@@ -17,8 +17,8 @@ use crate::units::FilePos;
 const PIECE: usize = 256 << 10;
 
 /// What became of a write that does not begin and end with sectors.
-enum Odd {
-    /// So many bytes were written; and whether much is to be settled now.
+enum Unaligned {
+    /// So many bytes were written; and whether much is to be converted now.
     Written(usize, bool),
     /// So many, and the file system is to write the rest.
     ByFileSystem(usize),
@@ -28,7 +28,7 @@ enum Odd {
 impl LiveFile {
     /// Writes what does not begin and end with sectors: the sectors at both ends are read, and nobody else is at the range meanwhile; at
     /// the content, if it goes where that ends.
-    pub(super) fn write_odd(
+    pub(super) fn write_unaligned(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
@@ -55,15 +55,15 @@ impl LiveFile {
             let ticket = live.open.content.ask(range.clone(), true);
             self.wait_for(queue, ticket, false)?;
             let hold = Hold::Range(ticket);
-            let written = self.write_odd_held(queue, bufs, at, flags, hold, zeroed, place);
+            let written = self.write_unaligned_held(queue, bufs, at, flags, hold, zeroed, place);
             self.leave(queue, hold);
             live.fs().writing()?.counters.locked();
             match written? {
-                Odd::Gap(size) => {
+                Unaligned::Gap(size) => {
                     self.zero_gap(queue)?;
                     zeroed = Some(size);
                 }
-                Odd::ByFileSystem(done) => {
+                Unaligned::ByFileSystem(done) => {
                     let (rest, begin) = (cut_from(bufs, done, len - done), *place);
                     let at = if done == 0 { at } else { At::Pos(FilePos(begin.0 + done as u64)) };
                     let written = self.write_by_file_system(queue, &rest, at, flags, place);
@@ -72,7 +72,7 @@ impl LiveFile {
                     }
                     return written.map(|count| done + count);
                 }
-                Odd::Written(count, full) => {
+                Unaligned::Written(count, full) => {
                     if full {
                         self.write_done(queue, flags);
                     }
@@ -86,7 +86,7 @@ impl LiveFile {
     }
 
     #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
-    fn write_odd_held(
+    fn write_unaligned_held(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
@@ -95,13 +95,13 @@ impl LiveFile {
         hold: Hold,
         zeroed: Option<u64>,
         place: &mut FilePos,
-    ) -> Result<Odd> {
+    ) -> Result<Unaligned> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
         let pos = self.place(at, len, flags)?;
         *place = pos;
         let written = self.write_pieces(queue, bufs, pos, at == At::End, flags, hold, zeroed);
         if at == At::End {
-            self.end_place(Left::PLACE);
+            self.end_place(CompletionWork::PLACE);
         }
         written
     }
@@ -117,7 +117,7 @@ impl LiveFile {
         flags: DioFlags,
         hold: Hold,
         zeroed: Option<u64>,
-    ) -> Result<Odd> {
+    ) -> Result<Unaligned> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut full) = (0, false);
         // What is wanted whole has room for all of it before a part is written.
@@ -131,13 +131,15 @@ impl LiveFile {
                     full |= self.write_widened(queue, &piece, at, len, how, left)?;
                     done += len;
                 }
-                Ok(Ready::Gap(size)) => return Ok(Odd::Gap(size)),
-                Ok(Ready::ByFileSystem | Ready::Odd(_)) => return Ok(Odd::ByFileSystem(done)),
+                Ok(Ready::Gap(size)) => return Ok(Unaligned::Gap(size)),
+                Ok(Ready::ByFileSystem | Ready::Unaligned(_)) => {
+                    return Ok(Unaligned::ByFileSystem(done));
+                }
                 Err(error) if done > 0 && error.is_for_space() => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(Odd::Written(done, full))
+        Ok(Unaligned::Written(done, full))
     }
 
     /// Writes the sectors that hold a range, which nobody else is at.
@@ -148,7 +150,7 @@ impl LiveFile {
         pos: FilePos,
         len: usize,
         how: How,
-        left: Left,
+        left: CompletionWork,
     ) -> Result<bool> {
         let live = &*self.0;
         let (start, widened, skip) = live.geometry.widen(pos, len);
@@ -159,9 +161,9 @@ impl LiveFile {
         let how = How { ours: true, ..how };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], start, how)?;
         live.stamp_write();
-        let full = live.open.wrote(start, widened, (left | more) - Left::GROW);
+        let full = live.open.wrote(start, widened, (left | more) - CompletionWork::GROW);
         // The size is what was asked for, not what was written.
-        live.open.wrote(pos, len, left & Left::GROW);
+        live.open.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }
 
