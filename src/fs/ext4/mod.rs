@@ -1,6 +1,5 @@
 //! ext4, and with it ext2 and ext3: the formats as Linux writes them.
 
-mod acl;
 mod alloc;
 mod attr;
 mod block;
@@ -14,14 +13,12 @@ mod dir_block;
 mod dirty;
 mod disk;
 mod errors;
-mod extent;
 mod features;
 #[cfg(test)]
 mod for_tests;
 mod group;
 mod hash;
 mod htree;
-mod indirect;
 mod inline_data;
 mod inode;
 mod jbd2;
@@ -46,7 +43,6 @@ mod superblock;
 mod symlink;
 mod tree;
 mod writing;
-mod xattr;
 
 use std::sync::Arc;
 

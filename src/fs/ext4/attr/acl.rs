@@ -1,26 +1,65 @@
-//! Access lists: how they and a file's permissions follow each other, and what a new file inherits; after acl(5).
+//! POSIX access lists: their form on disk and that of the system calls, where each entry has an id; how they and a file's permissions follow
+//! each other, and what a new file inherits, after acl(5).
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::Ext4;
-use super::super::acl::{
-    GROUP, GROUP_OBJ, MASK, OTHER, SYSCALL_VERSION, UNDEFINED_ID, USER, USER_OBJ,
-};
 use super::super::disk::xattr::{ACL_VERSION, RawAclEntry};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
-use super::super::xattr::NameIndex;
 use super::change::SetXattr;
 use super::fields::Times;
 use super::name::Name;
-use crate::error::{Error, ErrorKind, Result};
+use super::read::NameIndex;
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::FileType;
+
+/// Version of the form that `getxattr` gives.
+const SYSCALL_VERSION: u32 = 2;
+/// The id of an entry that has none.
+const UNDEFINED_ID: u32 = u32::MAX;
+
+const USER_OBJ: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJ: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
 
 const ACCESS: Name<'_> = Name { index: NameIndex::ACL_ACCESS, name: b"" };
 const DEFAULT: Name<'_> = Name { index: NameIndex::ACL_DEFAULT, name: b"" };
 /// Length of the version and of an entry, as the system calls have them.
 const VERSION: usize = 4;
 const ENTRY: usize = 8;
+
+/// Turns a list as ext4 stores it into the value that `getxattr` gives.
+pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> {
+    let place = place.field("access control list");
+    let cut_short = || place.corrupt("it is cut short");
+    let (version, mut rest) = stored.split_first_chunk::<4>().ok_or_else(cut_short)?;
+    let version = u32::from_le_bytes(*version);
+    if version != ACL_VERSION {
+        return Err(place.corrupt(format!("version {version} instead of {ACL_VERSION}")));
+    }
+    let mut value = SYSCALL_VERSION.to_le_bytes().to_vec();
+    while !rest.is_empty() {
+        let (entry, behind) = RawAclEntry::ref_from_prefix(rest).map_err(|_| cut_short())?;
+        rest = behind;
+        let id = match entry.e_tag.get() {
+            USER | GROUP => {
+                let (id, behind) = rest.split_first_chunk::<4>().ok_or_else(cut_short)?;
+                rest = behind;
+                u32::from_le_bytes(*id)
+            }
+            USER_OBJ | GROUP_OBJ | MASK | OTHER => UNDEFINED_ID,
+            tag => return Err(place.corrupt(format!("tag {tag:#x}"))),
+        };
+        value.extend_from_slice(&entry.e_tag.to_bytes());
+        value.extend_from_slice(&entry.e_perm.to_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    Ok(value)
+}
 
 /// What a new inode gets from its directory.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::super::alloc::Freed;
 use super::super::disk::xattr::RawXattrHeader;
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
-use super::super::xattr::seal_xattr_block;
+use super::read::seal_xattr_block;
 use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
 

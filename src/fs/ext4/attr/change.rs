@@ -6,11 +6,11 @@ use super::super::features::{Compat, Incompat};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
-use super::super::xattr::{Entry, MAX_VALUE, NameIndex, Value, hash_of_checksum};
 use super::block::Rewritten;
 use super::fields::Times;
 use super::lists::{Charged, Home, Lists, no_room};
 use super::name::Name;
+use super::read::{Entry, MAX_VALUE, NameIndex, Value, hash_of_checksum};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FsBlock, InodeNo};
 

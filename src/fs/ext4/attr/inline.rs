@@ -6,11 +6,11 @@ use super::super::disk::extent;
 use super::super::features::Incompat;
 use super::super::inode::{Inode, InodeFlags};
 use super::super::jbd2::Handle;
-use super::super::xattr::{Entry, Value};
 use super::change::set_area;
 use super::fields::Times;
 use super::lists::{Home, Lists};
 use super::name::Name;
+use super::read::{Entry, Value};
 use crate::error::Result;
 use crate::units::FilePos;
 

@@ -8,6 +8,7 @@ mod fields;
 mod inline;
 mod lists;
 mod name;
+pub(in crate::fs::ext4) mod read;
 #[cfg(test)]
 mod tests;
 mod value;

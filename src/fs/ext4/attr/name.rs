@@ -1,7 +1,7 @@
 //! Names of attributes: from the system calls' form to that on disk.
 
 use super::super::inode::Inode;
-use super::super::xattr::{MAX_FULL_NAME, NameIndex};
+use super::read::{MAX_FULL_NAME, NameIndex};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::disk::extent::{
     INIT_MAX_LEN, MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
 };
-use crate::fs::ext4::extent::seal_extent_block;
+use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::sys::Buffer;
 use crate::units::BlockSize;
 

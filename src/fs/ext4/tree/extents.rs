@@ -8,8 +8,8 @@ use super::pieces::{Pieces, join};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::disk::extent::INIT_MAX_LEN;
-use crate::fs::ext4::extent::MAX_BLOCKS;
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::tree::read_extents::MAX_BLOCKS;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 

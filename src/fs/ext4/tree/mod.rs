@@ -18,6 +18,8 @@ mod indirect;
 mod node;
 mod path;
 mod pieces;
+pub(in crate::fs::ext4) mod read_extents;
+mod read_indirect;
 mod splice;
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use zerocopy::FromBytes;
 use crate::error::{Place, Result};
 use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawExtentIndex};
 use crate::fs::ext4::disk::inode::RawInode;
-use crate::fs::ext4::extent::{self, MAX_BLOCKS, Node};
 use crate::fs::ext4::inode::{Inode, InodePlace};
+use crate::fs::ext4::tree::read_extents::{self, MAX_BLOCKS, Node};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
@@ -63,7 +63,7 @@ impl Tree<'_> {
         let place = self.place();
         let (steps, range, extents) = (SmallVec::new(), 0..MAX_BLOCKS, Vec::new());
         let mut path = Path { steps, root, range, extents };
-        let node = extent::node(&root, None, place)?;
+        let node = read_extents::node(&root, None, place)?;
         let mut depth = node.depth;
         let mut next = self.step(&mut path, &node, None, block, place)?;
         // The depth falls with each step.
@@ -72,7 +72,7 @@ impl Tree<'_> {
             let place = place.block(child);
             self.inode.verify_extent_block(&content, place)?;
             depth -= 1;
-            let node = extent::node(&content, Some(depth), place)?;
+            let node = read_extents::node(&content, Some(depth), place)?;
             next = self.step(&mut path, &node, Some(child), block, place)?;
         }
         Ok(path)

@@ -12,9 +12,9 @@ use super::path::{Path, Step, Tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::alloc::{Freed, Reserve};
 use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawEntry};
-use crate::fs::ext4::extent::seal_extent_block;
 use crate::fs::ext4::features::RoCompat;
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 

@@ -5,8 +5,8 @@ use super::super::path::Tree;
 use super::image::extent;
 use crate::error::ErrorKind;
 use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::extent::seal_extent_block;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FileBlock;
 

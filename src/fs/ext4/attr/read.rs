@@ -3,40 +3,40 @@
 use zerocopy::FromBytes;
 
 use super::acl;
-use super::block::Block;
-use super::checksum::{MetadataSeed, crc32c_raw};
-use super::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
-use super::features::Incompat;
-use super::inode::{Inode, InodeFlags};
-use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::ext4::block::Block;
+use crate::fs::ext4::checksum::{MetadataSeed, crc32c_raw};
+use crate::fs::ext4::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
+use crate::fs::ext4::features::Incompat;
+use crate::fs::ext4::inode::{Inode, InodeFlags};
+use crate::fs::ext4::superblock::Superblock;
 use crate::fs::{FileType, Xattr};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The longest value that Linux's system calls take or give; larger ones are refused here too.
-pub(super) const MAX_VALUE: usize = 64 << 10;
+pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
 /// What all values of an inode may have together. Their places may overlap and their inodes may be the same one, so that the
 /// space on the device is no limit.
 const MAX_VALUES: usize = 16 << 20;
 /// The longest name that they take, its prefix included.
-pub(super) const MAX_FULL_NAME: usize = 255;
+pub(in crate::fs::ext4) const MAX_FULL_NAME: usize = 255;
 
 /// `e_name_index`: what stands before the name in the system calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NameIndex(pub(super) u8);
+pub(in crate::fs::ext4) struct NameIndex(pub(in crate::fs::ext4) u8);
 
 impl NameIndex {
-    pub(super) const USER: Self = Self(1);
-    pub(super) const ACL_ACCESS: Self = Self(2);
-    pub(super) const ACL_DEFAULT: Self = Self(3);
-    pub(super) const TRUSTED: Self = Self(4);
-    pub(super) const SECURITY: Self = Self(6);
-    pub(super) const SYSTEM: Self = Self(7);
-    pub(super) const ENCRYPTION: Self = Self(9);
+    pub(in crate::fs::ext4) const USER: Self = Self(1);
+    pub(in crate::fs::ext4) const ACL_ACCESS: Self = Self(2);
+    pub(in crate::fs::ext4) const ACL_DEFAULT: Self = Self(3);
+    pub(in crate::fs::ext4) const TRUSTED: Self = Self(4);
+    pub(in crate::fs::ext4) const SECURITY: Self = Self(6);
+    pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
+    pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
 
     /// `None` for an attribute that no system call shows: another index, or one that only Linux itself uses (the
     /// encryption context, 9).
-    pub(super) fn prefix(self) -> Option<&'static str> {
+    pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",
             1 => "user.",
@@ -53,16 +53,16 @@ impl NameIndex {
 }
 
 /// An attribute as the list holds it.
-pub(super) struct Entry<'a> {
-    pub(super) index: NameIndex,
-    pub(super) name: &'a [u8],
-    pub(super) value: Value<'a>,
+pub(in crate::fs::ext4) struct Entry<'a> {
+    pub(in crate::fs::ext4) index: NameIndex,
+    pub(in crate::fs::ext4) name: &'a [u8],
+    pub(in crate::fs::ext4) value: Value<'a>,
     /// `e_hash`; 0 stands for none.
-    pub(super) hash: u32,
+    pub(in crate::fs::ext4) hash: u32,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Value<'a> {
+pub(in crate::fs::ext4) enum Value<'a> {
     Here(&'a [u8]),
     /// In an inode of its own, with this length.
     Inode(InodeNo, usize),
@@ -78,21 +78,21 @@ impl Entry<'_> {
     }
 
     /// `system.data`, which is the content of an inline file.
-    pub(super) fn is_inline_data(&self) -> bool {
+    pub(in crate::fs::ext4) fn is_inline_data(&self) -> bool {
         self.index == NameIndex::SYSTEM && self.name == b"data"
     }
 }
 
 /// A list of attributes: `list` begins with the first entry, values are counted from the start of `values`.
-pub(super) struct List<'a> {
+pub(in crate::fs::ext4) struct List<'a> {
     list: &'a [u8],
     values: &'a [u8],
-    pub(super) place: Place,
+    pub(in crate::fs::ext4) place: Place,
 }
 
 impl<'a> List<'a> {
     /// All entries, their values' places checked.
-    pub(super) fn entries(&self) -> Result<Vec<Entry<'a>>> {
+    pub(in crate::fs::ext4) fn entries(&self) -> Result<Vec<Entry<'a>>> {
         let place = self.place;
         let mut entries = Vec::new();
         let mut rest = self.list;
@@ -186,7 +186,7 @@ impl Inode {
     }
 
     /// The encryption context, which no system call shows.
-    pub(super) fn encryption_context(&self) -> Result<Option<Vec<u8>>> {
+    pub(in crate::fs::ext4) fn encryption_context(&self) -> Result<Option<Vec<u8>>> {
         let block = self.read_xattr_block()?;
         for list in self.lists(block.as_ref()) {
             for entry in list.entries()? {
@@ -199,12 +199,12 @@ impl Inode {
     }
 
     /// What an inline file has behind `i_block`.
-    pub(super) fn inline_rest(&self) -> Result<&[u8]> {
+    pub(in crate::fs::ext4) fn inline_rest(&self) -> Result<&[u8]> {
         self.inline_attribute().map(Option::unwrap_or_default)
     }
 
     /// The value of `system.data`.
-    pub(super) fn inline_attribute(&self) -> Result<Option<&[u8]>> {
+    pub(in crate::fs::ext4) fn inline_attribute(&self) -> Result<Option<&[u8]>> {
         let Some(list) = self.ibody() else { return Ok(None) };
         let entry = list.entries()?.into_iter().find(Entry::is_inline_data);
         match entry.map(|entry| entry.value) {
@@ -217,14 +217,14 @@ impl Inode {
     }
 
     /// The list in the inode itself.
-    pub(super) fn ibody(&self) -> Option<List<'_>> {
+    pub(in crate::fs::ext4) fn ibody(&self) -> Option<List<'_>> {
         let (magic, list) = self.xattr_area.split_at_checked(4)?;
         let place = Place::new("attribute in the inode").inode(self.number);
         (*magic == MAGIC.to_le_bytes()).then_some(List { list, values: list, place })
     }
 
     /// The block of attributes, checked as a whole.
-    pub(super) fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
+    pub(in crate::fs::ext4) fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
         let Some(number) = self.xattr_block else { return Ok(None) };
         let place = Place::new("attribute block").inode(self.number);
         let block = self.fs.blocks.read(number, place.field("i_file_acl"))?;
@@ -251,7 +251,7 @@ impl Inode {
     }
 
     /// The list in a block of attributes.
-    pub(super) fn block_list<'a>(&self, block: &'a (Block, FsBlock)) -> List<'a> {
+    pub(in crate::fs::ext4) fn block_list<'a>(&self, block: &'a (Block, FsBlock)) -> List<'a> {
         let (bytes, number) = block;
         let place = Place::new("attribute").inode(self.number).block(*number);
         List { list: &bytes[size_of::<RawXattrHeader>()..], values: bytes, place }
@@ -320,7 +320,7 @@ impl Inode {
     }
 
     /// Before reference counts, a value's inode named its owner instead, and there was no hash.
-    pub(super) fn is_owner_of(&self, value: &Self) -> bool {
+    pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation
     }
@@ -342,7 +342,7 @@ impl Inode {
 }
 
 /// The checksum of a value that has an inode of its own: also where nothing else has one.
-pub(super) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 {
+pub(in crate::fs::ext4) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 {
     let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
     crc32c_raw(seed, value)
 }
@@ -357,12 +357,12 @@ fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
 }
 
 /// `e_hash` of an attribute whose value stands beside it.
-pub(super) fn hash_of_value(name: &[u8], value: &[u8]) -> u32 {
+pub(in crate::fs::ext4) fn hash_of_value(name: &[u8], value: &[u8]) -> u32 {
     hash(name, words(value), u32::from)
 }
 
 /// `e_hash` of an attribute whose value, with this checksum, has an inode of its own.
-pub(super) fn hash_of_checksum(name: &[u8], checksum: u32) -> u32 {
+pub(in crate::fs::ext4) fn hash_of_checksum(name: &[u8], checksum: u32) -> u32 {
     hash(name, std::iter::once(checksum), u32::from)
 }
 
@@ -372,7 +372,10 @@ fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> 
 }
 
 /// `e_hash` of a name and its value's words: by unsigned bytes of the name, and by signed ones.
-pub(super) fn entry_hashes(name: &[u8], value: &(impl Iterator<Item = u32> + Clone)) -> [u32; 2] {
+pub(in crate::fs::ext4) fn entry_hashes(
+    name: &[u8],
+    value: &(impl Iterator<Item = u32> + Clone),
+) -> [u32; 2] {
     [u32::from, |byte| byte as i8 as u32].map(|widen| hash(name, value.clone(), widen))
 }
 
@@ -393,7 +396,11 @@ fn verify_hash(
 }
 
 /// The checksum of an attribute block: over its number and all of it, the sum itself as 0.
-pub(super) fn xattr_checksum(seed: MetadataSeed, number: FsBlock, block: &[u8]) -> u32 {
+pub(in crate::fs::ext4) fn xattr_checksum(
+    seed: MetadataSeed,
+    number: FsBlock,
+    block: &[u8],
+) -> u32 {
     let mut sum = crc32c_raw(seed.0, &number.0.to_le_bytes());
     sum = crc32c_raw(sum, &block[..CHECKSUM_OFFSET]);
     sum = crc32c_raw(sum, &[0; 4]);

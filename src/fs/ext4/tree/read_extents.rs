@@ -1,34 +1,38 @@
-//! The extent tree: from its root in the inode to the leaf that holds a block. Changing it is the business of [`tree`](super::tree).
+//! The extent tree: from its root in the inode to the leaf that holds a block. Changing it is the business of [`tree`](crate::fs::ext4::tree).
 
 use std::ops::Range;
 
 use zerocopy::FromBytes;
 
-use super::block::{Block, Kind, Part};
-use super::checksum::crc32c_raw;
-use super::disk::extent::{
+use crate::error::{Place, Result};
+use crate::fs::ext4::block::{Block, Kind, Part};
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::extent::{
     INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
 };
-use super::inode::Inode;
-use crate::error::{Place, Result};
+use crate::fs::ext4::inode::Inode;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
 /// Blocks of a file are numbered with 32 bits.
-pub(super) const MAX_BLOCKS: u64 = 1 << 32;
+pub(in crate::fs::ext4) const MAX_BLOCKS: u64 = 1 << 32;
 
 /// A node whose header has been checked.
-pub(super) struct Node<'a> {
-    pub(super) depth: u16,
+pub(in crate::fs::ext4) struct Node<'a> {
+    pub(in crate::fs::ext4) depth: u16,
     /// How many entries it has room for.
-    pub(super) max: usize,
+    pub(in crate::fs::ext4) max: usize,
     entries: &'a [u8],
 }
 
 /// Checks a node's header; the depth is known for every node but the root.
-pub(super) fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Node<'_>> {
+pub(in crate::fs::ext4) fn node(
+    bytes: &[u8],
+    depth: Option<u16>,
+    place: Place,
+) -> Result<Node<'_>> {
     let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {
         return Err(place.corrupt("it is cut short"));
     };
@@ -59,12 +63,12 @@ pub(super) fn node(bytes: &[u8], depth: Option<u16>, place: Place) -> Result<Nod
 
 impl<'a> Node<'a> {
     /// How many entries it has.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::fs::ext4) fn len(&self) -> usize {
         self.entries.len() / ENTRY
     }
 
     /// The entries of an inner node: in order, and within the bounds that its parent gives it.
-    pub(super) fn indexes(
+    pub(in crate::fs::ext4) fn indexes(
         &self,
         bounds: &Range<u64>,
         place: Place,
@@ -87,19 +91,19 @@ impl<'a> Node<'a> {
 
 impl RawExtentIndex {
     /// The first block of the file below it.
-    pub(super) fn key(&self) -> u64 {
+    pub(in crate::fs::ext4) fn key(&self) -> u64 {
         u64::from(self.ei_block.get())
     }
 
     /// The block of the node below it.
-    pub(super) fn child(&self) -> FsBlock {
+    pub(in crate::fs::ext4) fn child(&self) -> FsBlock {
         FsBlock(u64::from(self.ei_leaf_lo.get()) | u64::from(self.ei_leaf_hi.get()) << 32)
     }
 }
 
 impl Inode {
     /// Adds the extents of the leaf that holds `block` to `into`, in order; gives the first block behind the leaf.
-    pub(super) fn extent_leaf(
+    pub(in crate::fs::ext4) fn extent_leaf(
         &self,
         block: FileBlock,
         into: &mut Vec<Extent>,
@@ -138,7 +142,7 @@ impl Inode {
     }
 
     /// Adds the extents of a leaf to `into`: in order, and within the bounds that its parent gives it.
-    pub(super) fn leaf_extents(
+    pub(in crate::fs::ext4) fn leaf_extents(
         &self,
         node: &Node<'_>,
         bounds: &Range<u64>,
@@ -182,7 +186,11 @@ impl Inode {
         Ok(())
     }
 
-    pub(super) fn verify_extent_block(&self, block: &Block, place: Place) -> Result<()> {
+    pub(in crate::fs::ext4) fn verify_extent_block(
+        &self,
+        block: &Block,
+        place: Place,
+    ) -> Result<()> {
         let sb = &self.fs.superblock;
         block.verify_once(Part::whole(Kind::Extents, self.number), || {
             let seed = sb.inode_seed(self.number, self.generation);

@@ -1,7 +1,7 @@
 //! Indirect maps, as ext2 and ext3 files have them: 12 direct blocks, then trees of one, two and three levels.
 
-use super::inode::Inode;
 use crate::error::{Place, Result};
+use crate::fs::ext4::inode::Inode;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
@@ -10,7 +10,7 @@ const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
     /// Adds the runs of blocks that the pointer block of `block` holds to `into`, in order; gives the first block behind.
-    pub(super) fn indirect_leaf(
+    pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
         into: &mut Vec<Extent>,
