@@ -134,35 +134,41 @@ impl State {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
-mod tests {
+/// A device whose flushes are a test's.
+#[cfg(test)]
+mod flushes {
+    use std::fmt;
     use std::io::IoSlice;
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::thread;
 
-    use super::*;
+    use super::{Device, Limits, Result};
     use crate::device::{AnyQueue, QueueOptions, Ram};
     use crate::units::DevOffset;
 
-    /// Says when a flush begins, and ends it with what it is told.
-    #[derive(Debug)]
-    struct Told {
-        ram: Ram,
-        begun: Sender<()>,
-        ends: Mutex<Receiver<Result<(), Errno>>>,
+    pub(super) struct Flushes<F>(Ram, F);
+
+    impl<F> Flushes<F> {
+        pub(super) fn by(flush: F) -> Self {
+            Self(Ram::new(1 << 20), flush)
+        }
     }
 
-    impl Device for Told {
+    impl<F> fmt::Debug for Flushes<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+
+    impl<F: Fn() -> Result<()> + Send + Sync> Device for Flushes<F> {
         fn limits(&self) -> &Limits {
-            self.ram.limits()
+            self.0.limits()
         }
 
         fn size(&self) -> u64 {
-            self.ram.size()
+            self.0.size()
         }
 
         fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-            self.ram.read_exact_at(buf, at)
+            self.0.read_exact_at(buf, at)
         }
 
         fn is_writable(&self) -> bool {
@@ -170,24 +176,39 @@ mod tests {
         }
 
         fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
-            self.ram.write_all_at(bufs, at, fua)
+            self.0.write_all_at(bufs, at, fua)
         }
 
         fn flush(&self) -> Result<()> {
-            self.begun.send(()).unwrap();
-            let end = self.ends.lock().recv().unwrap();
-            end.map_err(|errno| Error::io(errno, "flush"))
+            self.1()
         }
 
         fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-            self.ram.queue(options)
+            self.0.queue(options)
         }
     }
+}
 
-    fn told() -> (Told, Receiver<()>, Sender<Result<(), Errno>>) {
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use super::flushes::Flushes;
+    use super::*;
+    use crate::device::Ram;
+
+    /// A device that says when a flush begins, and ends it with what it is told.
+    fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
-        let (end, ends) = channel();
-        (Told { ram: Ram::new(1 << 20), begun, ends: Mutex::new(ends) }, has_begun, end)
+        let (end, ends) = channel::<Result<(), Errno>>();
+        let ends = Mutex::new(ends);
+        let device = Flushes::by(move || {
+            begun.send(()).unwrap();
+            let end = ends.lock().recv().unwrap();
+            end.map_err(|errno| Error::io(errno, "flush"))
+        });
+        (device, has_begun, end)
     }
 
     /// A flush that panics is one that failed: nobody waits for it, and no other one succeeds.
@@ -273,46 +294,23 @@ mod tests {
 #[cfg(all(test, shuttle))]
 mod shuttle_tests {
     use std::collections::BTreeSet;
-    use std::io::IoSlice;
     use std::sync::Arc;
 
     use shuttle::thread;
 
+    use super::flushes::Flushes;
     use super::*;
-    use crate::device::{AnyQueue, QueueOptions, Ram};
     use crate::sync::explore;
-    use crate::units::DevOffset;
 
-    /// Its second flush fails and loses what it was to make durable.
-    #[derive(Debug)]
+    /// What the second flush is to make durable is lost with it.
+    #[derive(Default)]
     struct Forgetful {
-        ram: Ram,
         flushes: Mutex<u32>,
         cached: Mutex<BTreeSet<u32>>,
         durable: Mutex<BTreeSet<u32>>,
     }
 
-    impl Device for Forgetful {
-        fn limits(&self) -> &Limits {
-            self.ram.limits()
-        }
-
-        fn size(&self) -> u64 {
-            self.ram.size()
-        }
-
-        fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-            self.ram.read_exact_at(buf, at)
-        }
-
-        fn is_writable(&self) -> bool {
-            true
-        }
-
-        fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
-            self.ram.write_all_at(bufs, at, fua)
-        }
-
+    impl Forgetful {
         fn flush(&self) -> Result<()> {
             let number = {
                 let mut flushes = self.flushes.lock();
@@ -327,30 +325,24 @@ mod shuttle_tests {
             self.durable.lock().extend(written);
             Ok(())
         }
-
-        fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-            self.ram.queue(options)
-        }
     }
 
     /// A flush that succeeds has made durable what its caller had written, whoever else flushes meanwhile.
     #[test]
     fn a_flush_that_succeeds_has_lost_nothing() {
         explore(1, || {
-            let device = Arc::new(Forgetful {
-                ram: Ram::new(1 << 20),
-                flushes: Mutex::default(),
-                cached: Mutex::default(),
-                durable: Mutex::default(),
-            });
+            let medium = Arc::<Forgetful>::default();
+            let flushed = Arc::clone(&medium);
+            let device = Arc::new(Flushes::by(move || flushed.flush()));
             let durability = Arc::<Durability>::default();
             let writer = |number: u32| {
-                let (device, durability) = (Arc::clone(&device), Arc::clone(&durability));
+                let (medium, device) = (Arc::clone(&medium), Arc::clone(&device));
+                let durability = Arc::clone(&durability);
                 thread::spawn(move || {
                     for number in [number, number + 10] {
-                        device.cached.lock().insert(number);
+                        medium.cached.lock().insert(number);
                         if durability.flush(&*device).is_ok() {
-                            assert!(device.durable.lock().contains(&number), "{number} is lost");
+                            assert!(medium.durable.lock().contains(&number), "{number} is lost");
                         }
                     }
                 })

@@ -22,6 +22,8 @@ mod runs;
 mod sim;
 mod space;
 mod uring;
+#[cfg(all(test, shuttle))]
+mod yielding;
 
 use std::fmt;
 use std::io::IoSlice;
@@ -48,6 +50,8 @@ pub use ram::Ram;
 pub use record::{Entry, Log, Record, Recorder};
 pub use sim::{Faults, Faulty, Sim};
 pub use uring::{Uring, UringOptions};
+#[cfg(all(test, shuttle))]
+pub(crate) use yielding::yielding;
 
 /// What a device can take, and what it promises. All sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -147,12 +147,7 @@ impl Model {
 /// Runs threads on a new device until they have ended.
 fn run(mode: Mode, generations: bool, threads: &[fn(&Model)]) {
     let model = Arc::new(Model::new(mode, generations));
-    let spawn = |work: &fn(&Model)| {
-        let (model, work) = (Arc::clone(&model), *work);
-        thread::spawn(move || work(&model))
-    };
-    let threads: Vec<_> = threads.iter().map(spawn).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    crate::sync::run(&model, threads);
     let model = Arc::into_inner(model).expect("all threads have ended");
     model.end();
 }

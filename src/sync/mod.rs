@@ -15,7 +15,7 @@ pub(crate) use modelled::{
 };
 
 #[cfg(all(test, shuttle))]
-pub(crate) use modelled::explore;
+pub(crate) use modelled::{explore, run};
 
 #[cfg(not(shuttle))]
 pub(crate) use {

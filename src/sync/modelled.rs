@@ -12,7 +12,7 @@ use shuttle::sync;
 
 pub(crate) use self::cache::Cache;
 #[cfg(test)]
-pub(crate) use self::explore::explore;
+pub(crate) use self::explore::{explore, run};
 pub(crate) use shuttle::sync::{RwLockReadGuard, atomic};
 pub(crate) use shuttle::thread::yield_now;
 pub(crate) use shuttle::thread_local;

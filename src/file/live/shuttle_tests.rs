@@ -6,31 +6,16 @@ use std::sync::{Arc, OnceLock};
 use shuttle::thread;
 
 use crate::bio::Buffer;
-use crate::device::{Device, Layer, Layered, Ram, Request, Verdict};
+use crate::device::{Device, Ram, yielding};
 use crate::dio::DioFlags;
 use crate::fs::ext4::{Clock, Credentials, Fallocate, MkfsOptions, NewFile, ROOT};
-use crate::sync::explore;
+use crate::sync::{explore, run};
 use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
 const BLOCK: usize = 1024;
 /// What a model may write, in blocks. They are allocated, and unwritten.
 const BLOCKS: usize = 4;
-
-/// Lets other threads run before and after each request.
-#[derive(Debug)]
-struct Yields;
-
-impl Layer for Yields {
-    fn begin(&self, request: &Request<'_>) -> Verdict {
-        thread::yield_now();
-        Verdict::pass(request)
-    }
-
-    fn end(&self, _ticket: u64, _whole: bool) {
-        thread::yield_now();
-    }
-}
 
 /// A volume with a file of unwritten blocks, made once: no thread waits meanwhile.
 fn base() -> Ram {
@@ -67,7 +52,7 @@ struct Model {
 
 impl Model {
     fn new() -> Arc<Self> {
-        let device: Arc<dyn Device> = Arc::new(Layered::with_layer(Arc::new(base()), Yields));
+        let device: Arc<dyn Device> = Arc::new(yielding(Arc::new(base())));
         let volume = Volume::writable_on(device, Clock::System).unwrap();
         let inode = volume.fs().lookup(ROOT, b"file").unwrap();
         let file = volume.open_inode(inode, FileOptions::default()).unwrap();
@@ -105,15 +90,6 @@ impl Model {
         assert_eq!(self.file.read_at(queue, &mut read, at).unwrap(), BLOCK);
         assert!(read[..] == buf[..], "an append is not where it was said to be");
     }
-}
-
-fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
-    let spawn = |work: &fn(&Model)| {
-        let (model, work) = (Arc::clone(model), *work);
-        thread::spawn(move || work(&model))
-    };
-    let threads: Vec<_> = work.iter().map(spawn).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]

@@ -118,15 +118,10 @@ impl Model {
     }
 }
 
-/// Threads that all wait fail the test: nobody is left asleep.
+/// Runs threads on a new model; then nobody wants a range any more.
 fn run(work: &[Work]) {
     let model = Arc::<Model>::default();
-    let spawn = |work: &Work| {
-        let (model, work) = (Arc::clone(&model), *work);
-        thread::spawn(move || work(&model))
-    };
-    let threads: Vec<_> = work.iter().map(spawn).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    crate::sync::run(&model, work);
     let lane = model.lock.add_lane();
     assert!(model.lock.enter(&lane), "nobody wants a range any more");
 }

@@ -1,9 +1,10 @@
 //! Runs a model under many schedules.
 
 use std::env;
+use std::sync::Arc;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::{Config, Runner};
+use shuttle::{Config, Runner, thread};
 
 /// Without another one in `SHUTTLE_RANDOM_SEED`, which the checker reads.
 const SEED: u64 = 0x5EED;
@@ -25,4 +26,14 @@ pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'stat
     Runner::new(random, config.clone()).run(model);
     let pct = PctScheduler::new_from_seed(SEED, DEPTH, schedules);
     Runner::new(pct, config).run(model);
+}
+
+/// Runs threads on a model until they have ended. That all of them wait fails the test: nobody is left asleep.
+pub(crate) fn run<M: Send + Sync + 'static>(model: &Arc<M>, work: &[fn(&M)]) {
+    let spawn = |work: &fn(&M)| {
+        let (model, work) = (Arc::clone(model), *work);
+        thread::spawn(move || work(&model))
+    };
+    let threads: Vec<_> = work.iter().map(spawn).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use shuttle::thread;
 
-use super::yielding;
-use crate::device::{Device, Ram};
+use crate::device::{Device, Ram, yielding};
 use crate::error::Place;
 use crate::fs::ext4::blocks::Blocks;
 use crate::fs::ext4::dirty::Tid;

@@ -7,28 +7,3 @@
 mod blocks;
 mod locks;
 mod volume;
-
-use std::sync::Arc;
-
-use shuttle::thread;
-
-use crate::device::{Layer, Layered, Ram, Request, Verdict};
-
-/// Lets other threads run before and after each request.
-#[derive(Debug)]
-struct Yields;
-
-impl Layer for Yields {
-    fn begin(&self, request: &Request<'_>) -> Verdict {
-        thread::yield_now();
-        Verdict::pass(request)
-    }
-
-    fn end(&self, _ticket: u64, _whole: bool) {
-        thread::yield_now();
-    }
-}
-
-fn yielding(ram: Arc<Ram>) -> Layered<Yields> {
-    Layered::with_layer(ram, Yields)
-}

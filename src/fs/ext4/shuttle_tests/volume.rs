@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use shuttle::thread;
 
-use super::yielding;
-use crate::device::Ram;
+use crate::device::{Ram, yielding};
 use crate::error::ErrorKind;
 use crate::fs::Timestamp;
 use crate::fs::ext4::{Clock, Credentials, Ext4, MkfsOptions, NewFile, ROOT, mkfs};

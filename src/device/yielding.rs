@@ -1,0 +1,25 @@
+//! A device at which other threads run before and after each request, for models under a checker's schedules.
+
+use std::sync::Arc;
+
+use shuttle::thread;
+
+use super::{Layer, Layered, Ram, Request, Verdict};
+
+#[derive(Debug)]
+pub(crate) struct Yields;
+
+impl Layer for Yields {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        thread::yield_now();
+        Verdict::pass(request)
+    }
+
+    fn end(&self, _ticket: u64, _whole: bool) {
+        thread::yield_now();
+    }
+}
+
+pub(crate) fn yielding(ram: Arc<Ram>) -> Layered<Yields> {
+    Layered::with_layer(ram, Yields)
+}
