@@ -24,7 +24,7 @@ use crate::crash::{kernel, ours};
 const THREADS: usize = 2;
 
 /// Its checksum stands in another sector than what changes in it: Linux refuses a torn one, too.
-const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
+pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// What is wrong, for a reader.
 pub(crate) type Verdict = Result<(), String>;
@@ -116,14 +116,7 @@ impl Case {
         counts: &Counts,
     ) -> Result<(), (CrashState, String)> {
         let all = self.crashes().names(seed, plan.random);
-        let stride = all.len().div_ceil(plan.limit).max(1);
-        let names: Vec<_> = all.into_iter().skip(seed as usize % stride).step_by(stride).collect();
-        std::thread::scope(|scope| {
-            let parts = names.chunks(names.len().div_ceil(THREADS).max(1));
-            let threads: Vec<_> =
-                parts.map(|part| scope.spawn(|| self.check_states(part, plan, counts))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("a thread"))
-        })
+        check_some(all, seed, plan.limit, |part| self.check_states(part, plan, counts))
     }
 
     fn check_states(
@@ -297,6 +290,25 @@ impl Case {
         }
         false
     }
+}
+
+/// Looks at so many states at most, evenly spread, on several threads.
+///
+/// # Errors
+/// The first state that breaks a rule, and what is wrong.
+pub(crate) fn check_some(
+    all: Vec<CrashState>,
+    seed: u64,
+    limit: usize,
+    check: impl Fn(&[CrashState]) -> Result<(), (CrashState, String)> + Sync,
+) -> Result<(), (CrashState, String)> {
+    let stride = all.len().div_ceil(limit).max(1);
+    let names: Vec<_> = all.into_iter().skip(seed as usize % stride).step_by(stride).collect();
+    std::thread::scope(|scope| {
+        let parts = names.chunks(names.len().div_ceil(THREADS).max(1));
+        let threads: Vec<_> = parts.map(|part| scope.spawn(|| check(part))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread"))
+    })
 }
 
 /// The kernel recovers the same, and shows it of what ironmap has recovered.

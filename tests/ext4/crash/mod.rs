@@ -4,7 +4,7 @@
 //! `IRONMAP_CRASH_STATES` asks for so many states of each kind of workload, and for an error at every request: `./x crash`.
 //! `IRONMAP_CRASH_SEED` begins with the workload of that seed: a failure is repeated by it.
 
-mod campaign;
+pub(crate) mod campaign;
 mod faults;
 pub(crate) mod fsck;
 mod generator;

@@ -7,20 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ironmap::device::{CrashState, Crashes, Device, Faults, Log, Ram, Record, Sim};
 use ironmap::fs::ext4::ROOT;
-use ironmap::units::DevOffset;
 use ironmap::{Result, Volume};
 
 use crate::common::beneath::tail::{self, Recoveries, recovered};
+use crate::crash::campaign::{SUPERBLOCK, check_some};
 use crate::crash::fsck::Fsck;
 use crate::crash::seen::{Body, Tree, tree};
 use crate::crash_data::history::History;
 use crate::crash_data::workload::{CLOCK, Kind, run};
-
-/// Processors are shared with other tests.
-const THREADS: usize = 2;
-
-/// Its checksum stands in another sector than what changes in it: Linux refuses a torn one, too.
-const SUPERBLOCK: std::ops::Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// Completions come so much later than they could at most, so that their order is not that of submission.
 const LATENCY: u32 = 6;
@@ -118,15 +112,7 @@ impl Case {
     ) -> Result<(), (CrashState, String)> {
         let mut names = self.crashes().names(seed, plan.random);
         names.retain(|name| self.events(*name) >= self.since);
-        let stride = names.len().div_ceil(plan.limit).max(1);
-        let names: Vec<_> =
-            names.into_iter().skip(seed as usize % stride).step_by(stride).collect();
-        std::thread::scope(|scope| {
-            let parts = names.chunks(names.len().div_ceil(THREADS).max(1));
-            let threads: Vec<_> =
-                parts.map(|part| scope.spawn(|| self.check_states(part, plan, counts))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("a thread"))
-        })
+        check_some(names, seed, plan.limit, |part| self.check_states(part, plan, counts))
     }
 
     fn check_states(
