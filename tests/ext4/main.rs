@@ -15,7 +15,6 @@ mod journal;
 mod listing;
 mod met_errors;
 mod mkfs;
-mod one_owner;
 mod quota;
 mod stamps;
 mod write_open;

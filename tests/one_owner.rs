@@ -1,6 +1,7 @@
 //! A volume has one owner: who comes second is refused, with a reason that names the other.
 
-use crate::require;
+mod common;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -9,9 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::common::command::{output, run};
-use crate::common::image::{Image, scratch};
-use crate::common::skip::Need;
+use common::command::{output, run};
+use common::image::{Image, scratch};
+use common::skip::Need;
 use ironmap::device::Engine;
 use ironmap::{ErrorKind, Location, OpenOptions, Volume};
 use rustix::fs::FlockOperation;
