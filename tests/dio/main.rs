@@ -2,10 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/sys.rs"]
-mod sys;
 
-mod dax_space;
 mod dio_alignment;
 mod dio_async;
 mod dio_faults;
@@ -14,7 +11,5 @@ mod dio_nowait;
 mod dio_simple;
 mod dio_threads;
 mod dio_writes;
-mod doors;
 mod kernel_dio;
-mod lost_queue;
 mod stable;

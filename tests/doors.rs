@@ -1,12 +1,13 @@
 //! The doors to the device beneath a mounted file system: what sysfs says of real devices, and the same bytes through each.
 
-use crate::require;
+mod common;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::command::{output, run};
-use crate::common::image::scratch;
-use crate::common::skip::Need;
+use common::command::{output, run};
+use common::image::scratch;
+use common::skip::Need;
 use ironmap::ErrorKind;
 use ironmap::device::door::{Door, DoorKind, PageCache, Reason, choose, doors};
 use ironmap::device::{Device, Psync};

@@ -4,7 +4,10 @@
 //! Requests stay in flight on a loop device whose file lies on a frozen file system. They are those of a process of its own, since what it
 //! leaks, the device above all, stays with it until it ends.
 
-use crate::require;
+mod common;
+#[path = "common/sys.rs"]
+mod sys;
+
 use std::ffi::OsStr;
 use std::fs::File as StdFile;
 use std::os::unix::fs::FileExt;
@@ -14,11 +17,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::again::name_of;
-use crate::common::command::{output, run};
-use crate::common::mounted::Mounted;
-use crate::common::process::{Process, end_with_parent, until};
-use crate::common::skip::Need;
+use common::again::name_of;
+use common::command::{output, run};
+use common::mounted::Mounted;
+use common::process::{Process, end_with_parent, until};
+use common::skip::Need;
 use ironmap::bio::Buffer;
 use ironmap::device::{Device, Engine, Faults, Ram, Sim};
 use ironmap::dio::DioFlags;
@@ -179,7 +182,7 @@ impl Loss {
     /// Of the one queue that there is, in its thread.
     fn come(self) {
         match self {
-            Self::Filter => crate::sys::forbid_io_uring(),
+            Self::Filter => sys::forbid_io_uring(),
             Self::Descriptor => {
                 let rings = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(|entry| {
                     let link = std::fs::read_link(entry.path());
@@ -188,7 +191,7 @@ impl Loss {
                 let rings: Vec<_> = rings.map(|entry| entry.file_name()).collect();
                 let [ring] = &rings[..] else { panic!("{rings:?}") };
                 let number = ring.to_str().unwrap().parse().unwrap();
-                crate::sys::put_in_place(&StdFile::open("/dev/null").unwrap(), number);
+                sys::put_in_place(&StdFile::open("/dev/null").unwrap(), number);
             }
         }
     }

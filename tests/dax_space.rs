@@ -1,17 +1,18 @@
 //! A mapped image that the file system below has no space for is an error, not the end of the program: SIGBUS is what a store to a hole
 //! of a full disk gives, and on tmpfs a load from one as well. Each case runs in a process of its own.
 
-use crate::require;
+mod common;
+
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::common::again::{again, name_of, role};
-use crate::common::command::{output, run};
-use crate::common::image::{Image, scratch};
-use crate::common::mounted::{Mounted, unmount};
-use crate::common::skip::{Need, note_part};
+use common::again::{again, name_of, role};
+use common::command::{output, run};
+use common::image::{Image, scratch};
+use common::mounted::{Mounted, unmount};
+use common::skip::{Need, note_part};
 use ironmap::device::{BlockFile, Device, Engine, OpenMode, Opened, open_engine};
 use ironmap::fs::ext4::Follow;
 use ironmap::units::DevOffset;
