@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use ironmap::bio::Buffer;
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume};
@@ -58,8 +58,8 @@ fn reads(scratch: &Path) -> Result<()> {
     println!("| engine | extents | CPU ns a read | relative | map loaded in | memory of the map |");
     println!("|---|--:|--:|--:|--:|--:|");
     for engine in [Engine::Psync, Engine::Null] {
-        let options = ironmap::OpenOptions { engine, ..ironmap::OpenOptions::default() };
-        let volume = Volume::open(&device.path().parse()?, &options)?;
+        let options = ironmap::VolumeOptions::new().engine(engine);
+        let volume = options.open(device.path())?;
         let mut files = Vec::new();
         for extents in EXTENTS {
             files.push(Measured::open(&volume, extents)?);
@@ -115,9 +115,8 @@ struct Measured {
 impl Measured {
     fn open(volume: &Volume, extents: u64) -> Result<Self> {
         let inode = volume.fs().resolve(format!("/{extents}").as_bytes(), Follow::All)?;
-        let file =
-            volume.open_inode(inode, FileOptions { strict: true, ..FileOptions::default() })?;
-        let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
+        let file = volume.open_inode(inode, FileOptions::new().direct(true))?;
+        let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
         let mut buffer = Buffer::aligned(BLOCK as usize)?;
         let (before, start) = (resident(), Instant::now());
         file.read_at(&mut queue, &mut buffer, FilePos(0))?;
@@ -157,7 +156,7 @@ fn openings(scratch: &Path) -> Result<()> {
         let mut times = Vec::new();
         for _ in 0..OPENINGS {
             let start = Instant::now();
-            let volume = Volume::open(&image.parse()?, &ironmap::OpenOptions::default())?;
+            let volume = Volume::open(&image)?;
             times.push(start.elapsed().as_secs_f64() * 1e6);
             drop(volume);
         }

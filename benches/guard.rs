@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crc::{Crc, Table};
 use crc_fast::CrcAlgorithm::{Crc16T10Dif, Crc64Nvme};
-use ironmap::integrity::{Interval, Protection, TupleKind, guard};
+use ironmap::protection::{Interval, Protection, TupleKind, guard};
 
 const ROUNDS: usize = 101;
 /// What a turn goes over; the data stay in the second-level cache, as data that have just been read do.

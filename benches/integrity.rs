@@ -10,7 +10,8 @@ use std::time::Instant;
 use ironmap::QueueOptions;
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{AnyQueue, Device, DeviceQueue, Null, Ram};
-use ironmap::integrity::{FormatOptions, Integrity, TupleKind, format, guard};
+use ironmap::integrity::{FormatOptions, Integrity, TupleKind, format};
+use ironmap::protection::guard;
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 
 const SIZE: u64 = 256 << 20;
@@ -40,7 +41,7 @@ fn main() {
             for (name, device) in
                 [("below", &data), ("integrity", &(Arc::new(device.clone()) as _))]
             {
-                let mut queue = device.queue(&QueueOptions { depth: 32 }).expect("a queue");
+                let mut queue = device.queue(&QueueOptions::new().depth(32)).expect("a queue");
                 let flags = BioFlags::empty();
                 let read = measure(len, |at| {
                     queue.read_now(Dev::OWN, &mut buffer, at, flags).map(drop).expect("a read");

@@ -1,6 +1,7 @@
 //! One error type: a kind, the place, and the cause.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt;
 
 use crate::units::{FsBlock, InodeNo};
@@ -369,6 +370,20 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// The kind is that of the errno. The error itself is within: [`std::io::Error::downcast`] gives it back, and its errno.
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        let kind = Self::from_raw_os_error(error.errno().0).kind();
+        Self::new(kind, error)
     }
 }
 

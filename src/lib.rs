@@ -4,106 +4,110 @@
 //! an ext2, ext3 or ext4 file system that nobody has mounted; a [`Host`] reads files of a mounted ext4 or XFS around the kernel,
 //! each while a lease stands that keeps writers out. The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
 //!
-//! # Files of a mounted file system
-//!
-//! ```no_run
-//! use ironmap::units::FilePos;
-//! use ironmap::{FileOptions, Host, HostOptions, QueueOptions};
-//!
-//! # fn main() -> ironmap::Result<()> {
-//! let host = Host::new(&HostOptions::default())?; // one for all files
-//! let file = host.open("/var/lib/db/000123.sst", FileOptions::default())?;
-//! if let Some(refusal) = file.host().and_then(|report| report.refusal) {
-//!     println!("read through the kernel: {refusal}"); // never an error, never other bytes
-//! }
-//!
-//! let mut queue = host.queue(&QueueOptions::default())?; // one per thread
-//! let mut block = vec![0; 4096];
-//! file.read_at(&mut queue, &mut block, FilePos(8192))?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Whoever opens the file for writing is let through within a millisecond or so; from then on the kernel serves the handle, and the
-//! lease is taken again when the writer has gone. [`fs::host`] says why this is safe.
+//! Programs begin with `use ironmap::prelude::*;`. The directory `examples/` has short ones: they read a volume, a mounted file and a device of
+//! verified sectors, keep a deep queue, wait in tokio, write a log that survives a crash, copy a tree in, and show a file's extents.
 //!
 //! # Files of a volume
 //!
 //! ```no_run
-//! use ironmap::fs::ext4::Follow;
-//! use ironmap::units::FilePos;
-//! use ironmap::{FileOptions, OpenOptions, QueueOptions, Volume};
+//! use ironmap::prelude::*;
 //!
 //! # fn main() -> ironmap::Result<()> {
-//! let volume = Volume::open(&"disk.img".parse()?, &OpenOptions::default())?;
-//! let inode = volume.fs().resolve(b"/var/log/syslog", Follow::All)?;
-//! let file = volume.open_inode(inode, FileOptions::default())?;
+//! let volume = Volume::open("disk.img")?;
+//! let file = volume.open("/var/log/syslog", FileOptions::new())?;
 //!
-//! let mut queue = volume.queue(&QueueOptions::default())?; // one per thread
+//! let mut queue = volume.queue(&QueueOptions::new())?; // one for each thread
 //! let mut bytes = vec![0; 1000];
-//! let count = file.read_at(&mut queue, &mut bytes, FilePos(42))?; // any position, length and address
+//! let count = file.read_at(&mut queue, &mut bytes, 42)?; // any position, length and address
 //! println!("{}", String::from_utf8_lossy(&bytes[..count]));
+//!
+//! let hosts = volume.read("/etc/hosts")?; // a whole file
+//! for entry in volume.read_dir("/srv")? {
+//!     println!("{}", String::from_utf8_lossy(&entry?.name));
+//! }
+//! # let _ = hosts;
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! [`Files::open`] opens by path. [`Volume::fs`] gives the file system below the paths, by inode numbers.
+//!
 //! # Changing a volume
 //!
-//! Opened for writing, a volume is a file system with Linux's journal: what was done before [`sync`](fs::ext4::Ext4::sync) returned survives a
+//! Opened for writing, a volume is a file system with Linux's journal: a change that was made before [`sync`](Volume::sync) returned survives a
 //! crash at any moment.
 //!
 //! ```no_run
-//! use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
-//! use ironmap::units::FilePos;
-//! use ironmap::{OpenOptions, Volume};
+//! use ironmap::prelude::*;
 //!
 //! # fn main() -> ironmap::Result<()> {
-//! let options = OpenOptions { write: true, ..OpenOptions::default() };
-//! let volume = Volume::open(&"disk.img".parse()?, &options)?;
-//! let (fs, who) = (volume.fs(), Credentials::default());
-//! let dir = fs.create(ROOT, b"srv", NewFile::Directory, 0o755, &who)?;
-//! let file = fs.create(dir, b"index", NewFile::Regular, 0o644, &who)?;
-//! fs.write(file, FilePos(0), b"content")?;
-//! fs.sync()?;
+//! let volume = VolumeOptions::new().write(true).open("disk.img")?;
+//! volume.create_dir_all("/srv/index")?;
+//! volume.write("/srv/index/version", b"3")?;
+//!
+//! let log = volume.open("/srv/index/log", FileOptions::new().append(true).create(true))?;
+//! let mut queue = volume.queue(&QueueOptions::new())?;
+//! log.append(&mut queue, b"a record", DioFlags::DSYNC)?; // durable when it returns
+//! drop(log);
 //! volume.close()?; // everything is at its place, and nothing is to be recovered
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! # Files of a mounted file system
+//!
+//! ```no_run
+//! use ironmap::prelude::*;
+//!
+//! # fn main() -> ironmap::Result<()> {
+//! let host = Host::new(&HostOptions::new())?; // one for all files
+//! let file = host.open("/var/lib/db/000123.sst", FileOptions::new())?;
+//! if let Some(refusal) = file.host().and_then(|report| report.refusal) {
+//!     println!("read through the kernel: {refusal}"); // never an error, never other bytes
+//! }
+//!
+//! let mut queue = host.queue(&QueueOptions::new())?; // one for each thread
+//! let mut block = vec![0; 4096];
+//! file.read_exact_at(&mut queue, &mut block, 8192)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A program that opens the file for writing is let through within a millisecond or so; from then on the kernel serves the handle, and the
+//! lease is taken again when the writer has gone. [`fs::host`] says why this is safe.
+//!
 //! # Many reads in flight
 //!
 //! A queued read takes its memory along and brings it back: while the request is in flight the memory belongs to the queue, so
 //! no dropped handle can leave the kernel writing to freed memory. Registered buffers spare the kernel the pinning of their
-//! pages; a strict handle refuses what `O_DIRECT` refuses instead of bouncing it.
+//! pages; a [direct](FileOptions::direct) handle refuses what `O_DIRECT` refuses, where others copy.
 //!
 //! ```no_run
-//! use ironmap::bio::Memory;
-//! use ironmap::dio::DioFlags;
-//! use ironmap::units::FilePos;
-//! # use ironmap::{File, Queue};
+//! use ironmap::prelude::*;
 //!
 //! # fn scan(file: &File, queue: &mut Queue) -> ironmap::Result<()> {
 //! let mut free = queue.register_buffers(64, 4096)?;
 //! let (mut next, blocks) = (0, file.size() / 4096);
 //! while next < blocks || queue.outstanding() > 0 {
 //!     while next < blocks && let Some(buffer) = free.pop() {
-//!         let pos = FilePos(next * 4096);
-//!         file.submit_read(queue, buffer, pos, DioFlags::empty(), next).map_err(|rejected| rejected.error)?;
+//!         file.submit_read(queue, buffer, next * 4096, DioFlags::empty(), next)?;
 //!         next += 1;
 //!     }
 //!     queue.wait(1)?;
 //!     while let Some(completion) = queue.pop() {
-//!         let count = completion.result?;
-//!         // ... completion.token says which block, completion.memory holds `count` bytes of it.
+//!         // completion.token says which block it is
+//!         let (count, buffer) = completion.into_buffer()?;
+//!         // ... `count` bytes of `buffer`
 //!         # let _ = count;
-//!         if let Memory::Flat(buffer) = completion.memory {
-//!             free.push(buffer);
-//!         }
+//!         free.push(buffer);
 //!     }
 //! }
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A queue belongs to its thread. In an event loop [`Queue::readiness`] is the descriptor to wait for (`examples/tokio_reader.rs`); a runtime of
+//! several threads keeps each queue in a thread of its own and talks to that by channels.
 //!
 //! # The layers
 //!
@@ -111,10 +115,11 @@
 //!
 //! | Layer | What it decides |
 //! |---|---|
-//! | [`Volume`], [`Location`], [`Host`] | opens a device, finds the format; the only places that know both |
+//! | [`Volume`], [`Host`] | opens a device, finds the format; the only places that know both |
 //! | [`File`], [`Queue`] | a handle shared by threads; a thread's own way down |
 //! | [`dio`] | simple path or generic path, bouncing, completion |
-//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline |
+//! | [`open_file`] | who is at the content of a file that can change, and what was written that its metadata do not tell yet |
+//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; what a write asks of its file system |
 //! | [`bio`] | one request and the memory that it owns |
 //! | [`integrity`] | a device over two others that verifies every sector |
 //! | [`device`] | psync, io_uring, NVMe passthrough, dax, ram, null; over another: sim, record; limits and alignment; the doors to a mounted device |
@@ -137,14 +142,18 @@ pub mod dio;
 pub mod error;
 pub mod events;
 mod file;
+mod files;
 pub mod fs;
 pub mod host;
-mod inode;
 pub mod integrity;
 pub mod iomap;
 pub mod location;
+mod mounted;
+pub mod open_file;
 pub mod partition;
+pub mod prelude;
 mod probe;
+pub mod protection;
 mod queue;
 mod sync;
 mod sys;
@@ -153,9 +162,11 @@ mod volume;
 
 pub use device::{Engine, QueueOptions};
 pub use error::{Errno, Error, ErrorKind, Result};
-pub use file::{File, FileOptions};
-pub use host::{Host, HostOptions, HostReport};
+pub use file::{Cursor, File, FileOptions};
+pub use files::Files;
+pub use host::HostReport;
 pub use location::Location;
+pub use mounted::{Host, HostOptions};
 pub use probe::probe;
-pub use queue::Queue;
-pub use volume::{OpenOptions, TailLoss, Volume};
+pub use queue::{Queue, Readiness};
+pub use volume::{DirEntries, TailLoss, Volume, VolumeOptions};

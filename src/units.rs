@@ -4,6 +4,7 @@
 //! the wrong data without an error. Here the compiler refuses to. Conversions name the block size that they need.
 
 use std::fmt;
+use std::ops::{Add, AddAssign};
 
 macro_rules! unit {
     ($(#[$doc:meta])* $name:ident) => {
@@ -32,6 +33,27 @@ unit! {
     /// A byte position in a file.
     FilePos
 }
+impl From<u64> for FilePos {
+    fn from(bytes: u64) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Add<u64> for FilePos {
+    type Output = Self;
+
+    /// The position so many bytes further on. As with integers, the sum must not overflow; [`checked_add`](Self::checked_add) tells.
+    fn add(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl AddAssign<u64> for FilePos {
+    fn add_assign(&mut self, bytes: u64) {
+        *self = *self + bytes;
+    }
+}
+
 unit! {
     /// A byte offset on the device, counted from the start of the file system (a partition's start is added below).
     DevOffset
@@ -47,6 +69,12 @@ unit! {
 unit! {
     /// An inode number. ext4 uses 32 bits of it, counted from 1.
     InodeNo
+}
+
+impl From<u64> for InodeNo {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 /// The size of a file-system block: a power of two, 1 KiB to 64 KiB.

@@ -13,10 +13,10 @@ use common::command::{output, run};
 use common::image::{Image, scratch};
 use common::mounted::{Mounted, unmount};
 use common::skip::{Need, note_part};
-use ironmap::device::{BlockFile, Device, Engine, OpenMode, Opened, open_engine};
-use ironmap::fs::ext4::Follow;
+use ironmap::device::{BlockFile, Device, Engine, OpenMode, OpenedEngine, open_engine};
+use ironmap::fs::Follow;
 use ironmap::units::DevOffset;
-use ironmap::{Errno, Error, ErrorKind, FileOptions, OpenOptions, QueueOptions, Volume};
+use ironmap::{Errno, Error, ErrorKind, FileOptions, Location, QueueOptions, VolumeOptions};
 use rustix::fs::FallocateFlags;
 use tempfile::TempDir;
 
@@ -70,7 +70,7 @@ fn fill(dir: &Path) {
     file.sync_all().unwrap();
 }
 
-fn mapped(path: &Path, write: bool, window: Option<(u64, u64)>) -> Result<Opened, Error> {
+fn mapped(path: &Path, write: bool, window: Option<(u64, u64)>) -> Result<OpenedEngine, Error> {
     let mode = OpenMode { write, window, ..OpenMode::default() };
     open_engine(BlockFile::open(path, &mode)?, Engine::Dax)
 }
@@ -151,12 +151,13 @@ fn an_image_on_a_full_tmpfs() {
 
 /// A volume of which mke2fs wrote a few blocks: all of its files, and its tables.
 fn volume(path: &Path) {
-    let location = path.to_str().unwrap().parse().unwrap();
-    let options = OpenOptions { engine: Engine::Dax, ..OpenOptions::default() };
-    let volume = Volume::open(&location, &options).unwrap();
+    let location: Location = path.to_str().unwrap().parse().unwrap();
+    let options = VolumeOptions::new().engine(Engine::Dax);
+    let volume = options.open(&location).unwrap();
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     let inode = volume.fs().resolve(b"/holes", Follow::All).unwrap();
-    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let file =
+        volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable())).unwrap();
     let mut bytes = vec![1; 1 << 20];
     assert_eq!(file.read_at(&mut queue, &mut bytes, ironmap::units::FilePos(0)).unwrap(), 1 << 20);
     assert!(bytes == [vec![b'x'; 1 << 19], vec![0; 1 << 19]].concat());

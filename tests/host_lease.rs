@@ -22,9 +22,8 @@ use common::setting::Setting;
 use common::skip::{Need, note_part};
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{Engine, File, FileOptions, Queue, QueueOptions};
+use ironmap::{Engine, File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, Signal};
 use sys::{Shared, ends_well_forked, truncate};
@@ -63,7 +62,7 @@ fn versions(read: &[u8], pos: u64) -> Option<(u64, u64)> {
 }
 
 fn host(engine: Engine) -> (Host, Queue) {
-    let host = Host::new(&HostOptions { engine }).unwrap();
+    let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
     let queue = host.queue(&QueueOptions::default()).unwrap();
     (host, queue)
 }
@@ -142,7 +141,7 @@ fn reading_process() {
     };
     process::end_with_parent();
     let memory = Shared::open(Path::new(&memory));
-    let host = Host::new(&HostOptions { engine: Engine::Psync }).unwrap();
+    let host = Host::new(&HostOptions::new().engine(Engine::Psync)).unwrap();
     let file = open(&host, Path::new(&path));
     use_one_processor();
     let watching = thread_named("ironmap-lease");
@@ -345,7 +344,7 @@ fn a_forked_process_closes_what_is_open() {
     require!([Need::Root, Need::Tool("losetup")]);
     let _alone = alone();
     let full = Full::new();
-    let host = Host::new(&HostOptions { engine: Engine::Psync }).unwrap();
+    let host = Host::new(&HostOptions::new().engine(Engine::Psync)).unwrap();
     let mut opened = Some((open(&host, &full.path), host));
     assert!(ends_well_forked(|| drop(opened.take())));
     let (file, host) = opened.unwrap();

@@ -7,8 +7,7 @@ use common::rng::Rng;
 use common::setting::Setting;
 use common::skip::Need;
 use common::ways::Both;
-use ironmap::QueueOptions;
-use ironmap::host::{Host, HostOptions};
+use ironmap::{Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x1ea_5e0f;
 const LEASES: &str = "/proc/sys/fs/leases-enable";

@@ -10,9 +10,8 @@ use common::rng::Rng;
 use common::skip::{Need, note_part};
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, Queue, QueueOptions};
+use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SEED: u64 = 0x10_000;
@@ -126,7 +125,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
     let rng = &mut Rng::new(SEED);
     let device = Path::new(mounted.device());
     let host = Host::new(&HostOptions::default()).unwrap();
-    let mut queue = host.queue(&QueueOptions { depth: DEPTH as u32 }).unwrap();
+    let mut queue = host.queue(&QueueOptions::new().depth(DEPTH as u32)).unwrap();
     let (begun, before) = (Instant::now(), resident_kib());
     let files = open(&host, &mounted, 0..FILES);
     let (took, memory) = (begun.elapsed(), resident_kib() - before);

@@ -25,13 +25,13 @@ use common::skip::Need;
 use ironmap::bio::Buffer;
 use ironmap::device::{Device, Engine, Faults, Ram, Sim};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Clock, Credentials, Fallocate, NewFile, ROOT};
-use ironmap::host::{Host, HostOptions};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, Fallocate, NewFile};
 use ironmap::integrity::{FormatOptions, Integrity, format};
 use ironmap::units::FilePos;
 use ironmap::{
-    Errno, ErrorKind, File, FileOptions, Location, OpenOptions, Queue, QueueOptions, Volume,
-    location,
+    Errno, ErrorKind, File, FileOptions, Host, HostOptions, Location, Queue, QueueOptions, Volume,
+    VolumeOptions, location,
 };
 
 const LEN: usize = 64 << 10;
@@ -153,7 +153,7 @@ fn what_a_process_does() {
     match case.as_str() {
         "filter" => {
             world.writes(&world.plain(), Loss::Filter, DioFlags::empty());
-            let again = Volume::open(&world.location(), &World::options());
+            let again = World::options().open(world.location());
             assert_eq!(again.err().map(|error| error.kind()), Some(ErrorKind::Busy));
         }
         "descriptor" => world.writes(&world.plain(), Loss::Descriptor, DioFlags::empty()),
@@ -223,7 +223,7 @@ fn over(device: Arc<dyn Device>) -> Volume {
 }
 
 fn queue(volume: &Volume) -> Queue {
-    volume.queue(&QueueOptions { depth: 8 }).unwrap()
+    volume.queue(&QueueOptions::new().depth(8)).unwrap()
 }
 
 /// A file of old data; what is freed and allocated near it is known without asking the device.
@@ -233,7 +233,7 @@ fn file(volume: &Volume, name: &str) -> File {
         fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).unwrap();
     let inode = fs.lookup(ROOT, name.as_bytes()).unwrap();
     let (file, mut queue) =
-        (volume.open_inode(inode, FileOptions::default()).unwrap(), queue(volume));
+        (volume.open_inode(inode, FileOptions::new().write(true)).unwrap(), queue(volume));
     file.write_at(&mut queue, &memory(OLD), START).unwrap();
     file.write_at(&mut queue, &memory(OLD), FilePos(LEN as u64)).unwrap();
     fs.fallocate(number, Fallocate::Punch, FilePos(LEN as u64), LEN as u64).unwrap();
@@ -246,9 +246,9 @@ fn punch(volume: &Volume, file: &File) -> ironmap::Result<()> {
 }
 
 impl World {
-    fn options() -> OpenOptions {
+    fn options() -> VolumeOptions {
         let (engine, commit) = (Engine::IoUring, Duration::ZERO);
-        OpenOptions { engine, write: true, commit, ..OpenOptions::default() }
+        VolumeOptions::new().engine(engine).write(true).commit(commit)
     }
 
     fn location(&self) -> Location {
@@ -256,12 +256,12 @@ impl World {
     }
 
     fn plain(&self) -> Volume {
-        Volume::open(&self.location(), &Self::options()).unwrap()
+        Self::options().open(self.location()).unwrap()
     }
 
     fn device(&self) -> Arc<dyn Device> {
         let engine = Engine::IoUring;
-        let options = location::OpenOptions { engine, write: true, force: false };
+        let options = location::LocationOptions { engine, write: true, force: false };
         self.location().open(&options).unwrap().device
     }
 
@@ -389,7 +389,7 @@ impl World {
         StdFile::open(path("held")).unwrap().sync_all().unwrap();
         let device = run("findmnt", &["-nro".as_ref(), "SOURCE".as_ref(), self.place.as_os_str()]);
         let device = PathBuf::from(String::from_utf8(device).unwrap().trim());
-        let host = Host::new(&HostOptions { engine: Engine::IoUring }).unwrap();
+        let host = Host::new(&HostOptions::new().engine(Engine::IoUring)).unwrap();
         let held = host.open(path("held"), FileOptions::default()).unwrap();
         let other = StdFile::create(path("other")).unwrap();
         self.freeze();
@@ -402,7 +402,7 @@ impl World {
         let owner = thread::spawn({
             let (host, held) = (host.clone(), held.clone());
             move || {
-                let mut queue = host.queue(&QueueOptions { depth: 8 }).unwrap();
+                let mut queue = host.queue(&QueueOptions::new().depth(8)).unwrap();
                 held.submit_read(&mut queue, memory(0), START, DioFlags::empty(), 1).unwrap();
                 queue.poll().unwrap();
                 tell.send(()).unwrap();

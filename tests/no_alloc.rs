@@ -12,11 +12,11 @@ use common::skip::Need;
 use ironmap::bio::{Buffer, Memory};
 use ironmap::device::{BlockFile, Device, Engine, OpenMode, Ram, open_engine};
 use ironmap::dio::{DioFlags, StablePages};
-use ironmap::fs::ext4::{Clock, Credentials, Fallocate, NewFile, ROOT};
-use ironmap::host::{Host, HostOptions};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, Fallocate, NewFile};
 use ironmap::integrity::{FormatOptions, Integrity, format};
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions, Volume, VolumeOptions};
 
 const SEED: u64 = 0xa_110c;
 const READS: u64 = 1000;
@@ -105,7 +105,7 @@ fn a_read_into_owned_memory_allocates_nothing() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
     for stack in [Stack::Null, Stack::Uring, Stack::Psync, Stack::Dax] {
         let volume = fixture.volume(stack);
-        let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
         let file = open(&volume, SOLID, true);
         let registered = queue.register_buffers(16, BLOCK).unwrap();
         let plain = (0..16).map(|_| Buffer::aligned(BLOCK).unwrap());
@@ -132,16 +132,16 @@ fn an_overwrite_allocates_nothing() {
     require!([Need::Bare("lent memory is copied, and not by the simple path")]);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
         let image = Image::in_memory("32M", &["-t", "ext4"]);
-        let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
+        let options = VolumeOptions::new().engine(engine).write(true);
         let volume = common::beneath::open(&image.location(), &options).unwrap();
         let fs = volume.fs();
         let number =
             fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
         let all = Fallocate::Allocate { keep_size: false };
         fs.fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
-        let options = FileOptions { strict: true, ..FileOptions::default() };
-        let file = volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
-        let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+        let options = FileOptions::new().direct(true);
+        let file = volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
         let mut buffer = Buffer::aligned(BLOCK).unwrap();
         let buffers = (0..32).map(|_| Memory::Flat(Buffer::aligned(BLOCK).unwrap()));
         let mut spare = buffers.collect();
@@ -187,9 +187,9 @@ fn requests_over_an_integrity_device_allocate_nothing() {
         fs.fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
         for stable in StablePages::ALL {
             let stable_pages = Some(stable);
-            let options = FileOptions { strict: true, stable_pages, ..FileOptions::default() };
-            let file = volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
-            let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+            let options = FileOptions::new().direct(true).stable_pages(stable_pages);
+            let file = volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
             let mut buffer = Buffer::aligned(BLOCK).unwrap();
             let buffers = (0..32).map(|_| Memory::Flat(Buffer::aligned(BLOCK).unwrap()));
             let mut spare = buffers.collect();
@@ -214,10 +214,9 @@ fn a_raw_read_of_a_host_file_allocates_nothing() {
     let mounted = Mounted::ext4();
     let path = mounted.write("file", &Rng::new(SEED).bytes(256 * BLOCK));
     for engine in [Engine::Psync, Engine::IoUring] {
-        let host = Host::new(&HostOptions { engine }).unwrap();
-        let mut queue = host.queue(&QueueOptions { depth: 32 }).unwrap();
-        let file =
-            host.open(&path, FileOptions { strict: true, ..FileOptions::default() }).unwrap();
+        let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
+        let mut queue = host.queue(&QueueOptions::new().depth(32)).unwrap();
+        let file = host.open(&path, FileOptions::new().direct(true)).unwrap();
         let mut buffer = Buffer::aligned(BLOCK).unwrap();
         read_now(&mut queue, &file, &mut buffer, 8);
         let count = allocations(|| read_now(&mut queue, &file, &mut buffer, READS));

@@ -14,16 +14,16 @@ use common::command::{output, run};
 use common::image::{Image, scratch};
 use common::skip::Need;
 use ironmap::device::Engine;
-use ironmap::{ErrorKind, Location, OpenOptions, Volume};
+use ironmap::{ErrorKind, Volume, VolumeOptions};
 use rustix::fs::FlockOperation;
 
 fn open(path: &str) -> Result<Volume, ironmap::Error> {
-    Volume::open(&path.parse::<Location>().unwrap(), &OpenOptions::default())
+    Volume::open(path)
 }
 
 fn open_for_writing(path: &str, engine: Engine) -> Result<Volume, ironmap::Error> {
-    let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
-    Volume::open(&path.parse::<Location>().unwrap(), &options)
+    let options = VolumeOptions::new().engine(engine).write(true);
+    options.open(path)
 }
 
 /// `Busy`, with this in the text.
@@ -114,8 +114,8 @@ fn a_read_only_device_is_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("losetup")]);
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
     let device = Attached::new(image.path().to_str().unwrap());
-    let write = OpenOptions { write: true, ..OpenOptions::default() };
-    let error = Volume::open(&device.0.parse().unwrap(), &write).err().unwrap();
+    let write = VolumeOptions::new().write(true);
+    let error = write.open(&device.0).err().unwrap();
     let says = format!("{}: the device is read-only", device.0);
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::ReadOnly, says));
     open(&device.0).unwrap();

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 
 pub use crate::sys::{Buffer, Memory};
 
-use crate::error::Errno;
+use crate::error::{self, Errno};
 use crate::units::{DevOffset, FilePos, InodeNo};
 
 /// What a bio does.
@@ -69,6 +69,8 @@ bitflags! {
         const DATASYNC = 0x4;
         /// All of the file is to be synced.
         const SYNC = 0x8;
+        /// It went to new blocks in the place of shared ones, which the file's map has to take in.
+        const REMAP = 0x20;
         /// It has a place behind the end of the file, which others keep off until it has ended.
         const PLACE = 0x10;
     }
@@ -168,6 +170,34 @@ impl Done {
                 Ok(Whole { token, slot, memory: self.bio.memory })
             }
             _ => Err(self),
+        }
+    }
+}
+
+/// A request that is done, and its memory.
+#[derive(Debug)]
+pub struct Completion {
+    /// The caller's name for the request.
+    pub token: u64,
+    /// The memory that went down with it.
+    pub memory: Memory,
+    /// Bytes read: less than asked only at the end of the file.
+    pub result: error::Result<usize>,
+}
+
+impl Completion {
+    /// The bytes that were transferred, and the buffer that the request was started with.
+    ///
+    /// # Errors
+    /// That of the request. The buffer is freed then; who wants it back takes [`memory`](Self::memory). `InvalidInput` where the request had
+    /// several buffers.
+    pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
+        let count = self.result?;
+        match self.memory {
+            Memory::Flat(buffer) => Ok((count, buffer)),
+            Memory::Vectored(_) => {
+                Err(error::Error::invalid("the request had several buffers: take its memory"))
+            }
         }
     }
 }

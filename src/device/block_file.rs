@@ -1,4 +1,4 @@
-//! A block device or an image file, opened and measured: what the devices of this layer have in common.
+//! A block device or an image file, opened and measured: the common part of the devices of this layer.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
-/// What every image file is taken to accept: pages.
+/// The alignment that every image file is assumed to accept: pages.
 const PAGE: u32 = 4096;
 /// The largest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
@@ -109,7 +109,7 @@ impl BlockFile {
             let queue = queue_of(stat.st_rdev);
             let protection = DeviceProtection::of(file.as_fd(), &queue);
             let limits = device_limits(&file, &queue, direct);
-            // Whoever computes the tuples does so over the caller's memory, of which sysfs says nothing.
+            // The tuples are computed over the caller's memory, and sysfs does not report this.
             let stable_writes = limits.stable_writes || protection.is_some();
             (Limits { stable_writes, ..limits }, protection)
         } else {
@@ -190,13 +190,13 @@ impl BlockFile {
         &self.path
     }
 
-    /// What did not go as asked, in one line for the user.
+    /// The requests that were not met as asked, in one line for the user.
     #[must_use]
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
-    /// What it can take.
+    /// Its limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -211,7 +211,7 @@ impl BlockFile {
     /// The offset in the file of an offset in the part in use.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        // A sum beyond 64 bits is behind every device, and refused as such.
+        // A sum beyond 64 bits is past the end of every device, and refused as such.
         self.base.saturating_add(at.0)
     }
 
@@ -238,7 +238,7 @@ impl BlockFile {
         self.written.clone()
     }
 
-    /// What is in use of an image; `None` of a block device.
+    /// The length in use of an image; `None` for a block device.
     pub(super) fn image_part(&self) -> Option<Part<'_>> {
         let part = Part { file: &self.file, start: self.base, len: self.size };
         (!self.is_device).then_some(part)
@@ -312,7 +312,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes all writes durable.
     pub(super) fn flush(&self) -> Result<()> {
         loop {
             match rustix::fs::fdatasync(&self.file) {

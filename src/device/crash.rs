@@ -1,4 +1,4 @@
-//! What a power cut could have left on a device, made of what it held at first and a [`Log`] of what was done to it.
+//! The states of a device after a power cut, from its first content and a [`Log`] of its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct CrashState {
     pub seed: u64,
     /// So many entries of the log had happened.
     pub cut: usize,
-    /// How much of what was not durable is there: nothing for 0, everything for 1, else a random part.
+    /// The part of writes that were not durable: none for 0, all for 1, else a random part.
     pub subset: u32,
 }
 
@@ -44,10 +44,10 @@ impl FromStr for CrashState {
 
 /// The states in which a device can be found after a crash.
 ///
-/// What was durable when power failed is there: a write or discard that was acknowledged before the issue of a flush that was
+/// Writes that were durable when power failed are present: a write or discard that was acknowledged before the issue of a flush that was
 /// acknowledged in turn, or that was acknowledged and had [FUA](Entry::Write::fua). Of everything else any part can be there, in
-/// units of the device's logical block. Without a volatile cache what was acknowledged is durable. What failed, and what a failed flush should
-/// have made durable, never is, whatever flush comes after.
+/// units of the device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes, and writes that a failed flush should
+/// have made durable, never are, also after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
@@ -67,8 +67,8 @@ impl Crashes {
         Self { base: base.snapshot(), log, atomic: 0..0, fates, settled: base.snapshot() }
     }
 
-    /// The same for a device that never tears what it is given of a range: of a write to it all of that is there or nothing. What
-    /// there is to say for it: ext4's superblock has 1024 bytes and one checksum, and Linux does not mount a torn one.
+    /// The same for a device that never tears writes to a range: all of the write is present or nothing. The
+    /// reason: ext4's superblock has 1024 bytes and one checksum, and Linux does not mount a torn one.
     #[must_use]
     pub fn with_atomic(mut self, range: Range<DevOffset>) -> Self {
         let unit = u64::from(self.base.limits().logical_block);
@@ -76,14 +76,14 @@ impl Crashes {
         self
     }
 
-    /// What was done to the device.
+    /// The requests to the device.
     #[must_use]
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Names of states at every cut: the one with nothing, the one with everything, and `random` ones with a part of what was
-    /// not durable; where everything was, the one state. Of cuts in a row that allow the same states only the last is there: the
+    /// Names of states at every cut: the one with nothing, the one with everything, and `random` ones with a part of the writes that were
+    /// not durable; if all were, the one state. Of cuts in a row that allow the same states only the last is there: the
     /// application had come furthest then.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
@@ -102,7 +102,7 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// What the device holds in a state, however the log goes on behind it. Costs least when cuts come in rising order.
+    /// The content of the device in a state, independent of later entries of the log. Cheapest if cuts come in rising order.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -136,7 +136,7 @@ fn some(state: u64, entry: u64, atomic: &Range<u64>) -> impl Fn(u64) -> bool {
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
     let torn = mix(seed, 1).is_multiple_of(4);
     move |sector| {
-        // What cannot be torn shares the fate of its first sector.
+        // A write that cannot be torn shares the fate of its first sector.
         let sector = if atomic.contains(&sector) { atomic.start } else { sector };
         if torn { mix(seed, 2 + sector).is_multiple_of(2) } else { kept }
     }
@@ -159,7 +159,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The device refused what lies outside; the log has it all the same.
+            // The device refused the part outside; the log contains it too.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -169,7 +169,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     }
 }
 
-/// What can be said of a write or discard at a cut.
+/// The state of a write or discard at a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It was issued.
@@ -190,7 +190,7 @@ struct Open {
     fate: Fate,
 }
 
-/// Follows a log, and knows of each write and discard what has become of it.
+/// Follows a log, and knows the state of each write and discard.
 #[derive(Debug)]
 struct Fates {
     volatile_cache: bool,
@@ -205,7 +205,7 @@ impl Fates {
         Self { volatile_cache, cut: 0, open: VecDeque::new() }
     }
 
-    /// The next entry happens; whether that changes what may be on the device.
+    /// The next entry happens; returns whether that changes the possible content of the device.
     fn follow(&mut self, entry: &Entry) -> bool {
         let index = self.cut;
         self.cut += 1;
@@ -316,7 +316,7 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// What each sector may hold, from the rules alone: the last thing that must be there, and what may have come over it.
+    /// The permitted content of each sector, from the rules alone: the last write that must be present, and later ones that may be.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
         let acknowledged = |of: usize, before: usize| {
@@ -409,7 +409,7 @@ mod tests {
         assert!(states.iter().all(|sectors| sectors[1] == sectors[2]), "{states:?}");
     }
 
-    /// A state can be had again by its name alone, in any order.
+    /// The name of a state alone reproduces it, in any order.
     #[test]
     fn a_name_gives_its_state_again() {
         let mut crashes = Crashes::new(&base(), random_log(3, 80));

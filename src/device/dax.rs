@@ -1,7 +1,7 @@
 //! An image in memory: a file of a RAM file system or persistent memory, mapped; loads and stores, no system call.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -20,8 +20,8 @@ use crate::units::DevOffset;
 /// opened for reading holes are zeros that its file system is not asked for: tmpfs would take space for each page of them. On a file
 /// system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
 ///
-/// Whoever truncates the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image
-/// keeps out those who ask. So does a device beneath the image that fails to read a page.
+/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image
+/// keeps out programs that ask for a lock. So does a device below the image that fails to read a page.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,
@@ -38,7 +38,7 @@ struct Mapped {
     mapping: Mapping,
     /// Distance of the first byte of the part in use from the mapping's start.
     skip: usize,
-    /// What writes go to where the mapping is for reading only.
+    /// The file for writes if the mapping is for reading only.
     writer: Option<Writer>,
     /// After the mapping, which has the image open.
     _written: Option<Arc<Written>>,
@@ -80,7 +80,7 @@ impl Dax {
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().context(path)? {
-                // Of the first and the last page only what is in use counts.
+                // Of the first and the last page only the bytes in use count.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };
                 if from < to {
@@ -96,7 +96,7 @@ impl Dax {
         Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _written }), limits, size })
     }
 
-    /// What does not go as asked, in one line for the user.
+    /// The requests that were not met as asked, in one line for the user.
     #[must_use]
     pub fn notice(&self) -> Option<&'static str> {
         self.mapped.writer.is_some().then_some(SYSTEM_CALLS)
@@ -204,19 +204,6 @@ impl Transfer for DaxTransfer {
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
         self.mapped.read(buf, at)?;
         Ok(buf.len())
-    }
-
-    fn read_vectored(
-        &mut self,
-        bufs: &mut [IoSliceMut<'_>],
-        at: DevOffset,
-        flags: BioFlags,
-    ) -> Result<usize, Errno> {
-        let mut done = 0;
-        for buf in bufs {
-            done += self.read(buf, DevOffset(at.0 + done as u64), flags)?;
-        }
-        Ok(done)
     }
 
     #[inline(always)]

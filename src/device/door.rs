@@ -20,7 +20,7 @@ pub use crate::sys::PageCache;
 /// The unit of `start` and `size` in sysfs, whatever the device's own blocks are.
 const SYSFS_SECTOR: u64 = 512;
 
-/// What kind of way to a device it is, best first.
+/// The kind of a door, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DoorKind {
     /// The character device of an NVMe namespace, which takes NVMe commands and has no page cache.
@@ -48,7 +48,7 @@ pub struct Door {
     pub path: PathBuf,
     /// Major and minor number that the node must have.
     pub node: (u32, u32),
-    /// What it is.
+    /// Its kind.
     pub kind: DoorKind,
     /// Where the file system's device begins, in bytes from the door's own begin.
     pub base: u64,
@@ -80,8 +80,8 @@ fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut doors = vec![door(&own, DoorKind::FileSystem, 0, size)?];
-    // A partition is the one mapping known to be linear. Below loop, dm and md another layer decides what lies where: what is
-    // beneath them is no door.
+    // A partition is the one mapping known to be linear. Loop, dm and md map blocks in other ways, so the devices
+    // below them are not doors.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
@@ -232,7 +232,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// What speaks for a door with this page cache.
+    /// The reason for a door with this page cache.
     fn of(cache: Option<PageCache>) -> Self {
         match cache {
             Some(PageCache { pages: 0, .. }) => Self::Empty,
@@ -257,13 +257,13 @@ impl fmt::Display for Reason {
 pub struct Chosen<T> {
     /// Which of the candidates it is.
     pub index: usize,
-    /// What opening it gave.
+    /// The result of opening it.
     pub device: T,
     /// Why this one.
     pub reason: Reason,
 }
 
-/// What was found at each door, and which one is used. As text it is one line.
+/// The state of each door, and which one is used. As text it is one line.
 #[derive(Debug)]
 pub struct Choice<T> {
     /// All doors, best first.

@@ -1,4 +1,4 @@
-//! Flushes of one device. The kernel tells of a failed flush once, and the next flush succeeds though data are gone: so the failure is
+//! Flushes of one device. The kernel reports a failed flush once, and the next flush succeeds although data are lost: so the failure is
 //! remembered here, and no flush of this device succeeds after it.
 
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use super::{Device, Limits};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// What is known of a device's flushes. All that share the device share this.
+/// The state of a device's flushes. All users of the device share it.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     state: Mutex<State>,
@@ -42,7 +42,7 @@ impl Durability {
     /// Makes durable what the device was given before the call. Threads that wait here at the same time share one flush.
     ///
     /// # Errors
-    /// `Io` with the device's errno, now and from then on: what was written since the last flush that succeeded may be lost.
+    /// `Io` with the device's errno, now and from then on: writes since the last flush that succeeded may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.state.lock();
         // A flush that has begun already may not cover what the caller has written.
@@ -76,7 +76,7 @@ impl Durability {
     /// Notes a write-through request that failed. The device may have been flushed for it, and that may be what failed.
     #[cold]
     pub(crate) fn doubt(&self, errno: Errno) {
-        // Refused before the device heard of it, or never handed over by a queue that the kernel refuses.
+        // Refused before it reached the device, or never submitted by a queue that the kernel refuses.
         let refused = [
             Errno::EAGAIN,
             Errno::EINVAL,
@@ -227,7 +227,7 @@ mod tests {
         });
     }
 
-    /// A flush that has begun may not cover what was written since: whoever asks then waits for the next one, and all who ask meanwhile share it.
+    /// A flush that has begun may not cover later writes: a thread that asks then waits for the next one, and all threads that ask meanwhile share it.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();
@@ -275,7 +275,7 @@ mod tests {
         assert!(has_begun.try_recv().is_err(), "the device is not asked any more");
     }
 
-    /// What fails where the device flushes for write-through requests may be the flush; what was refused was none.
+    /// If the device flushes for write-through requests, a failed request may be a failed flush; a refused one was not.
     #[test]
     fn a_write_through_request_that_failed_counts_where_it_flushes() {
         for (through_flushes, errno, lost) in [
@@ -302,7 +302,7 @@ mod shuttle_tests {
     use super::*;
     use crate::sync::explore;
 
-    /// What the second flush is to make durable is lost with it.
+    /// The writes that the second flush should make durable are lost with it.
     #[derive(Default)]
     struct Forgetful {
         flushes: Mutex<u32>,
@@ -327,7 +327,7 @@ mod shuttle_tests {
         }
     }
 
-    /// A flush that succeeds has made durable what its caller had written, whoever else flushes meanwhile.
+    /// A flush that succeeds has made its caller's writes durable, also if other threads flush meanwhile.
     #[test]
     fn a_flush_that_succeeds_has_lost_nothing() {
         explore(1, || {

@@ -70,12 +70,12 @@ impl FromStr for Engine {
 }
 
 /// A device over an open file.
-pub struct Opened {
+pub struct OpenedEngine {
     /// The device.
     pub device: Arc<dyn Device>,
     /// The engine that it is; never [`Engine::Auto`].
     pub engine: Engine,
-    /// What did not go as asked, a line each.
+    /// The requests that were not met as asked, a line each.
     pub notices: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
 ///
 /// # Errors
 /// `Io` where the kernel has no io_uring or cannot map the file.
-pub fn open_engine(file: BlockFile, engine: Engine) -> Result<Opened> {
+pub fn open_engine(file: BlockFile, engine: Engine) -> Result<OpenedEngine> {
     let mut notices: Vec<String> = file.notice().map(str::to_owned).into_iter().collect();
     let limits = *file.limits();
     let file = Arc::new(file);
@@ -121,7 +121,7 @@ pub fn open_engine(file: BlockFile, engine: Engine) -> Result<Opened> {
         }
         let device = Arc::new(Uring::new(Arc::clone(&file), options)) as Arc<dyn Device>;
         // A kernel may lack io_uring or forbid it: better known now than at the first queue.
-        device.queue(&QueueOptions { depth: 1 }).map(|_| device)
+        device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {
         Engine::Null => (Arc::new(Null::over(psync())) as _, Engine::Null),
@@ -149,5 +149,5 @@ pub fn open_engine(file: BlockFile, engine: Engine) -> Result<Opened> {
         Engine::IoUring => (uring(false)?, Engine::IoUring),
         Engine::IoUringPoll => (uring(true)?, Engine::IoUringPoll),
     };
-    Ok(Opened { device, engine, notices })
+    Ok(OpenedEngine { device, engine, notices })
 }

@@ -25,7 +25,7 @@ impl<T> Files<T> {
         }
     }
 
-    /// Adds a file, and what is kept for it.
+    /// Adds a file with its state.
     pub(super) fn attach(&mut self, file: &Arc<BlockFile>, kept: T) -> Dev {
         let free = self.0.iter().skip(1).position(Option::is_none);
         let place = free.map_or(self.0.len(), |place| place + 1);

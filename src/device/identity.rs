@@ -6,8 +6,8 @@ use super::BlockFile;
 use crate::units::DevOffset;
 
 impl BlockFile {
-    /// An identity of what was opened: of the device that it is or is a part of, and of where it begins there. It is the same for a partition
-    /// and for the same part of its disk. Zeros where nothing has one: an image, a RAM disk.
+    /// An identity of an opened device: of the whole device, and of the offset there. It is the same for a partition
+    /// and for the same part of its disk. Zeros without an identity: an image, a RAM disk.
     ///
     /// A disk is told by its worldwide name (`wwid`), a mapped device by its UUID. A partition of a disk without either is told by its
     /// own UUID.
@@ -61,7 +61,7 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same part of its disk are one; another disk is another; what has no name has none.
+    /// A partition and the same part of its disk are one; another disk is another; a device without a name has no identity.
     #[test]
     fn a_part_is_told_by_its_disk_and_its_begin() {
         let dir = tempfile::tempdir().unwrap();

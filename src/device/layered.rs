@@ -1,4 +1,4 @@
-//! A device over another, and what stands between the two: a [`Layer`], which sees each request first and each result last. [`Sim`](super::Sim) lets
+//! A device over another, and a [`Layer`] between the two, which sees each request first and each result last. [`Sim`](super::Sim) lets
 //! requests fail, [`Record`](super::Record) writes them down.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
-    OtherQueue, QueueOptions, WrongTuple,
+    OtherQueue, QueueOptions, WrongTuple, through_queue, with_below,
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
@@ -73,14 +73,14 @@ impl Request<'_> {
     }
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
     /// Its name until it ends.
     pub ticket: u64,
     /// How many of its bytes the device below transfers.
     pub len: u64,
-    /// What its issuer gets, whatever was transferred. A flush or discard with an error does not reach the device below.
+    /// The result for its issuer, independent of the transfer. A flush or discard with an error does not reach the device below.
     pub error: Option<Errno>,
 }
 
@@ -92,11 +92,16 @@ impl Verdict {
     }
 }
 
-/// What stands between a device and the one below it. It is shared by the device's threads and queues.
+/// The layer between a device and the device below it. It is shared by the device's threads and queues.
 pub trait Layer: Send + Sync + fmt::Debug + 'static {
-    /// What the device says of itself over one with these limits.
+    /// The limits of the device over one with these limits.
     fn limits(&self, below: &Limits) -> Limits {
         *below
+    }
+
+    /// The size of the device over one of this size, in bytes.
+    fn size(&self, below: u64) -> u64 {
+        below
     }
 
     /// A request comes.
@@ -152,7 +157,7 @@ impl<L: Layer> Layered<L> {
     ) -> Result<()> {
         let verdict = self.layer.begin(request);
         let result = match verdict.error {
-            // The device below finishes by itself what was cut short, so only errors show.
+            // The device below completes short transfers itself, so only errors show.
             None => run(&*self.below, request.len()),
             Some(errno) => {
                 if verdict.len > 0 {
@@ -183,7 +188,7 @@ impl<L: Layer> Device for Layered<L> {
     }
 
     fn size(&self) -> u64 {
-        self.below.size()
+        self.layer.size(self.below.size())
     }
 
     fn protection(&self) -> Option<&DeviceProtection> {
@@ -270,9 +275,9 @@ fn head_mut<'b>(
 pub(super) struct LayeredQueue {
     below: Box<AnyQueue>,
     layer: Arc<dyn Layer>,
-    /// What is below, by the place that its bio names instead of its own end.
+    /// The bios below, by the place that a bio names instead of its own end.
     flying: Vec<Option<Flying>>,
-    /// What has completed, and the tick from which it can be popped.
+    /// Completions, and the tick from which they can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
     depth: usize,
     tick: u64,
@@ -285,7 +290,7 @@ struct Flying {
 }
 
 impl LayeredQueue {
-    /// Takes what has completed below, and gives each completion its delay.
+    /// Takes the completions of the device below, and gives each its delay.
     fn collect(&mut self) {
         self.tick += 1;
         while let Some(mut done) = self.below.pop() {
@@ -385,6 +390,8 @@ fn read_below(
 }
 
 impl DeviceQueue for LayeredQueue {
+    through_queue!(resources, with_below);
+
     fn read_now(
         &mut self,
         dev: Dev,
@@ -426,14 +433,6 @@ impl DeviceQueue for LayeredQueue {
         self.carry(dev, &Request::Flush, |below, _| below.flush_now(dev).map(|()| 0)).map(drop)
     }
 
-    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
-        self.below.attach(file, lasting)
-    }
-
-    fn detach(&mut self, dev: Dev) {
-        self.below.detach(dev);
-    }
-
     fn room(&self) -> usize {
         (self.depth - self.in_flight()).min(self.below.room())
     }
@@ -443,7 +442,7 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // Known before the layer is asked: what it has seen begin must end.
+        // Known before the layer is asked: a request whose begin it has seen must end.
         if self.room() == 0 {
             return Err(bio);
         }
@@ -486,7 +485,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // What the device below has not taken comes back with the error.
+        // Bios that the device below has not taken come back with the error.
         self.collect();
         committed
     }
@@ -517,17 +516,5 @@ impl DeviceQueue for LayeredQueue {
             self.layer.end(ticket, is_whole(&done.result, done.bio.memory.len() as u64));
         }
         Some(done)
-    }
-
-    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
-        self.below.register_buffers(count, size)
-    }
-
-    fn register_one(&mut self, buffer: &mut Buffer) {
-        self.below.register_one(buffer);
-    }
-
-    fn unregister_one(&mut self, buffer: &mut Buffer) {
-        self.below.unregister_one(buffer);
     }
 }

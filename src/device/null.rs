@@ -1,4 +1,4 @@
-//! A device whose file data completes at once, untouched: what is left is the cost of the engine itself.
+//! A device that completes requests for file data at once, without a transfer: only the cost of the engine itself remains.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

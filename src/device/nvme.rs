@@ -1,8 +1,8 @@
 //! An NVMe namespace by its generic character device, `/dev/ngXnY`: its requests are commands, which go around the block layer
 //! and the page cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened beside it: exclusively, where that is asked for, since nothing
-//! keeps others from a character device; and for what is no matter of speed, as reading metadata is not.
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened beside it: exclusively if required, because a character
+//! device has no exclusive open; and for requests whose speed does not matter, such as reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,7 +35,7 @@ impl Namespace {
     /// Opens a character device and asks what it stands for.
     ///
     /// # Errors
-    /// `InvalidInput` for what is not an NVMe namespace, `Unsupported` for one whose metadata stands among its data, `Io`.
+    /// `InvalidInput` for a file that is not an NVMe namespace, `Unsupported` for one whose metadata stands among its data, `Io`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| Error::io(errno, path.display().to_string());
         let sysfs = sysfs(path)?;
@@ -88,8 +88,8 @@ impl Namespace {
         self.id
     }
 
-    /// Whether one command can carry so many bytes between `at` and so many buffers. The block layer, which splits what is too much,
-    /// is not there to do so.
+    /// Whether one command can carry so many bytes between `at` and so many buffers. There is no block layer that splits larger
+    /// requests.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
         // Each buffer may begin and end within a page.

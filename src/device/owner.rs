@@ -1,9 +1,9 @@
 //! Whether somebody else has a block device or an image.
 //!
 //! A device is opened with `O_EXCL`, which mounts and other exclusive openers of the same disk refuse, in whatever mount namespace. An image
-//! is locked, which programs that ask for locks respect. A loop device does neither, so it is looked for: by what it says that it serves
+//! is locked, which programs that ask for locks respect. A loop device does neither, so ironmap searches for it: by the file that it reports
 //! (`LOOP_GET_STATUS64`), or else by the path that sysfs gives, which may lead nowhere, or elsewhere, if it was made in another mount namespace.
-//! Leases tell of an image who has it open, whoever that is.
+//! Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -160,8 +160,8 @@ pub(super) fn refuse_attached(
     Ok(())
 }
 
-/// Whether leases say that no loop device can serve an open file: it would have it open. For reading it is enough that nobody writes, and who
-/// may ask for no lease is not kept out.
+/// Whether leases say that no loop device can serve an open file: it would have it open. For reading it is enough that no program writes, and a user
+/// without the permission for leases is not refused.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -190,7 +190,7 @@ impl Identity {
     }
 }
 
-/// What a loop device serves.
+/// The file of a loop device.
 enum Served {
     Nothing,
     Known(Identity),
@@ -231,7 +231,7 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// What is to be opened: an image; or a device with those that share bytes with it, the disk of a partition and the partitions of a disk.
+/// The object to be opened: an image; or a device with those that share bytes with it, the disk of a partition and the partitions of a disk.
 enum Claim {
     Image(Identity),
     /// The number and the length in sectors of each.

@@ -1,5 +1,5 @@
 //! A device with protection information of its own, whose requests carry their tuples: computed over the memory that is written,
-//! and verified over the memory that was read. What happens to data anywhere between there and the medium is seen.
+//! and verified over the memory that was read. A change of data anywhere between there and the medium is detected.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,14 +10,14 @@ use super::block_file::through_file;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::runs::{each_run, until, verify_run};
-use super::uring::{Attached, UringOptions, result};
+use super::uring::{Attached, UringOptions, result, through_ring};
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
     OtherQueue, QueueOptions, Transfer as _, WrongTuple,
 };
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
-use crate::integrity::Protection;
+use crate::protection::Protection;
 use crate::sys::{
     Checks, Narrow, Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Tuples,
     Wide, Width,
@@ -40,7 +40,7 @@ pub struct Protected {
     shared: Arc<Shared>,
 }
 
-/// What the queues of a device have in common.
+/// The common state of a device's queues.
 #[derive(Debug)]
 struct Shared {
     info: DeviceProtection,
@@ -179,7 +179,7 @@ impl<W: Width> ProtectedQueue<W> {
         self.file.absolute(at) / self.shared.tuples.interval.bytes() as u64
     }
 
-    /// Whether one request can carry these bytes and their tuples. What it cannot is left to the kernel, and its tuples too.
+    /// Whether one request can carry these bytes and their tuples. Otherwise the request and its tuples are left to the kernel.
     fn carries(&self, at: DevOffset, len: usize, buffers: usize) -> bool {
         let unit = self.limits.logical_block as u64;
         let at = self.file.absolute(at);
@@ -196,7 +196,7 @@ impl<W: Width> ProtectedQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
-    /// Computes the tuples of what is about to be written, which the device is to compare.
+    /// Computes the tuples of a write, which the device compares.
     fn encode<'a>(
         &mut self,
         tuples: &mut Tuples,
@@ -216,7 +216,7 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies what was read. The device was not asked to: it would say no more than that something is wrong.
+    /// Verifies a read. The device was not asked to, because it would not report the field.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,
@@ -235,8 +235,8 @@ impl<W: Width> ProtectedQueue<W> {
         })
     }
 
-    /// A SCSI disk compares tuples also where it was not asked to. Finds the first sector that it refuses, by reads of half as much
-    /// each; where none is refused any more, there is none to tell of.
+    /// A SCSI disk compares tuples also without a request. Finds the first sector that it refuses, by reads of half as much
+    /// each; `None` if the disk refuses no sector any more.
     #[cold]
     fn locate(&mut self, at: DevOffset, len: usize) {
         let unit = self.limits.logical_block as usize;
@@ -341,6 +341,8 @@ impl<W: Width> ProtectedQueue<W> {
 }
 
 impl<W: Width> DeviceQueue for ProtectedQueue<W> {
+    through_ring!();
+
     fn read_now(
         &mut self,
         dev: Dev,
@@ -412,14 +414,6 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         OneFile(&self.file).flush()
     }
 
-    fn room(&self) -> usize {
-        self.ring.room()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.ring.in_flight()
-    }
-
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
         let buffers = bio.memory.buffers();
         let (len, count) = (bio.memory.len(), buffers.len());
@@ -449,14 +443,6 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         refused.map_err(|(memory, carried)| self.give_back(carried, memory))
     }
 
-    fn commit(&mut self) -> Result<(), Errno> {
-        self.ring.wait(0)
-    }
-
-    fn wait(&mut self, min: usize) -> Result<(), Errno> {
-        self.ring.wait(min.min(self.ring.in_flight()))
-    }
-
     fn drain(&mut self) -> Drained {
         self.ring.drain();
         let drained = Drained::with(self.ring.attached().map(|carried| carried.bio.op()));
@@ -481,22 +467,6 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         }
         self.free.push(tuples);
         Some(Done { bio, result })
-    }
-
-    fn take_fresh(&mut self) -> bool {
-        self.ring.take_fresh()
-    }
-
-    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
-        self.ring.register(count, size)
-    }
-
-    fn register_one(&mut self, buffer: &mut Buffer) {
-        self.ring.register_one(buffer);
-    }
-
-    fn unregister_one(&mut self, buffer: &mut Buffer) {
-        self.ring.unregister_one(buffer);
     }
 }
 

@@ -1,10 +1,10 @@
-//! Protection information that a device has of its own: what the kernel says of it.
+//! Protection information of a device, as the kernel describes it.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use crate::integrity::{Interval, Mismatch, Protection, TupleKind};
+use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 use crate::sys::metadata_size;
 
 /// A sector that does not fit its tuple.
@@ -12,7 +12,7 @@ use crate::sys::metadata_size;
 pub struct WrongTuple {
     /// The sector, in protection intervals from the start of the device.
     pub sector: u64,
-    /// What does not fit. `None` where the device compared them itself: it does not say.
+    /// The field that does not fit. `None` if the device compared the tuples itself: it does not report the field.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -49,7 +49,7 @@ pub struct DeviceProtection {
 }
 
 impl DeviceProtection {
-    /// What the kernel says of an open block device. `None` where it has no protection information.
+    /// The kernel's description of an open block device. `None` without protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
         // Since Linux 6.17 the kernel says where the tuple stands. Before, it must be taken to stand alone.
@@ -58,7 +58,7 @@ impl DeviceProtection {
         Some(Self { metadata, tuples: alone, ..said })
     }
 
-    /// What stands in a directory of sysfs.
+    /// The attributes in a directory of sysfs.
     fn read(integrity: &Path) -> Option<Self> {
         let text = |name: &str| std::fs::read_to_string(integrity.join(name)).unwrap_or_default();
         let number = |name: &str| text(name).trim().parse::<u32>().unwrap_or(0);

@@ -74,7 +74,7 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls themselves. A namespace is read by a command, which is one as well; what has flags goes to its block device.
+/// The system calls themselves. A namespace is read by a command, which is one as well; requests with flags go to its block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
@@ -90,7 +90,7 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before anything was transferred. No function with a closure, which could return behind the
+/// Repeats a call that a signal interrupted before anything was transferred. No function with a closure, which could return after the
 /// system call: see `dio::write::overwrite_now`.
 macro_rules! uninterrupted {
     ($call:expr) => {
@@ -104,7 +104,7 @@ macro_rules! uninterrupted {
     };
 }
 
-/// Who does not know NOWAIT cannot promise not to wait.
+/// A device without NOWAIT cannot promise not to wait.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)

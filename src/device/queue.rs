@@ -1,4 +1,4 @@
-//! What a device's queue can do, and the queue of devices that complete at once.
+//! The interface of a device's queue, and the queue of devices that complete at once.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -37,7 +37,7 @@ impl<'a> LentPart<'a> {
     }
 }
 
-/// What became of the bios of a queue that ends.
+/// The fate of the bios of a queue that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// None is in flight any more.
@@ -51,7 +51,7 @@ pub enum Drained {
 }
 
 impl Drained {
-    /// What it is with these bios left.
+    /// The state with these bios left.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -62,8 +62,8 @@ impl Drained {
 
 /// One thread's way to a device.
 ///
-/// The synchronous half works on memory that the caller lends for the call. The asynchronous half takes bios and gives them
-/// back: `submit` queues, `commit` hands over, `wait` waits, `pop` takes what has completed.
+/// The synchronous half works on memory that the call borrows. The asynchronous half takes bios and gives them
+/// back: `submit` queues, `commit` submits, `wait` waits, `pop` takes completions.
 pub trait DeviceQueue {
     /// Reads once; may be short.
     ///
@@ -126,10 +126,10 @@ pub trait DeviceQueue {
     #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio>;
 
-    /// Hands queued bios to the device without waiting, and sees what has completed.
+    /// Submits queued bios to the device without waiting, and collects completions.
     ///
     /// # Errors
-    /// The errno of the hand-over. It is for good: what the device has not taken can be popped, with that errno.
+    /// The errno of the submission. It is permanent: bios that the device has not taken can be popped, with that errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
     /// The same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
@@ -139,7 +139,7 @@ pub trait DeviceQueue {
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
     /// Ends the queue: waits for the bios in flight and drops all that have completed. No other call may follow. A queue that is dropped
-    /// drains itself; who has given something away for the time of a bio asks first whether that time has ended.
+    /// drains itself; a caller that lent a resource to a bio asks first whether the bio has ended.
     fn drain(&mut self) -> Drained;
 
     /// Takes a completed bio.
@@ -151,10 +151,20 @@ pub trait DeviceQueue {
         self.pop().map(Done::whole)
     }
 
-    /// Whether a bio that was popped since this was last asked may have been carried out since then. Who must know until when the
-    /// popped bios were under way asks after a pop, and looks at a clock only if so: queues see completions in batches.
+    /// Whether a bio that was popped since this was last asked may have been carried out since then. A caller that needs the time until which the
+    /// popped bios were in flight asks after a pop, and reads a clock only if so: queues see completions in batches.
     fn take_fresh(&mut self) -> bool {
         true
+    }
+
+    /// An eventfd that is signalled for completions, to be seen by [`commit`](Self::commit) and [`pop`](Self::pop). Where every bio is complete
+    /// when it is submitted, it is signalled from the beginning.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where completions are only seen by polling the device; EMFILE.
+    fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        Ok(rustix::event::eventfd(1, flags)?)
     }
 
     /// Buffers registered with the device, so that a request need not pin their pages each time. Plain aligned buffers where
@@ -179,6 +189,115 @@ pub trait DeviceQueue {
     }
 }
 
+/// Runs an expression with the queue below, a field of `Self`.
+macro_rules! with_below {
+    ($above:expr, $queue:ident => $body:expr) => {
+        match $above {
+            Self { below: $queue, .. } => $body,
+        }
+    };
+}
+pub(crate) use with_below;
+
+/// Methods of [`DeviceQueue`] that are those of another queue, with which `$with` runs an expression: of all `requests`, or of the
+/// `resources` that they use, files and registered memory.
+macro_rules! through_queue {
+    (requests, $with:ident) => {
+        #[inline(always)]
+        fn read_now(
+            &mut self,
+            dev: Dev,
+            buf: &mut [u8],
+            at: DevOffset,
+            flags: BioFlags,
+        ) -> Result<usize, Errno> {
+            $with!(self, queue => queue.read_now(dev, buf, at, flags))
+        }
+
+        fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+            $with!(self, queue => queue.read_parts_now(dev, parts, flags));
+        }
+
+        #[inline(always)]
+        fn write_now(
+            &mut self,
+            dev: Dev,
+            bufs: &[IoSlice<'_>],
+            at: DevOffset,
+            flags: BioFlags,
+        ) -> Result<usize, Errno> {
+            $with!(self, queue => queue.write_now(dev, bufs, at, flags))
+        }
+
+        fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+            $with!(self, queue => queue.flush_now(dev))
+        }
+
+        fn room(&self) -> usize {
+            $with!(self, queue => queue.room())
+        }
+
+        fn in_flight(&self) -> usize {
+            $with!(self, queue => queue.in_flight())
+        }
+
+        #[inline(always)]
+        fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+            $with!(self, queue => queue.submit(bio))
+        }
+
+        #[inline]
+        fn commit(&mut self) -> Result<(), Errno> {
+            $with!(self, queue => queue.commit())
+        }
+
+        #[inline]
+        fn wait(&mut self, min: usize) -> Result<(), Errno> {
+            $with!(self, queue => queue.wait(min))
+        }
+
+        fn drain(&mut self) -> Drained {
+            $with!(self, queue => queue.drain())
+        }
+
+        #[inline(always)]
+        fn pop(&mut self) -> Option<Done> {
+            $with!(self, queue => queue.pop())
+        }
+
+        #[inline]
+        fn take_fresh(&mut self) -> bool {
+            $with!(self, queue => queue.take_fresh())
+        }
+    };
+    (resources, $with:ident) => {
+        fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
+            $with!(self, queue => queue.attach(file, lasting))
+        }
+
+        fn detach(&mut self, dev: Dev) {
+            $with!(self, queue => queue.detach(dev));
+        }
+
+        fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
+            $with!(self, queue => queue.readiness())
+        }
+
+        fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+            $with!(self, queue => queue.register_buffers(count, size))
+        }
+
+        fn register_one(&mut self, buffer: &mut Buffer) {
+            $with!(self, queue => queue.register_one(buffer));
+        }
+
+        fn unregister_one(&mut self, buffer: &mut Buffer) {
+            $with!(self, queue => queue.unregister_one(buffer));
+        }
+    };
+}
+pub(crate) use through_queue;
+
 /// A transfer that is complete when the call returns.
 pub trait Transfer {
     /// Reads once; may be short.
@@ -187,7 +306,7 @@ pub trait Transfer {
     /// The device's errno.
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
 
-    /// Reads into several buffers; may be short.
+    /// Reads into several buffers; may be short. One read each, where a device has no call for all.
     ///
     /// # Errors
     /// The device's errno.
@@ -196,7 +315,17 @@ pub trait Transfer {
         bufs: &mut [IoSliceMut<'_>],
         at: DevOffset,
         flags: BioFlags,
-    ) -> Result<usize, Errno>;
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        for buf in bufs {
+            let count = self.read(buf, DevOffset(at.0 + done as u64), flags)?;
+            done += count;
+            if count < buf.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
 
     /// Writes once; may be short.
     ///
@@ -216,7 +345,7 @@ pub trait Transfer {
     fn flush(&mut self) -> Result<(), Errno>;
 }
 
-/// What an [`Immediate`] queue's requests go to: one device, or one of several files.
+/// The target of an [`Immediate`] queue's requests: one device, or one of several files.
 pub trait Transfers {
     /// A device, for one request.
     type One<'a>: Transfer
@@ -226,7 +355,7 @@ pub trait Transfers {
     /// The device of a number.
     ///
     /// # Errors
-    /// EBADF where there is none.
+    /// EBADF for an unknown file.
     fn device(&mut self, dev: Dev) -> Result<Self::One<'_>, Errno>;
 
     /// As [`DeviceQueue::attach`].

@@ -1,7 +1,7 @@
 //! A device in memory: sparse, and copied in no time, so that thousands of images that differ little are cheap.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -15,7 +15,7 @@ const CHUNK: usize = 4096;
 
 type Chunk = Arc<[u8; CHUNK]>;
 
-/// A device in memory. What was never written is zeros and takes none.
+/// A device in memory. Ranges that were never written are zeros and take no memory.
 ///
 /// Requests that a block device with its [`Limits`] would refuse are refused: positions, lengths and addresses that are not
 /// aligned, of writes and of a queue's reads.
@@ -32,7 +32,7 @@ struct Content {
 }
 
 impl Ram {
-    /// What an NVMe device with a volatile cache says of itself.
+    /// The limits of an NVMe device with a volatile cache.
     pub const LIMITS: Limits = Limits {
         logical_block: 512,
         physical_block: 512,
@@ -84,13 +84,13 @@ impl Ram {
         self.with_limits(self.content.limits)
     }
 
-    /// A device of its own that holds the same as far as it reaches, and zeros behind that. They share memory as [snapshots](Self::snapshot)
+    /// An independent device with the same content up to its length, and zeros after that. They share memory as [snapshots](Self::snapshot)
     /// do.
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();
         chunks.resize(size.div_ceil(CHUNK as u64) as usize, None);
-        // What lies behind an end within a chunk is not on the device.
+        // The rest of a chunk after the end is not on the device.
         let cut = (size % CHUNK as u64) as usize;
         if let (true, Some(Some(last))) = (cut > 0 && size < self.content.size, chunks.last_mut()) {
             Arc::make_mut(last)[cut..].fill(0);
@@ -167,7 +167,7 @@ impl Content {
         Ok(())
     }
 
-    /// What is discarded reads as zeros, and whole chunks of it are given back.
+    /// A discarded range reads as zeros, and its whole chunks are freed.
     fn discard(&self, at: DevOffset, len: u64) -> Result<(), Errno> {
         self.check_range(at, len)?;
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
@@ -269,19 +269,6 @@ impl Transfer for RamTransfer {
         self.0.check_alignment(at, [&*buf])?;
         self.0.read(buf, at)?;
         Ok(buf.len())
-    }
-
-    fn read_vectored(
-        &mut self,
-        bufs: &mut [IoSliceMut<'_>],
-        at: DevOffset,
-        flags: BioFlags,
-    ) -> Result<usize, Errno> {
-        let mut done = 0;
-        for buf in bufs {
-            done += self.read(buf, DevOffset(at.0 + done as u64), flags)?;
-        }
-        Ok(done)
     }
 
     fn write(

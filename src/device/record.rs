@@ -7,7 +7,7 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::units::DevOffset;
 
-/// What a [`Record`] has written down, in the order in which it happened.
+/// The entries of a [`Record`], in the order in which they happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     entries: Vec<Entry>,
@@ -25,7 +25,7 @@ pub enum Entry {
         /// Durable once it is acknowledged.
         fua: bool,
     },
-    /// A flush was issued. Once it is acknowledged, what was acknowledged before this entry is durable.
+    /// A flush was issued. Once it is acknowledged, writes that were acknowledged before this entry are durable.
     Flush,
     /// A discard was issued.
     Discard {
@@ -34,7 +34,7 @@ pub enum Entry {
         /// How many bytes.
         len: u64,
     },
-    /// The issuer of an earlier entry was told of its end.
+    /// The issuer of an earlier entry got its completion.
     End {
         /// The entry's index.
         of: usize,
@@ -64,7 +64,7 @@ impl Log {
         &self.entries
     }
 
-    /// The marks among the first `cut` events, in order: what the application had come to when they had happened.
+    /// The marks among the first `cut` events, in order: the progress of the application at that time.
     pub fn marks(&self, cut: usize) -> impl Iterator<Item = u64> {
         self.entries.iter().take(cut).filter_map(|entry| match entry {
             Entry::Mark(mark) => Some(*mark),
@@ -79,20 +79,20 @@ impl FromIterator<Entry> for Log {
     }
 }
 
-/// A device over another that writes down what is done to it, by its own methods and by its queues.
+/// A device over another that records requests to it, by its own methods and by its queues.
 ///
-/// A request is written down before the device below sees it, and its end when its issuer learns of it: whoever issues a flush
-/// before it has popped the completion of a write has no claim on that write. Reads are not written down.
+/// A request is recorded before the device below gets it, and its end when its issuer gets the completion: a flush that is issued
+/// before the completion of a write was popped need not cover that write. Reads are not recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {
-    /// Writes down what is done to a device from now on.
+    /// Records the requests to a device from now on.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self::with_layer(below, Recorder::default())
     }
 
-    /// What has happened until now. The data is shared, not copied.
+    /// The entries so far. The data is shared, not copied.
     #[must_use]
     pub fn log(&self) -> Log {
         self.layer.lock().clone()
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn queue(record: &Record) -> AnyQueue {
-        record.queue(&QueueOptions { depth: 4 }).unwrap()
+        record.queue(&QueueOptions::new().depth(4)).unwrap()
     }
 
     fn bio(op: BioOp, at: u64, fill: u8, flags: BioFlags) -> Bio {
@@ -180,7 +180,7 @@ mod tests {
         Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory: Memory::Flat(buffer), end }
     }
 
-    /// What a caller of the device itself is told, in the order in which it is told.
+    /// The results for a caller of the device itself, in their order.
     #[test]
     fn requests_of_the_device_are_written_down_with_their_ends() {
         let record = record();
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((count, &record.log().entries()[1]), (512, &end(0, false)));
     }
 
-    /// What is in flight has no claim: a bio is acknowledged when its completion is popped, not when the device has done it.
+    /// Bios in flight need not be covered: a bio is acknowledged when its completion is popped, not when the device has done it.
     #[test]
     fn a_bio_is_acknowledged_when_it_is_popped() {
         let record = record();

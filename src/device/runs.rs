@@ -1,6 +1,6 @@
 //! Runs of sectors in the memory of a request, however that is cut, and their tuples.
 
-use crate::integrity::{Mismatch, Protection};
+use crate::protection::{Mismatch, Protection};
 
 /// An application tag that switches the check of its sector off (T10 SBC, NVM Command Set): sectors that were never written have it.
 const UNCHECKED: u16 = 0xFFFF;
@@ -18,7 +18,7 @@ pub(super) fn until<'a>(
 }
 
 /// Calls `run` for whole intervals that lie together, with the number of intervals before them. One that several buffers share is put
-/// together in `parted`; what is left at the end and makes no interval is passed over.
+/// together in `parted`; an incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) fn each_run<'a, E>(
     Ok(())
 }
 
-/// Holds sectors that lie together against their tuples, but for those whose check is switched off.
+/// Compares adjacent sectors with their tuples, except those whose check is switched off.
 pub(super) fn verify_run(
     protection: Protection,
     mut data: &[u8],
@@ -73,7 +73,7 @@ pub(super) fn verify_run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::integrity::{Field, Interval, TupleKind};
+    use crate::protection::{Field, Interval, TupleKind};
 
     const T10: Protection =
         Protection { kind: TupleKind::T10, interval: Interval::B512, generation: false };

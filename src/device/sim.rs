@@ -12,7 +12,7 @@ use crate::units::DevOffset;
 /// The unit in which places of errors are given, in bytes.
 const SECTOR: u64 = 512;
 
-/// What goes wrong, and when. The same seed and the same requests give the same faults.
+/// The faults and their times. The same seed and the same requests give the same faults.
 ///
 /// Requests are reads, writes, flushes and discards, numbered from 0 by the last [`Sim::set_faults`].
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Faults {
     pub fail_after: Option<u64>,
     /// The request of this number fails, and no other.
     pub fail_at: Option<u64>,
-    /// What failing requests give; EIO if not set.
+    /// The errno of failing requests; EIO if not set.
     pub errno: Option<Errno>,
     /// A write that fails has written its first logical blocks, none to all but one of them.
     pub torn: bool,
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// A torn write leaves whole logical blocks from its start, but never all of them; what is read fails whole.
+    /// A torn write leaves whole logical blocks from its start, but never all of them; a read fails whole.
     #[test]
     fn failing_writes_are_torn_where_that_is_asked_for() {
         let data = [1; 4 * SECTOR as usize];

@@ -37,7 +37,7 @@ impl Part<'_> {
                 Some(hole) if hole < end => hole,
                 _ => break,
             };
-            // No data behind it: the hole goes to the end of the file.
+            // No data after it: the hole goes to the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
                 // It changes while it is looked at.
@@ -54,8 +54,8 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// Gives space to all that has none. True where no write needs space from then on; false on a file system that may need some to write
-    /// what has some, as those that write nothing in place.
+    /// Allocates space for all holes. True if no write needs space from then on; false on a file system that may need space to
+    /// overwrite, because it does not write in place.
     ///
     /// # Errors
     /// `Io`: ENOSPC where there is not enough, of which nothing is taken then as far as that can be told before; EOPNOTSUPP where the image has
@@ -64,14 +64,14 @@ impl Part<'_> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
         let magic = stat.f_type as u32;
         if magic == RAMFS {
-            // Without a limit of its own: what memory there is.
+            // Without a limit of its own: the free memory.
             return Ok(true);
         }
         let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // Blocks that it shares with other files are none of its own either. One call for all holes, however many.
+            // Blocks that it shares with other files need a copy too. One call for all holes, however many.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }

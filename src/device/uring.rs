@@ -76,7 +76,7 @@ impl Uring {
     }
 }
 
-/// What travels with a bio's memory through the ring.
+/// The attachment of a bio's memory in the ring.
 pub(super) struct Attached {
     op: BioOp,
     flags: BioFlags,
@@ -151,8 +151,8 @@ impl<W: Width> UringQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a bio to a namespace is left to its block device: what a command cannot carry, and a write that must fail, since root
-    /// may send any command, however the character device was opened.
+    /// Whether a bio to a namespace is left to its block device: if a command cannot carry it, or for a write that must fail, because root
+    /// may send any command, with any open mode of the character device.
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {
@@ -181,8 +181,57 @@ pub(super) fn result(raw: i32) -> Result<usize, Errno> {
     usize::try_from(raw).map_err(|_| Errno(-raw))
 }
 
+/// Methods of [`DeviceQueue`] that are those of a field `ring`.
+macro_rules! through_ring {
+    () => {
+        #[inline]
+        fn room(&self) -> usize {
+            self.ring.room()
+        }
+
+        #[inline]
+        fn in_flight(&self) -> usize {
+            self.ring.in_flight()
+        }
+
+        #[inline]
+        fn commit(&mut self) -> Result<(), Errno> {
+            self.ring.wait(0)
+        }
+
+        fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
+            self.ring.readiness()
+        }
+
+        #[inline]
+        fn wait(&mut self, min: usize) -> Result<(), Errno> {
+            self.ring.wait(min.min(self.ring.in_flight()))
+        }
+
+        #[inline]
+        fn take_fresh(&mut self) -> bool {
+            self.ring.take_fresh()
+        }
+
+        fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
+            self.ring.register(count, size)
+        }
+
+        fn register_one(&mut self, buffer: &mut Buffer) {
+            self.ring.register_one(buffer);
+        }
+
+        fn unregister_one(&mut self, buffer: &mut Buffer) {
+            self.ring.unregister_one(buffer);
+        }
+    };
+}
+pub(super) use through_ring;
+
 #[allow(private_bounds, reason = "as above")]
 impl<W: Width> DeviceQueue for UringQueue<W> {
+    through_ring!();
+
     /// One system call spares a synchronous request the ring.
     #[inline(always)]
     fn read_now(
@@ -256,16 +305,6 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         }
     }
 
-    #[inline]
-    fn room(&self) -> usize {
-        self.ring.room()
-    }
-
-    #[inline]
-    fn in_flight(&self) -> usize {
-        self.ring.in_flight()
-    }
-
     #[inline(always)]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
         let Ok((file, way)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
@@ -282,16 +321,6 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push(request, memory, attached);
         refused.map_err(|(memory, attached)| attached.join(memory))
-    }
-
-    #[inline]
-    fn commit(&mut self) -> Result<(), Errno> {
-        self.ring.wait(0)
-    }
-
-    #[inline]
-    fn wait(&mut self, min: usize) -> Result<(), Errno> {
-        self.ring.wait(min.min(self.ring.in_flight()))
     }
 
     fn drain(&mut self) -> Drained {
@@ -322,23 +351,6 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             let (memory, _) = request.take()?;
             Some(Ok(Whole { token, slot, memory }))
         })?
-    }
-
-    #[inline]
-    fn take_fresh(&mut self) -> bool {
-        self.ring.take_fresh()
-    }
-
-    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
-        self.ring.register(count, size)
-    }
-
-    fn register_one(&mut self, buffer: &mut Buffer) {
-        self.ring.register_one(buffer);
-    }
-
-    fn unregister_one(&mut self, buffer: &mut Buffer) {
-        self.ring.unregister_one(buffer);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use smallvec::SmallVec;
 
 use super::transfer::{self, Parts};
-use super::{DioFlags, State, Target, bounce, parts};
+use super::{Request, State, Target, bounce, parts};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
@@ -22,15 +22,15 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &mut [IoSliceMut<'_>],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
     if let [buf] = bufs
-        && let Some(result) = read_whole(queue, state, target, buf, pos, flags)
+        && let Some(result) = read_whole(queue, state, target, buf, request)
     {
         return result;
     }
-    read_any(queue, state, target, bufs, pos, flags)
+    let request = *request;
+    read_any(queue, state, target, bufs, &request)
 }
 
 /// Reads a range that is one piece of the device, as most are; `None` for any other.
@@ -40,52 +40,55 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     buf: &mut [u8],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Option<Result<usize>> {
     let copied = target.geometry.copied.reads;
     let address = std::iter::once((buf.as_ptr().addr(), buf.len()));
-    let direct = target.geometry.is_direct(copied, pos, address, flags);
-    if !direct || buf.is_empty() || pos.0 >= target.size {
+    let direct = target.geometry.is_direct(copied, request, address);
+    if !direct || buf.is_empty() || request.pos.0 >= target.size {
         return None;
     }
-    let span = target.span(pos, buf.len());
-    let at = match one_piece(target, pos, span.device, flags) {
+    let span = target.span(request);
+    let at = match one_piece(target, request.pos, span.device, request.is_nowait()) {
         Ok(at) => at?,
         Err(error) => return Some(Err(error)),
     };
-    match queue.read_now(target.dev, &mut buf[..span.device], at, flags.for_bio()) {
+    match queue.read_now(target.dev, &mut buf[..span.device], at, request.flags.for_bio()) {
         Ok(count) if count == span.device => {
             buf[span.count..span.device].fill(0);
             Some(Ok(span.count))
         }
-        // What was short, or refused for the moment, is done again where transfers are continued.
+        // A transfer that was short, or refused for the moment, is repeated if transfers are continued.
         Ok(_) => None,
-        Err(Errno::EAGAIN) if !flags.contains(DioFlags::NOWAIT) => None,
+        Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
-            Some(reread_whole(queue, state, target, buf, pos, flags))
+            let request = *request;
+            Some(reread_whole(queue, state, target, buf, &request))
         }
-        Err(errno) => Some(Err(state.failed(errno, target.inode, pos, span.device))),
+        Err(errno) => {
+            let device = Request { len: span.device, ..*request };
+            Some(Err(state.failed(errno, target.inode, &device)))
+        }
     }
 }
 
-/// Reads once more what is one piece of the device and did not match its checksums.
+/// Repeats the read of one contiguous range that did not match its checksums.
 #[cold]
 pub(super) fn reread_whole<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
     buf: &mut [u8],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
-    let span = target.span(pos, buf.len());
-    let Some(at) = one_piece(target, pos, span.device, flags)? else {
-        return read_any(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags);
+    let span = target.span(request);
+    let device = Request { len: span.device, ..*request };
+    let Some(at) = one_piece(target, request.pos, span.device, request.is_nowait())? else {
+        return read_any(queue, state, target, &mut [IoSliceMut::new(buf)], request);
     };
-    let (way, part) = (target.way(flags.for_bio()), &mut buf[..span.device]);
-    bounce::read_again(queue, state, way, at, &mut [part])
-        .map_err(|errno| state.failed(errno, target.inode, pos, span.device))?;
+    let (to, part) = (target.transfer_to(request.flags.for_bio()), &mut buf[..span.device]);
+    bounce::read_again(queue, state, to, at, &mut [part])
+        .map_err(|errno| state.failed(errno, target.inode, &device))?;
     buf[span.count..span.device].fill(0);
     Ok(span.count)
 }
@@ -96,22 +99,20 @@ fn read_any<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &mut [IoSliceMut<'_>],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    if len == 0 || pos.0 >= target.size {
+    if request.len == 0 || request.pos.0 >= target.size {
         return Ok(0);
     }
     let geometry = target.geometry;
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
-    if target.strict && !geometry.is_aligned(pos, addresses.clone()) {
-        return Err(geometry.misaligned(pos, len));
+    if target.strict && !geometry.is_aligned(request.pos, addresses.clone()) {
+        return Err(geometry.misaligned(request.pos, request.len));
     }
-    if !geometry.is_direct(geometry.copied.reads, pos, addresses, flags) {
-        return bounce::read_now(queue, state, target, bufs, pos, flags);
+    if !geometry.is_direct(geometry.copied.reads, request, addresses) {
+        return bounce::read_now(queue, state, target, bufs, request);
     }
-    read_aligned(queue, state, target, bufs, pos, flags)
+    read_aligned(queue, state, target, bufs, request)
 }
 
 /// Reads a range that the device can take. The position lies before the file's end.
@@ -120,58 +121,53 @@ pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &mut [IoSliceMut<'_>],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
-    let len = bufs.iter().map(|buf| buf.len()).sum();
-    let span = target.span(pos, len);
-    let end = FilePos(pos.0 + span.device as u64);
+    let span = target.span(request);
+    let device = Request { len: span.device, ..*request };
     let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
     let mut parts = Parts::new();
-    let mut bio_flags = target.geometry.for_read(flags);
-    let failed = |state: &State, errno| state.failed(errno, target.inode, pos, span.device);
-    for iomap in Mappings::new(target.map, pos, end).resident(flags.contains(DioFlags::NOWAIT)) {
+    let mut flags = target.geometry.for_read(request.flags);
+    let failed = |state: &State, errno| state.failed(errno, target.inode, &device);
+    for iomap in target.mappings(request.pos, span.device, request.is_nowait()) {
         let mut iomap = iomap?;
         if iomap.len < span.device as u64 {
-            bio_flags -= BioFlags::HIPRI;
+            flags -= BioFlags::HIPRI;
         }
         while iomap.len > 0 {
             let count = iomap.len.min(u64::from(target.geometry.limits.max_transfer));
             let mut bufs = rest.take(count as usize);
-            match iomap.kind {
-                IomapType::Mapped => parts.push(LentPart::new(bufs, iomap.addr)),
-                IomapType::Hole | IomapType::Unwritten => {
-                    bufs.iter_mut().for_each(|buf| buf.fill(0));
-                }
-                IomapType::Inline => read_inline(target, &mut bufs, iomap.pos)?,
+            if iomap.kind == IomapType::Mapped {
+                parts.push(LentPart::new(bufs, iomap.addr));
+            } else {
+                let bufs = bufs.iter_mut().map(|buf| &mut **buf);
+                target.read_unmapped(iomap.kind, iomap.pos, bufs)?;
             }
             iomap = iomap.skip(count);
             if parts.len() == PARTS {
                 let full = std::mem::take(&mut parts);
-                transfer::read_parts(queue, state, target.way(bio_flags), full)
+                transfer::read_parts(queue, state, target.transfer_to(flags), full)
                     .map_err(|errno| failed(state, errno))?;
             }
         }
     }
-    transfer::read_parts(queue, state, target.way(bio_flags), parts)
+    transfer::read_parts(queue, state, target.transfer_to(flags), parts)
         .map_err(|errno| failed(state, errno))?;
     parts::zero(bufs, span.count..span.device);
     Ok(span.count)
 }
 
-/// Where on the device a range lies that is one piece and one transfer, with nothing to be verified: what most requests are.
+/// The position on the device of a range that is contiguous, needs one transfer, and needs no verification, as most requests.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,
     len: usize,
-    flags: DioFlags,
+    resident: bool,
 ) -> Result<Option<DevOffset>> {
-    let end = FilePos(pos.0 + len as u64);
-    let mut mappings =
-        Mappings::new(target.map, pos, end).resident(flags.contains(DioFlags::NOWAIT));
+    let mut mappings = target.mappings(pos, len, resident);
     let Some(iomap) = mappings.next().transpose()? else { return Ok(None) };
     let plain = iomap.kind == IomapType::Mapped && !iomap.flags.contains(IomapFlags::INTEGRITY);
-    let whole = plain && iomap.end() == end;
+    let whole = plain && iomap.end().0 == pos.0 + len as u64;
     Ok((whole && len <= target.geometry.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
@@ -202,15 +198,27 @@ impl<'s> Rest<'s, '_> {
     }
 }
 
-fn read_inline<M: MapFile>(
-    target: &Target<'_, M>,
-    bufs: &mut [IoSliceMut<'_>],
-    pos: FilePos,
-) -> Result<()> {
-    let mut pos = pos;
-    for buf in bufs {
-        target.map.read_inline(buf, pos)?;
-        pos = FilePos(pos.0 + buf.len() as u64);
+impl<M: MapFile> Target<'_, M> {
+    /// The mappings of a range.
+    pub(super) fn mappings(&self, pos: FilePos, len: usize, resident: bool) -> Mappings<'_, M> {
+        Mappings::new(self.map, pos, FilePos(pos.0 + len as u64)).resident(resident)
     }
-    Ok(())
+
+    /// Reads content that is not on the device: zeros, or data in the metadata.
+    pub(super) fn read_unmapped<'b>(
+        &self,
+        kind: IomapType,
+        mut pos: FilePos,
+        bufs: impl Iterator<Item = &'b mut [u8]>,
+    ) -> Result<()> {
+        for buf in bufs {
+            if kind == IomapType::Inline {
+                self.map.read_inline(buf, pos)?;
+            } else {
+                buf.fill(0);
+            }
+            pos = FilePos(pos.0 + buf.len() as u64);
+        }
+        Ok(())
+    }
 }

@@ -1,6 +1,6 @@
-//! What the device and the file's blocks ask of a request, and which memory goes to the device as it is.
+//! Limits of a request from the device and the file's blocks, and which memory needs no copy.
 
-use super::{DioFlags, NotSimple};
+use super::{DioFlags, NotSimple, Request};
 use crate::bio::BioFlags;
 use crate::device::Limits;
 use crate::error::Error;
@@ -9,11 +9,11 @@ use crate::units::FilePos;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
-/// Who sees to it that memory does not change while a device computes over it: checksums, protection information, parity.
+/// The method that keeps memory unchanged while a device computes over it: checksums, protection information, parity.
 ///
 /// A write whose memory changes meanwhile gets a tag that is wrong forever; a read whose memory changes fails though the medium is well.
-/// Lent memory (`&[u8]`) can have another way to it, as when it is shared between processes; a [`Buffer`](crate::bio::Buffer) that has
-/// moved into a queue has none, but for `unsafe` code.
+/// Borrowed memory (`&[u8]`) can have other writers, for example if processes share it; a [`Buffer`](crate::bio::Buffer) that has
+/// moved into a queue has none, except `unsafe` code.
 ///
 /// That safe code cannot change such a buffer is for the compiler to see:
 ///
@@ -62,7 +62,7 @@ impl StablePages {
     }
 }
 
-/// What the device and the file's blocks ask of a request: reckoned when a file is opened, since every request needs it.
+/// Limits of a request from the device and the file's blocks: computed when a file is opened, because every request needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(super) limits: Limits,
@@ -79,7 +79,7 @@ pub(crate) struct Geometry {
     reread: BioFlags,
 }
 
-/// The bits of an address that let memory be copied, by what is done with it.
+/// The address bits that require a copy, by the operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copied {
     pub(super) reads: usize,
@@ -132,11 +132,10 @@ impl Geometry {
     pub(super) fn is_direct(
         &self,
         copied: usize,
-        pos: FilePos,
+        request: &Request,
         bufs: impl ExactSizeIterator<Item = (usize, usize)>,
-        flags: DioFlags,
     ) -> bool {
-        !flags.contains(DioFlags::BOUNCE) && self.has_none(copied, pos, bufs)
+        !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
     }
 
     fn has_none(
@@ -152,7 +151,7 @@ impl Geometry {
             })
     }
 
-    /// Whether what is read is copied, whatever its address.
+    /// Whether reads are copied for every address.
     #[inline(always)]
     pub(super) fn copies_reads(&self) -> bool {
         self.copied.reads == usize::MAX
@@ -164,10 +163,10 @@ impl Geometry {
         self.copied.owned_writes == usize::MAX
     }
 
-    /// Why memory does not go to the device as it is.
+    /// Why memory does not go to the device as it is. Asked for each request that is copied, so that it is no walk over buffers.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
-        if self.is_aligned(pos, [(address, len)].into_iter()) {
+        if (pos.0 | len as u64) & self.sector_mask == 0 && address & self.dma_mask == 0 {
             NotSimple::Stable
         } else {
             NotSimple::Misaligned
@@ -202,7 +201,7 @@ impl Geometry {
         self.sector_mask as usize + 1
     }
 
-    /// The longest atomic write in bytes; 0 where there is none.
+    /// The longest atomic write in bytes; 0 without support.
     pub(crate) fn atomic(&self) -> usize {
         self.limits.atomic_write as usize
     }

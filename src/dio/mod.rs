@@ -1,16 +1,23 @@
 //! The direct-I/O core: from a range of a file to requests to the device, modelled on Linux's `fs/iomap/direct-io.c`.
 //!
-//! A read meets one decision here: `simple`, or not. The simple path maps the range in memory and submits one bio that
-//! carries the request; the generic path (`generic` for lent memory, `request` for owned) walks the mappings. What the
-//! device cannot take goes through `bounce`.
+//! A `Request` meets one decision here: `simple`, or not. The simple path maps the range in memory, and one bio carries the request. Every
+//! other request has one of four ways, by whose its memory is, and by whether the device can take that:
+//!
+//! | memory | direct | through bounce buffers |
+//! |---|---|---|
+//! | lent, for the time of the call | `generic`, `write` | `bounce` |
+//! | owned, until it is popped | `split` | `split::bounced` |
+//!
+//! A request that only needs a copy has the gate of the simple path and one piece (`bounce::short`).
 
 mod bounce;
 mod generic;
 mod geometry;
-mod live;
 mod parts;
+mod plan;
 mod request;
 mod simple;
+mod split;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -23,26 +30,28 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-pub(crate) use self::bounce::short::submit_overwrite as submit_copied;
+pub(crate) use self::bounce::short::submit as submit_copied;
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
-pub(crate) use self::live::{Hold, Holding, Keep, Known, Lives, Unsynced};
-pub use self::request::Rejected;
+pub(crate) use self::plan::blocks_of;
+pub(crate) use self::request::Request;
+pub use self::split::Rejected;
+pub(crate) use self::split::submit as submit_write;
 pub use self::stats::{NotSimple, Stats};
-pub(crate) use self::write::{
-    How, blocks_of, overwrite_now, pass_overwrite, submit_overwrite, submit_write, write_now,
-};
+pub(crate) use self::write::{overwrite_now, pass_overwrite, submit_overwrite, write_now};
+pub use crate::bio::Completion;
+pub(crate) use crate::open_file::{Hold, Holding, Keep, QueueFiles, Unsynced};
 
 use self::bounce::Pool;
 use self::bounce::short::{self, Short};
-use self::request::{COPY, Request, Requests, Slab};
-use self::transfer::Way;
-use crate::bio::{BioEnd, BioFlags, Dev, Done, Memory, Whole};
+use self::split::{COPY, Slab, SplitRequest};
+use self::transfer::TransferTo;
+use crate::bio::{BioEnd, BioFlags, BioOp, Dev, Done, Memory, Whole};
 use crate::device::{DeviceQueue, Limits};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::iomap::{Iomap, MapFile};
-use crate::units::{FilePos, InodeNo};
+use crate::units::InodeNo;
 
 bitflags! {
     /// How a request is carried out. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
@@ -62,7 +71,7 @@ bitflags! {
         const WHOLE = 0x8;
         /// Copy through a bounce buffer even where the device could take the memory.
         const BOUNCE = 0x10;
-        /// A write is durable when it completes, and what is needed to read it (`O_DSYNC`).
+        /// A write is durable when it completes, with the metadata that a read needs (`O_DSYNC`).
         const DSYNC = 0x20;
         /// The same with all that the file's metadata tell (`O_SYNC`).
         const SYNC = 0x40;
@@ -73,7 +82,7 @@ bitflags! {
 
 /// How often what the device refused with EAGAIN is asked for again though it may wait.
 const RETRIES: u8 = 100;
-/// The inode of a request whose failure is no event: whoever asks will ask in another way, and tell if that fails.
+/// The inode of a request whose failure is not an event: the caller retries in another way, and reports a failure of that.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
@@ -94,7 +103,7 @@ pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
     /// The device that the map leads to.
     pub(crate) dev: Dev,
-    /// What that device and the file's blocks ask of a request.
+    /// Limits of a request from that device and the file's blocks.
     pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
     /// `i_size`, sampled when the request came.
@@ -105,24 +114,14 @@ pub(crate) struct Target<'a, M> {
     pub(crate) live: Option<Holding>,
 }
 
-/// A request that is done, and its memory.
-#[derive(Debug)]
-pub struct Completion {
-    /// The caller's name for the request.
-    pub token: u64,
-    /// The memory that went down with it.
-    pub memory: Memory,
-    /// Bytes read: less than asked only at the end of the file.
-    pub result: Result<usize>,
-}
-
-/// What a queue keeps for this layer.
+/// The state of this layer in a queue.
 pub(crate) struct State {
-    /// Of the device with the largest logical block: what a short transfer is rounded down by.
+    /// Of the device with the largest logical block: the unit to which a short transfer is rounded down.
     sector_mask: u64,
     simple: bool,
     stats: Stats,
-    requests: Requests,
+    /// Requests of several bios.
+    splits: Slab<SplitRequest>,
     /// Those that are copied and nothing else.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
@@ -140,7 +139,7 @@ pub(crate) struct State {
     /// Of the last request that had one, to be filled again.
     spare_plan: Vec<Iomap>,
     /// Files that can change.
-    pub(crate) lives: Lives,
+    pub(crate) lives: QueueFiles,
     events: Arc<Events>,
 }
 
@@ -150,7 +149,7 @@ impl State {
             sector_mask: 0,
             simple: true,
             stats: Stats::default(),
-            requests: Requests::default(),
+            splits: Slab::default(),
             shorts: Slab::default(),
             finished: VecDeque::with_capacity(depth),
             fresh: false,
@@ -159,7 +158,7 @@ impl State {
             owed: 0,
             pool: Pool::default(),
             spare_plan: Vec::new(),
-            lives: Lives::default(),
+            lives: QueueFiles::default(),
             events,
         }
     }
@@ -202,7 +201,7 @@ impl State {
         self.finished.push_back(completion);
     }
 
-    /// As of the device's queue, for what completes without it: reads of holes, and those behind the end.
+    /// As of the device's queue, for requests that complete without it: reads of holes, and reads past the end.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -220,30 +219,21 @@ impl State {
         }
     }
 
-    /// The error of a failed read, told to the watchers too. EAGAIN is that of a request with NOWAIT.
+    /// The error of a failed request, told to the watchers too. EAGAIN is that of a request with NOWAIT.
     #[cold]
-    pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, pos: FilePos, len: usize) -> Error {
-        self.failed_as(Direction::DirectRead, errno, inode, pos, len)
-    }
-
-    /// The same of a request of either direction.
-    #[cold]
-    pub(crate) fn failed_as(
-        &self,
-        direction: Direction,
-        errno: Errno,
-        inode: InodeNo,
-        pos: FilePos,
-        len: usize,
-    ) -> Error {
-        let event = ErrorEvent { direction, inode, pos, len: len as u64, errno };
+    pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
+        let Request { pos, len, .. } = *request;
+        let (direction, what) = match request.op {
+            BioOp::Read => (Direction::DirectRead, "read"),
+            _ => (Direction::DirectWrite, "write"),
+        };
         if inode != UNTOLD {
+            let event = ErrorEvent { direction, inode, pos, len: len as u64, errno };
             self.events.report(event);
         }
         if errno == Errno::EAGAIN {
             return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
         }
-        let what = if direction == Direction::DirectRead { "read" } else { "write" };
         Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}"))
     }
 }
@@ -251,18 +241,15 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         // The device has ended them, or they are leaked and no longer here; nobody is told, but others wait for their ranges.
-        let shorts = self.shorts.iter().filter_map(Short::owed);
-        self.requests
-            .iter()
-            .filter_map(Request::owed)
-            .chain(shorts)
-            .for_each(|owed| self.lives.abandon(owed));
+        let shorts = self.shorts.iter().filter_map(Short::completing);
+        let splits = self.splits.iter().filter_map(SplitRequest::completing);
+        splits.chain(shorts).for_each(|completing| self.lives.abandon(completing));
     }
 }
 
 /// Reads into lent memory and waits. Gives the bytes read: fewer than asked only at the end of the file.
 ///
-/// It is inlined into its caller down to the system call, and everything rare is not: the first `ret` behind a system call can
+/// It is inlined into its caller down to the system call, and everything rare is not: the first `ret` after a system call can
 /// cost a third of a read (measured beside AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
@@ -270,38 +257,39 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     buf: &mut [u8],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
-    match simple::gate(state, target, pos, buf.len(), buf.as_ptr().addr(), flags) {
+    match simple::gate(state, target, request, buf.as_ptr().addr()) {
         Ok(at) => {
             state.stats.simple_hits += 1;
-            match queue.read_now(target.dev, buf, at, flags.for_bio()) {
+            match queue.read_now(target.dev, buf, at, request.flags.for_bio()) {
                 Ok(count) if count == buf.len() => Ok(count),
                 other => {
                     let target = *target;
-                    read_again(queue, state, &target, buf, pos, flags, other)
+                    let request = *request;
+                    read_again(queue, state, &target, buf, &request, other)
                 }
             }
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // A copy, here and above: what is lent to a function must lie in memory, and is put there on this way only.
+            // Copies, here and above: a value that a function borrows must be in memory, and is stored there on this path only.
             let target = *target;
+            let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
                 && let Some((mut piece, at)) =
                     short::piece_for(queue, state, &target, buf, pos, flags)
             {
                 let read = queue.read_now(target.dev, &mut piece, at, flags.for_bio());
-                return short::end_read(queue, state, &target, piece, read, buf, pos, flags);
+                return short::end_read(queue, state, &target, buf, piece, (pos, flags, read));
             }
-            generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], pos, flags)
+            generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], request)
         }
     }
 }
 
-/// What comes of a simple read that was not clean: one that was short, or refused for the moment, is done again from its start
-/// where transfers are continued.
+/// The result of a simple read that was not clean: a read that was short, or refused for the moment, is repeated from its start
+/// if transfers are continued.
 #[cold]
 #[inline(never)]
 fn read_again<Q: DeviceQueue, M: MapFile>(
@@ -309,18 +297,17 @@ fn read_again<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     buf: &mut [u8],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
     result: Result<usize, Errno>,
 ) -> Result<usize> {
     match result {
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
-            generic::reread_whole(queue, state, target, buf, pos, flags)
+            generic::reread_whole(queue, state, target, buf, request)
         }
-        Err(errno) if errno != Errno::EAGAIN || flags.contains(DioFlags::NOWAIT) => {
-            Err(state.failed(errno, target.inode, pos, buf.len()))
+        Err(errno) if errno != Errno::EAGAIN || request.is_nowait() => {
+            Err(state.failed(errno, target.inode, request))
         }
-        _ => generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], pos, flags),
+        _ => generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], request),
     }
 }
 
@@ -330,41 +317,41 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &mut [IoSliceMut<'_>],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
     state.stats.miss(NotSimple::Vectored);
-    generic::read_now(queue, state, target, bufs, pos, flags)
+    generic::read_now(queue, state, target, bufs, request)
 }
 
-/// Starts a read into owned memory.
+/// Starts a [queued read](Request::queued_read) into owned memory.
 #[inline(always)]
 pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
     memory: Memory,
-    pos: FilePos,
-    flags: DioFlags,
-    token: u64,
+    request: &Request,
 ) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
-            simple::gate(state, target, pos, buffer.len(), buffer.address(), flags)
+            // Its length as this arm knows it: that of any memory takes a branch more.
+            let request = Request { len: buffer.len(), ..*request };
+            simple::gate(state, target, &request, buffer.address())
         }
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // What holds its content by a range has more to give back than one bio tells.
-        Ok(at) if target.live.is_none_or(|holding| holding.is_light()) => {
-            request::submit_whole(queue, state, target, at, memory, pos, flags, token)?;
+        // A request that holds its content by a range releases more than one bio describes.
+        Ok(at) if target.is_light() => {
+            split::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
             Ok(())
         }
         other => {
             other.err().into_iter().for_each(|reason| state.stats.miss(reason));
             let target = *target;
-            request::submit(queue, state, &target, memory, pos, flags, token)
+            let request = Request { len: memory.len(), ..*request };
+            split::submit_read(queue, state, &target, memory, &request)
         }
     }
 }
@@ -404,7 +391,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
     }
 }
 
-/// Goes on with what is not a clean completion of one bio.
+/// Continues with a completion that is not a clean completion of one bio.
 #[cold]
 #[inline(never)]
 fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
@@ -413,8 +400,8 @@ fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
     }
     let there = |state: &State| state.finished.len() + state.lives.unsynced();
     let before = there(state);
-    request::complete(queue, state, done);
-    // What that completed is there to be popped, now or after a sync.
+    split::complete(queue, state, done);
+    // Requests that it completed can be popped, now or after a sync.
     state.owed = state.owed.saturating_sub(there(state) - before);
 }
 
@@ -425,7 +412,7 @@ fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
 fn wait_for_owed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
     while queue.in_flight() > 0 && queue.wait(1).is_ok() {
         while let Some(done) = queue.pop() {
-            request::complete(queue, state, done);
+            split::complete(queue, state, done);
         }
         if !state.finished.is_empty() {
             state.owed = state.owed.saturating_sub(state.finished.len());
@@ -441,16 +428,16 @@ fn wait_for_owed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    // What comes first is copied while the device has the others.
+    // The first completed read is copied while the device has the others.
     let copies = state.pool.has_long();
-    if state.requests.is_empty() && !copies {
+    if state.splits.is_empty() && !copies {
         // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
     loop {
         while let Some(done) = queue.pop() {
-            request::complete(queue, state, done);
+            split::complete(queue, state, done);
         }
         let missing = min.saturating_sub(state.finished.len() + state.lives.unsynced());
         if missing == 0 {
@@ -465,12 +452,12 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
 #[cold]
 pub(crate) fn take_completed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) {
     while let Some(done) = queue.pop() {
-        request::complete(queue, state, done);
+        split::complete(queue, state, done);
     }
 }
 
-/// Takes one completion of what is in flight, which it waits for where none is there, and keeps it to be popped. What was submitted since
-/// the last time is handed over together, then.
+/// Takes one completion of the requests in flight, waits for one if necessary, and keeps it to be popped. Before that, it submits all
+/// requests since the last time together.
 pub(crate) fn pump<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
     let mut done = queue.pop();
     if done.is_none() {
@@ -478,12 +465,12 @@ pub(crate) fn pump<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<(
         done = queue.pop();
     }
     if let Some(done) = done {
-        request::complete(queue, state, done);
+        split::complete(queue, state, done);
     }
     Ok(())
 }
 
-/// Hands over what is queued and sees what has completed, without waiting.
+/// Submits queued requests and collects completions, without waiting.
 #[inline]
 pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
     (state.waited, state.owed) = (false, 0);
@@ -493,14 +480,6 @@ pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<(
 #[cold]
 fn hand_over_failed(errno: Errno) -> Error {
     Error::io(errno, "the device's queue")
-}
-
-/// What of a request is read from the device: nothing behind the file's last sector.
-struct Span {
-    /// Bytes that the caller gets.
-    count: usize,
-    /// Bytes to be read: `count` up to a whole number of logical blocks.
-    device: usize,
 }
 
 impl<M> Clone for Target<'_, M> {
@@ -513,16 +492,14 @@ impl<M> Clone for Target<'_, M> {
 impl<M> Copy for Target<'_, M> {}
 
 impl<M> Target<'_, M> {
-    /// The way of transfers to its device.
-    fn way(&self, flags: BioFlags) -> Way {
-        Way { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
+    /// Where its transfers go.
+    fn transfer_to(&self, flags: BioFlags) -> TransferTo {
+        TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
     }
 
-    /// Cuts a request that the device can take to the file's size.
-    fn span(&self, pos: FilePos, len: usize) -> Span {
-        let count = self.size.saturating_sub(pos.0).min(len as u64);
-        // The length is a multiple of the logical block, so rounding up stays within it.
-        let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
-        Span { count: count as usize, device: device as usize }
+    /// Whether one bio can carry what its file needs to know of a completion.
+    #[inline(always)]
+    fn is_light(&self) -> bool {
+        self.live.is_none_or(|holding| holding.is_light())
     }
 }

@@ -3,8 +3,13 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
 
+use smallvec::SmallVec;
+
 use crate::bio::{Buffer, Memory};
 use crate::sys::copy as copy_unseen;
+
+/// The buffers of one transfer.
+pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
 /// How the memory looked when it came.
 pub(super) enum Shape {
@@ -24,8 +29,8 @@ impl Shape {
 }
 
 /// Takes the first `count` bytes off the memory that is left.
-pub(super) fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Vec<Buffer> {
-    let mut taken = Vec::with_capacity(1);
+pub(super) fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Buffers {
+    let mut taken = Buffers::new();
     let mut left = count;
     while left > 0 {
         let Some(mut first) = rest.pop_front() else { break };
@@ -40,14 +45,13 @@ pub(super) fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Vec<Buffer> {
     taken
 }
 
-pub(super) fn to_memory(mut buffers: Vec<Buffer>) -> Memory {
+pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     match buffers.pop() {
         Some(only) if buffers.is_empty() => Memory::Flat(only),
-        Some(last) => {
-            buffers.push(last);
-            Memory::Vectored(buffers)
+        last => {
+            buffers.extend(last);
+            Memory::Vectored(buffers.into_vec())
         }
-        None => Memory::Vectored(buffers),
     }
 }
 
@@ -72,7 +76,7 @@ pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory
         }
     }
     match shape {
-        Shape::Flat => to_memory(joined),
+        Shape::Flat => to_memory(joined.into()),
         Shape::Vectored(_) => Memory::Vectored(joined),
     }
 }

@@ -6,59 +6,56 @@
 //! the gates for reads: the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
-use super::write::Passed;
-use super::{DioFlags, State, Target};
+use super::{DioFlags, Request, State, Target};
 use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// What the simple path does not do.
+/// Where a write passes the gate to, and what it leaves to be done.
+pub(crate) type Passed = (DevOffset, CompletionWork);
+
+/// Flags that the simple path does not support.
 const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// Where on the device a read goes that may take the simple path, or why it may not.
 ///
-/// That the request is a read, that it carries no residue of an earlier part and that the file is not encrypted hold for
-/// whoever calls: there is no other way here.
+/// The request is a read, it is not the rest of an earlier part, and the file is not encrypted: this holds for
+/// all callers.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,
-    pos: FilePos,
-    len: usize,
+    request: &Request,
     address: usize,
-    flags: DioFlags,
 ) -> Result<DevOffset, NotSimple> {
     let copied = target.geometry.copied.reads;
-    gate_read(state, target, pos, len, address, copied, flags, target.geometry.block)
+    gate_read(state, target, request, address, copied, target.geometry.block)
 }
 
 /// The same of a read that is copied whatever its address: it may be as long as one bio.
+#[inline(always)]
 pub(super) fn gate_copied<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,
-    pos: FilePos,
-    len: usize,
+    request: &Request,
     address: usize,
-    flags: DioFlags,
 ) -> Result<DevOffset, NotSimple> {
     let aligned = target.geometry.copied.ours;
     let most = u64::from(target.geometry.limits.max_transfer);
-    gate_read(state, target, pos, len, address, aligned, flags, most)
+    gate_read(state, target, request, address, aligned, most)
 }
 
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "all that is asked about")]
 fn gate_read<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,
-    pos: FilePos,
-    len: usize,
+    request: &Request,
     address: usize,
     copied: usize,
-    flags: DioFlags,
     most: u64,
 ) -> Result<DevOffset, NotSimple> {
-    gate_request(state, target, pos, len, address, copied, flags, most)?;
+    gate_request(state, target, request, address, copied, most)?;
+    let Request { pos, len, .. } = *request;
     match target.map.map_recorded(pos) {
         Some(iomap) if iomap.kind == IomapType::Mapped => at(&iomap, pos, len),
         _ => written_since(target.map, pos, len),
@@ -82,41 +79,35 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
     target: &Target<'_, M>,
-    pos: FilePos,
-    len: usize,
+    request: &Request,
     address: usize,
     copied: usize,
-    flags: DioFlags,
 ) -> Result<Passed, NotSimple> {
     let most = u64::from(target.geometry.limits.max_transfer);
-    gate_request(state, target, pos, len, address, copied, flags, most)?;
-    let Some(iomap) = target.map.map_recorded(pos) else {
+    gate_request(state, target, request, address, copied, most)?;
+    let Some(iomap) = target.map.map_recorded(request.pos) else {
         return Err(seldom(NotSimple::NotResident));
     };
-    let left = match iomap.kind {
-        IomapType::Mapped => CompletionWork::empty(),
-        IomapType::Unwritten => CompletionWork::CONVERT,
-        IomapType::Hole | IomapType::Inline => return Err(seldom(NotSimple::NotMapped)),
+    let Some(left) = iomap.plain_completion_work() else {
+        return Err(seldom(NotSimple::NotMapped));
     };
-    Ok((at(&iomap, pos, len)?, left))
+    Ok((at(&iomap, request.pos, request.len)?, left))
 }
 
-/// What a request must be like, whatever it maps to.
+/// Conditions for a request, independent of its mapping.
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "all that is asked about")]
 fn gate_request<M>(
     state: &State,
     target: &Target<'_, M>,
-    pos: FilePos,
-    len: usize,
+    request: &Request,
     address: usize,
     copied: usize,
-    flags: DioFlags,
     most: u64,
 ) -> Result<(), NotSimple> {
     if !state.simple {
         return Err(seldom(NotSimple::Disabled));
     }
+    let Request { pos, len, flags, .. } = *request;
     if flags.intersects(REFUSED) {
         return Err(seldom(NotSimple::Flags));
     }

@@ -1,4 +1,4 @@
-//! What a queue has counted: plain numbers of one thread, shared with nobody.
+//! The counters of a queue: plain numbers of one thread, not shared.
 
 /// Why a request did not take the simple path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

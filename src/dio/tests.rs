@@ -1,4 +1,4 @@
-//! What no real volume or device can be made to do: gates that ext4 never closes, refusals and short transfers to order.
+//! Cases that no real volume or device can produce: gates that ext4 never closes, injected refusals and short transfers.
 
 use std::io::IoSlice;
 use std::sync::LazyLock;
@@ -7,8 +7,8 @@ use super::*;
 use crate::bio::Buffer;
 use crate::device::{Device, Faults, Immediate, Null, QueueOptions, Sim, Transfer};
 use crate::error::Errno;
-use crate::iomap::{Iomap, IomapFlags, IomapType};
-use crate::units::DevOffset;
+use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType};
+use crate::units::{DevOffset, FilePos};
 
 const BLOCK: usize = 4096;
 static GEOMETRY: LazyLock<Geometry> =
@@ -27,6 +27,7 @@ impl Fake {
             pos: FilePos(0),
             len: 8 * BLOCK as u64,
             addr: DevOffset(1 << 20),
+            device: IomapDevice::Data,
             kind: IomapType::Mapped,
             flags: IomapFlags::empty(),
         };
@@ -103,14 +104,15 @@ fn script(results: impl IntoIterator<Item = Result<usize, Errno>>) -> Immediate<
 
 fn submit(queue: &mut impl DeviceQueue, state: &mut State, len: usize, token: u64) {
     let map = Fake::mapped();
-    submit_read(queue, state, &target(&map), buffer(len).into(), FilePos(0), NONE, token).unwrap();
+    let request = Request::read(FilePos(0), len, NONE).token(token);
+    submit_read(queue, state, &target(&map), buffer(len).into(), &request).unwrap();
 }
 
 /// Each gate closes by itself, and names itself.
 #[test]
 fn every_gate_of_the_simple_path_closes() {
     let gate = |state: &State, map: &Fake, pos, len, address, flags| {
-        simple::gate(state, &target(map), FilePos(pos), len, address, flags)
+        simple::gate(state, &target(map), &Request::read(FilePos(pos), len, flags), address)
     };
     let (on, mut off) = (state(), state());
     off.set_simple(false);
@@ -147,11 +149,11 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// The generic path's own short cut asks the same of a mapping: what must be verified goes the long way.
+/// The generic path's own short cut has the same conditions for a mapping: content that must be verified takes the long path.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();
-    let piece = |map: &Fake| generic::one_piece(&target(map), FilePos(0), 8192, NONE);
+    let piece = |map: &Fake| generic::one_piece(&target(map), FilePos(0), 8192, false);
     assert_eq!(piece(&map).unwrap(), Some(DevOffset(1 << 20)));
     map.iomap.flags = IomapFlags::INTEGRITY;
     assert_eq!(piece(&map).unwrap(), None);
@@ -167,8 +169,8 @@ fn eagain_is_retried_for_those_who_wait() {
         let read = |results, flags| {
             let (mut queue, mut state) = (script(results), state());
             let mut memory = buffer(len);
-            let now =
-                read_now(&mut queue, &mut state, &target(&map), &mut memory, FilePos(0), flags);
+            let request = Request::read(FilePos(0), len, flags);
+            let now = read_now(&mut queue, &mut state, &target(&map), &mut memory, &request);
             (now.map_err(|error| error.kind()), state.events.take().0.len(), queue)
         };
         let (result, events, _) = read(busy(50), NONE);
@@ -200,7 +202,7 @@ fn wait_gives_as_many_completions_as_it_says() {
     for seed in 0..50 {
         let faults = Faults { seed, short_one_in: Some(1), latency: 3, ..Faults::default() };
         let sim = Sim::new(Arc::new(Null::new(1 << 30)), faults);
-        let (mut queue, mut state) = (sim.queue(&QueueOptions { depth: 4 }).unwrap(), state());
+        let (mut queue, mut state) = (sim.queue(&QueueOptions::new().depth(4)).unwrap(), state());
         for token in 0..4 {
             submit(&mut queue, &mut state, BLOCK, token);
         }

@@ -1,5 +1,5 @@
-//! Transfers of lent memory to their end: a short one is continued, one that was refused for the moment is asked for again, and what does
-//! not match its checksums is read once more.
+//! Complete transfers of borrowed memory: a short one is continued, one that was refused for the moment is repeated, and data that do
+//! not match their checksums are read once more.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -16,9 +16,9 @@ pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
 /// Where transfers go, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct TransferTo {
     pub(super) dev: Dev,
-    /// What a short transfer is rounded down by, so that its rest is aligned again.
+    /// The unit to which a short transfer is rounded down, so that its rest is aligned.
     pub(super) sector_mask: u64,
     pub(super) flags: BioFlags,
 }
@@ -27,30 +27,30 @@ pub(super) struct Way {
 pub(super) fn read_parts<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    way: Way,
+    to: TransferTo,
     mut parts: Parts<'_>,
 ) -> Result<(), Errno> {
     let mut retries = RETRIES;
     while !parts.is_empty() {
-        queue.read_parts_now(way.dev, &mut parts, way.flags);
+        queue.read_parts_now(to.dev, &mut parts, to.flags);
         let mut again = Parts::new();
         for mut part in parts {
             match part.result {
                 Ok(count) if count == part.len() => {}
                 // Only whole logical blocks count, since the rest must be aligned again.
-                Ok(count) => match count & !(way.sector_mask as usize) {
+                Ok(count) => match count & !(to.sector_mask as usize) {
                     0 => return Err(Errno::EIO),
                     whole => {
                         state.stats.short += 1;
                         again.push(skip(part, whole));
                     }
                 },
-                Err(Errno::EAGAIN) if !way.flags.contains(BioFlags::NOWAIT) => {
+                Err(Errno::EAGAIN) if !to.flags.contains(BioFlags::NOWAIT) => {
                     retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
                     again.push(skip(part, 0));
                 }
-                Err(Errno::EILSEQ) if way.flags.contains(BioFlags::REREAD) => {
-                    bounce::read_again(queue, state, way, part.at, &mut part.bufs)?;
+                Err(Errno::EILSEQ) if to.flags.contains(BioFlags::REREAD) => {
+                    bounce::read_again(queue, state, to, part.at, &mut part.bufs)?;
                 }
                 Err(errno) => return Err(errno),
             }
@@ -60,7 +60,7 @@ pub(super) fn read_parts<Q: DeviceQueue>(
     Ok(())
 }
 
-/// What is left of a part behind its first `count` bytes.
+/// The rest of a part after its first `count` bytes.
 fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     let mut bufs = &mut part.bufs[..];
     IoSliceMut::advance_slices(&mut bufs, count);
@@ -74,7 +74,7 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
 pub(super) fn write_all<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    way: Way,
+    to: TransferTo,
     bufs: &[IoSlice<'_>],
     at: DevOffset,
 ) -> Result<(), Errno> {
@@ -82,21 +82,21 @@ pub(super) fn write_all<Q: DeviceQueue>(
     let (mut done, mut retries) = (0, RETRIES);
     while done < len {
         let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
-        match queue.write_now(way.dev, &rest, DevOffset(at.0 + done as u64), way.flags) {
+        match queue.write_now(to.dev, &rest, DevOffset(at.0 + done as u64), to.flags) {
             Ok(count) if count == len - done => break,
-            Ok(count) => match count & !(way.sector_mask as usize) {
+            Ok(count) => match count & !(to.sector_mask as usize) {
                 0 => return Err(Errno::EIO),
                 whole => {
                     state.stats.short += 1;
                     done += whole;
                 }
             },
-            // What is written in part is no longer refused.
-            Err(Errno::EAGAIN) if done > 0 || !way.flags.contains(BioFlags::NOWAIT) => {
+            // A write that is done in part is no longer refused.
+            Err(Errno::EAGAIN) if done > 0 || !to.flags.contains(BioFlags::NOWAIT) => {
                 retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
             }
             Err(errno) => {
-                state.write_failed(way.flags, errno);
+                state.write_failed(to.flags, errno);
                 return Err(errno);
             }
         }

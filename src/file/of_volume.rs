@@ -1,35 +1,90 @@
 //! A file of a volume that is only read: the map is the inode's, and nothing stands between it and the device.
 
 use std::io::IoSliceMut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::bio::{Dev, Memory};
-use crate::device::{Limits, with_queue};
-use crate::dio::{self, DioFlags, Geometry, Rejected, Target};
+use crate::device::with_queue;
+use crate::dio::{self, DioFlags, Geometry, Rejected, Request, Target};
 use crate::error::Result;
 use crate::file::FileOptions;
-use crate::fs::ext4::Inode;
-use crate::queue::{Owner, Queue};
-use crate::units::FilePos;
+use crate::fs::Inode;
+use crate::iomap::{ExtentMap, Iomap, MapFile};
+use crate::open_file::Owner;
+use crate::queue::Queue;
+use crate::units::{FilePos, InodeNo};
 
 /// A file of a volume that is open for reading only.
 #[derive(Clone)]
 pub(crate) struct VolumeFile {
-    inode: Arc<Inode>,
+    file: Arc<ReadFile>,
     strict: bool,
     volume: Owner,
     geometry: Geometry,
 }
 
+/// The inode, and its map once all of that is in memory: a request that finds it there asks no file system.
+pub(super) struct ReadFile {
+    inode: Inode,
+    number: InodeNo,
+    size: u64,
+    map: OnceLock<Arc<ExtentMap>>,
+}
+
+impl ReadFile {
+    pub(super) fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// Its map, if all of it is in memory.
+    #[inline(always)]
+    fn resident(&self) -> Option<&ExtentMap> {
+        match self.map.get() {
+            Some(map) => Some(map),
+            None => self.find_map(),
+        }
+    }
+
+    #[cold]
+    fn find_map(&self) -> Option<&ExtentMap> {
+        let map = self.inode.resident_map()?;
+        Some(self.map.get_or_init(|| Arc::clone(map)))
+    }
+}
+
+impl MapFile for ReadFile {
+    fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
+        self.inode.map(pos, len)
+    }
+
+    fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
+        self.map_recorded(pos).or_else(|| self.inode.map_resident(pos))
+    }
+
+    #[inline(always)]
+    fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
+        Some(self.resident()?.lookup(pos))
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        self.inode.read_inline(buf, pos)
+    }
+}
+
 impl VolumeFile {
-    pub(crate) fn new(inode: Inode, options: FileOptions, volume: Owner, limits: &Limits) -> Self {
-        let geometry =
-            Geometry::new(limits, inode.block_size().bytes() as u64).with(options.stable_pages);
-        Self { inode: Arc::new(inode), strict: options.strict, volume, geometry }
+    pub(crate) fn new(
+        inode: Inode,
+        options: FileOptions,
+        volume: Owner,
+        geometry: Geometry,
+    ) -> Self {
+        let (number, size) = (inode.number(), inode.size());
+        let file = ReadFile { inode, number, size, map: OnceLock::new() };
+        Self { file: Arc::new(file), strict: options.direct, volume, geometry }
     }
 
     pub(super) fn inode(&self) -> &Inode {
-        &self.inode
+        self.file.inode()
     }
 
     #[inline(always)]
@@ -42,7 +97,8 @@ impl VolumeFile {
     ) -> Result<usize> {
         queue.check(self.volume)?;
         let target = self.target();
-        with_queue!(&mut queue.device, device => dio::read_now(device, &mut queue.state, &target, buf, pos, flags))
+        let request = Request::read(pos, buf.len(), flags);
+        with_queue!(&mut queue.device, device => dio::read_now(device, &mut queue.state, &target, buf, &request))
     }
 
     pub(super) fn read_vectored_at(
@@ -53,9 +109,11 @@ impl VolumeFile {
         flags: DioFlags,
     ) -> Result<usize> {
         queue.check(self.volume)?;
+        let len = bufs.iter().map(|buf| buf.len()).sum();
         let target = self.target();
+        let request = Request::read(pos, len, flags);
         with_queue!(&mut queue.device, device => {
-            dio::read_vectored_now(device, &mut queue.state, &target, bufs, pos, flags)
+            dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
         })
     }
 
@@ -71,20 +129,21 @@ impl VolumeFile {
         if let Err(error) = queue.check(self.volume) {
             return Err(Rejected::boxed(error, memory));
         }
+        let request = Request::queued_read(pos, flags, token);
         let target = self.target();
         with_queue!(&mut queue.device, device => {
-            dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+            dio::submit_read(device, &mut queue.state, &target, memory, &request)
         })
     }
 
     #[inline(always)]
-    fn target(&self) -> Target<'_, Inode> {
+    fn target(&self) -> Target<'_, ReadFile> {
         Target {
-            map: &*self.inode,
+            map: &*self.file,
             dev: Dev::OWN,
             geometry: &self.geometry,
-            inode: self.inode.number(),
-            size: self.inode.size(),
+            inode: self.file.number,
+            size: self.file.size,
             strict: self.strict,
             live: None,
         }

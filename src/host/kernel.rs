@@ -7,22 +7,22 @@ use std::sync::Arc;
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 use smallvec::SmallVec;
 
-use super::handle::OpenFile;
+use super::open::OpenFile;
 use crate::device::{BlockFile, OpenMode};
-use crate::dio::{DioFlags, Geometry, State};
+use crate::dio::{DioFlags, Geometry, Request, State};
 use crate::error::{Errno, Error, Result};
-use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
+use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
 /// A file's descriptor for direct reads, and what those must look like.
-pub(super) struct Descriptor {
-    pub(super) file: Arc<BlockFile>,
-    pub(super) geometry: Geometry,
+pub(crate) struct Descriptor {
+    pub(crate) file: Arc<BlockFile>,
+    pub(crate) geometry: Geometry,
 }
 
 impl Descriptor {
     /// Opens the file that a descriptor stands for, whatever its name has become.
-    pub(super) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
+    pub(crate) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mode = OpenMode { exclusive: false, ..OpenMode::default() };
@@ -33,15 +33,15 @@ impl Descriptor {
 }
 
 /// The map of a file as its descriptor shows it: position for position.
-pub(super) struct Straight {
-    pub(super) size: u64,
+pub(crate) struct Straight {
+    pub(crate) size: u64,
 }
 
 impl MapFile for Straight {
     fn map(&self, _pos: FilePos, _len: u64) -> Result<Iomap> {
         let (pos, addr) = (FilePos(0), DevOffset(0));
         let (kind, flags) = (IomapType::Mapped, IomapFlags::LAST);
-        Ok(Iomap { pos, len: self.size.max(1), addr, kind, flags })
+        Ok(Iomap { pos, len: self.size.max(1), addr, device: IomapDevice::Data, kind, flags })
     }
 
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
@@ -55,23 +55,22 @@ impl MapFile for Straight {
 
 impl OpenFile {
     /// The file's size, as the kernel has it now; 0 where it does not say.
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
     }
 
     /// Reads through the kernel: around its page cache what a direct read can take, through it the rest.
     #[cold]
     #[inline(never)]
-    pub(super) fn read_kernel(
+    pub(crate) fn read_kernel(
         &self,
         state: &mut State,
         bufs: &mut [IoSliceMut<'_>],
-        pos: FilePos,
-        flags: DioFlags,
+        request: &Request,
         strict: bool,
     ) -> Result<usize> {
         state.stats_mut().kernel_served += 1;
-        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let Request { pos, len, flags, .. } = *request;
         let descriptor = self.descriptor();
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
@@ -112,11 +111,11 @@ impl OpenFile {
                 Err(OsErrno::AGAIN) if done > 0 => break,
                 // Who does not know NOWAIT cannot promise not to wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
-                    return Err(state.failed(Errno::EAGAIN, self.file.inode(), pos, len));
+                    return Err(state.failed(Errno::EAGAIN, self.file.inode(), request));
                 }
                 Err(errno) => {
                     let (errno, inode) = (Errno::from(errno), self.file.inode());
-                    return Err(state.failed(errno, inode, pos, len));
+                    return Err(state.failed(errno, inode, request));
                 }
             }
         }

@@ -8,11 +8,11 @@ use std::io::IoSliceMut;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::handle::OpenFile;
+use super::open::OpenFile;
 use super::{HostDevice, Shared};
 use crate::bio::Dev;
 use crate::device::{AnyQueue, BlockFile, DeviceQueue, Engine};
-use crate::dio::{Completion, DioFlags, Geometry, State, Target};
+use crate::dio::{Completion, DioFlags, Geometry, Request, State, Target};
 use crate::error::{Errno, ErrorKind};
 use crate::fs::host::{HostMap, Tenure};
 use crate::units::{FilePos, InodeNo};
@@ -24,14 +24,14 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Rc<Lane>>>,
     /// Where the devices are attached, by their indexes.
     devices: Vec<Option<Dev>>,
-    requests: Vec<Request>,
+    requests: Vec<Booking>,
     free: Vec<u32>,
     /// The proof of the leases was young after everything was carried out that the device's queue has seen.
     young: bool,
 }
 
 /// The way of one tenure of one file.
-pub(super) struct Lane {
+pub(crate) struct Lane {
     /// The number of the tenure, and where it is seen to be over.
     number: u64,
     tenure: Arc<Tenure>,
@@ -45,7 +45,7 @@ pub(super) struct Lane {
 }
 
 /// An asynchronous request for a host file.
-struct Request {
+struct Booking {
     token: u64,
     pos: FilePos,
     way: Way,
@@ -63,7 +63,7 @@ enum Way {
 
 impl Lane {
     #[inline(always)]
-    pub(super) fn target(&self, strict: bool) -> Target<'_, HostMap> {
+    pub(crate) fn target(&self, strict: bool) -> Target<'_, HostMap> {
         Target {
             map: &*self.map,
             dev: self.dev,
@@ -89,7 +89,7 @@ impl Lane {
 }
 
 impl Lanes {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
             lanes: Vec::new(),
@@ -102,7 +102,7 @@ impl Lanes {
 
     /// The way of a tenure of a file, if this queue has seen it.
     #[inline(always)]
-    pub(super) fn get(&self, index: u32, number: u64) -> Option<&Rc<Lane>> {
+    pub(crate) fn get(&self, index: u32, number: u64) -> Option<&Rc<Lane>> {
         match self.lanes.get(index as usize) {
             Some(Some(lane)) if lane.number == number => Some(lane),
             _ => None,
@@ -110,7 +110,7 @@ impl Lanes {
     }
 
     /// Learns the way of a tenure, if that stands still and the device can be reached from this queue.
-    pub(super) fn learn(
+    pub(crate) fn learn(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,
@@ -170,7 +170,7 @@ impl Lanes {
 
     /// Books a request on a lane; the token that it travels with.
     #[inline]
-    pub(super) fn begin_raw(
+    pub(crate) fn begin_raw(
         &mut self,
         lane: &Rc<Lane>,
         file: &Arc<OpenFile>,
@@ -178,11 +178,11 @@ impl Lanes {
         pos: FilePos,
     ) -> u64 {
         lane.enter(file);
-        self.insert(Request { token, pos, way: Way::Raw(Rc::clone(lane)) })
+        self.insert(Booking { token, pos, way: Way::Raw(Rc::clone(lane)) })
     }
 
     /// Books a request on the file's own descriptor, which is attached for it.
-    pub(super) fn begin_kernel(
+    pub(crate) fn begin_kernel(
         &mut self,
         device: &mut AnyQueue,
         file: &Arc<OpenFile>,
@@ -192,23 +192,23 @@ impl Lanes {
     ) -> Result<(u64, Dev), Errno> {
         let dev = device.attach(descriptor, false)?;
         let way = Way::Kernel(Arc::clone(file), dev);
-        Ok((self.insert(Request { token, pos, way }), dev))
+        Ok((self.insert(Booking { token, pos, way }), dev))
     }
 
     /// Books a request that the kernel has served.
-    pub(super) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
-        self.insert(Request { token, pos, way: Way::Done })
+    pub(crate) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
+        self.insert(Booking { token, pos, way: Way::Done })
     }
 
     #[inline]
-    fn insert(&mut self, request: Request) -> u64 {
+    fn insert(&mut self, booking: Booking) -> u64 {
         match self.free.pop() {
             Some(index) => {
-                self.requests[index as usize] = request;
+                self.requests[index as usize] = booking;
                 u64::from(index)
             }
             None => {
-                self.requests.push(request);
+                self.requests.push(booking);
                 // All of them may become free at once, and a completion is no place to allocate.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
@@ -218,14 +218,14 @@ impl Lanes {
 
     #[inline]
     fn remove(&mut self, index: u64) -> Option<Way> {
-        let request = self.requests.get_mut(index as usize)?;
+        let booking = self.requests.get_mut(index as usize)?;
         self.free.push(index as u32);
-        Some(std::mem::replace(&mut request.way, Way::Vacant))
+        Some(std::mem::replace(&mut booking.way, Way::Vacant))
     }
 
     /// Takes a request back that was not started.
     #[cold]
-    pub(super) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
+    pub(crate) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
         match self.remove(index) {
             Some(Way::Raw(lane)) => drop(lane.leave()),
             Some(Way::Kernel(_, dev)) => device.detach(dev),
@@ -245,7 +245,7 @@ impl Lanes {
             self.young = self.shared.keeping.keeper().proof().is_young();
         }
         let index = completion.token as usize;
-        let Some(Request { token, pos, way }) = self.requests.get_mut(index) else { return };
+        let Some(Booking { token, pos, way }) = self.requests.get_mut(index) else { return };
         completion.token = *token;
         // What most requests are: one of several, and to be believed.
         if let Way::Raw(lane) = way
@@ -300,8 +300,10 @@ fn read_again(file: &OpenFile, state: &mut State, completion: &mut Completion, p
         if kind.is_none() {
             state.stats_mut().cut += 1;
         }
+        let len = completion.memory.len();
         let mut slices: Vec<_> =
             completion.memory.buffers_mut().iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
-        completion.result = file.read_kernel(state, &mut slices, pos, DioFlags::empty(), false);
+        let request = Request::read(pos, len, DioFlags::empty());
+        completion.result = file.read_kernel(state, &mut slices, &request, false);
     }
 }

@@ -5,21 +5,23 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::CHUNK;
 use super::disk::{
     BLOCK, BLOCK_LEN, GENERATIONS, KIND_NVME64, KIND_T10, KNOWN_FEATURES, MAGIC, MODE_BITMAP,
     MODE_JOURNAL, RawSealed, RawSuperblock, SEALED, STATE_CLEAN, STATE_OPEN, VERSION,
 };
 use super::geometry::{Info, Mode};
-use super::tuple::TupleKind;
 use crate::bio::Buffer;
 use crate::device::{Device, Durability};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
+use crate::protection::TupleKind;
 use crate::units::{DevOffset, FsBlock};
 
 const STRUCTURE: &str = "integrity superblock";
 
-/// What a superblock says.
+/// How many bytes are read at a time.
+pub(super) const CHUNK: u64 = 1 << 20;
+
+/// The fields of a superblock.
 #[derive(Clone, Debug)]
 pub(super) struct Superblock {
     pub(super) info: Info,
@@ -159,7 +161,7 @@ impl Superblock {
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // Formatted anew, and not to its end: the sequence began again.
+            // A second format that was interrupted: the sequence restarted.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("its two copies are of two devices")),
@@ -225,8 +227,8 @@ impl Superblock {
 /// Of a device that cannot read so many blocks nothing more is tried.
 const MOST_REFUSED: u32 = 64;
 
-/// Looks for the first copy of a reserved tail, whose last copy is not whole, from the end on. Where that one was torn or cannot be read,
-/// it is there, however long the journal is. Where something else stands in its place, most likely there is none: the device is not read
+/// Looks for the first copy of a reserved tail, whose last copy is not whole, from the end on. If that one was torn or cannot be read,
+/// it exists, with a journal of any length. If that block holds other data, most likely there is no area: the device is not read
 /// further than tags of 1/32 and a journal of a gibibyte reach.
 fn find_first(
     device: &dyn Device,

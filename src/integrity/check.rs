@@ -10,10 +10,10 @@ use super::journal::Journal;
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// What a look at a tag area has found.
+/// The result of a check of a tag area.
 #[derive(Clone, Debug)]
 pub struct CheckedArea {
-    /// What the device is made of.
+    /// The geometry of the device.
     pub info: Info,
     /// It was closed, and nothing is to be recovered.
     pub clean: bool,
@@ -23,7 +23,7 @@ pub struct CheckedArea {
     pub records: u64,
     /// The sectors that these write.
     pub sectors: u64,
-    /// What is wrong.
+    /// The faults.
     pub problems: Vec<Problem>,
 }
 
@@ -41,7 +41,7 @@ pub enum Problem {
     ShortData {
         /// Its size in bytes.
         size: u64,
-        /// What it should have at least.
+        /// The least expected value.
         needed: u64,
     },
     /// Blocks of the dirty map or of the generations do not hold their checksum.
@@ -78,7 +78,7 @@ impl fmt::Display for Problem {
 /// Reads the superblocks, the dirty map and the journal of an integrity device that nobody has open for writing.
 ///
 /// # Errors
-/// `UnknownFormat` where there is none; `Corrupt` where no superblock is whole; `Unsupported` by name; `Io`.
+/// `UnknownFormat` without a tag area; `Corrupt` without a whole superblock; `Unsupported` by name; `Io`.
 pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<CheckedArea> {
     let (device, tail) = (tags.unwrap_or(data), tags.is_none());
     let superblock = Superblock::read(&**device, tail)?;

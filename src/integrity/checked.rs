@@ -1,19 +1,17 @@
-//! What a device and its queues share: how a write begins and ends, and when the dirty map is cleared.
+//! The common part of a device and its queues: how a write begins and ends, and when the dirty map is cleared.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::{SmallVec, smallvec};
-
 use super::area::Superblock;
 use super::dirty::Regions;
 use super::durability::Durability;
 use super::geometry::Info;
-use super::journal::{Journal, Write};
+use super::journal::{Home, Journal};
 use super::report::{Event, Report, add};
 use super::slot::{Outcome, Slot};
-use super::tagging::{LONGEST, Tagging};
+use super::tagging::{Tagging, Tuples};
 use super::tags::{Piece, Tags};
 use crate::bio::Buffer;
 use crate::device::{Device, Limits};
@@ -157,32 +155,6 @@ impl Checked {
         Ok(())
     }
 
-    /// Writes through the journal: all of it or, after a crash, nothing.
-    ///
-    /// # Errors
-    /// Those of the devices.
-    pub(super) fn write_journaled(&self, journal: &Journal, write: &Write<'_>) -> Result<()> {
-        let mut failed = None;
-        let in_place = || {
-            let written = self.data.write_all_at(write.bufs, write.at, false);
-            let errno = written.as_ref().err().map(Error::errno);
-            failed = written.err();
-            smallvec![errno.map_or(Ok(()), Err)]
-        };
-        journal.write(self, &[*write], in_place)?;
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// Ends a write that had its sectors alone.
-    pub(super) fn end_claimed(&self, write: &Write<'_>, result: Result<(), Errno>) {
-        let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Unknown };
-        self.end_with(write.at, write.len(), outcome);
-        if let Err(errno) = result {
-            let count = write.len() >> self.tagging.shift;
-            self.retagged(self.sector(write.at.0), count, errno);
-        }
-    }
-
     /// Ends a write or a discard without a look at what it wrote.
     pub(super) fn end_with(&self, at: DevOffset, len: u64, outcome: Outcome) {
         let count = (len >> self.tagging.shift) as usize;
@@ -190,7 +162,7 @@ impl Checked {
     }
 
     #[cold]
-    fn retagged(&self, sector: u64, count: u64, errno: Errno) {
+    pub(super) fn retagged(&self, sector: u64, count: u64, errno: Errno) {
         add(&self.report.retagged, count);
         self.report.event(Event::Retagged { sector, count, errno });
     }
@@ -259,7 +231,7 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // What was written last, once more and alone; else what is there.
+                // The last written data, once more and alone; else the present content.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -290,7 +262,7 @@ impl Checked {
         written.map(|()| buffer)
     }
 
-    /// Makes durable what was written before. With a journal that is so when a write returns.
+    /// Makes all earlier writes durable. With a journal a write is durable when it returns.
     ///
     /// # Errors
     /// `Io`: after a flush of the device's own that failed, too.
@@ -312,7 +284,7 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // What is dirty needs no tags to be durable.
+        // A dirty region needs no durable tags.
         if late { self.clean() } else { Ok(()) }
     }
 
@@ -334,9 +306,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Sees to it that a sector of a dirty region has a tag of its generation, or a scrub would look for it in vain: it became dirty for a
-    /// write that wrote nothing. One that fits its tag gets another: the rest keep what they are caught by. Where there is none the region
-    /// stays dirty.
+    /// Gives one sector of a dirty region a tag of the region's generation; otherwise a scrub would report lost writes: the region became dirty
+    /// for a write that wrote nothing. A sector that fits its tag gets the new one: others keep the tags that show their faults. Without such
+    /// a sector the region stays dirty.
     ///
     /// # Errors
     /// Those of the tag device.
@@ -345,7 +317,7 @@ impl Checked {
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
         let size = self.tagging.size();
-        // Tags that cannot be read are not to be had.
+        // Tags that cannot be read cannot be used.
         let tagged = |sector| self.tuple_of(sector).ok().map(|tuple| (sector, tuple));
         let sectors = || (self.sector(start)..self.sector(end)).filter_map(tagged);
         if sectors().any(|(_, tuple)| self.tagging.generation(&tuple) == generation) {
@@ -357,7 +329,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // As a write of what is there, of which nobody knows how it ended.
+            // As a write of the present content with an unknown result.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -371,13 +343,18 @@ impl Checked {
         Ok(())
     }
 
+    /// Where the writes of the journal go.
+    pub(super) fn home(&self) -> Home<'_> {
+        Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
+    }
+
     /// Brings everything to its place, and says so in the superblock where nothing is left to be recovered.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
         }
         if let Some(journal) = &self.journal {
-            journal.close(self)?;
+            journal.close(self.home())?;
         }
         self.clean()?;
         if !self.regions.close()? {
@@ -410,14 +387,10 @@ impl Checked {
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        // Nobody is left to hear of it; what is not at its place is recovered at the next open.
+        // No caller is left for the error; the next open recovers blocks that are not written home.
         let _ = self.close();
     }
 }
-
-/// Memory for the tuples of one write, kept from one to the next.
-#[derive(Debug, Default)]
-pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 
 /// Buffers as one.
 pub(super) fn flat(bufs: &[IoSlice<'_>]) -> Vec<u8> {

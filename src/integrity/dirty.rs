@@ -37,7 +37,7 @@ pub(super) struct Regions {
     map: Mutex<Map>,
 }
 
-/// What the map's blocks hold.
+/// The content of the map's blocks.
 #[derive(Debug)]
 struct Map {
     blocks: Vec<[u8; SEALED]>,
@@ -48,7 +48,7 @@ struct Map {
     closed: bool,
 }
 
-/// What the map said when it was opened.
+/// The map at the opening.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) regions: Regions,
@@ -219,7 +219,7 @@ impl Regions {
         self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
         if clean().next().is_none() {
-            // Whoever had the lock before saw to it.
+            // The previous holder of the lock did it.
             return Ok(());
         }
         if map.closed {
@@ -229,7 +229,7 @@ impl Regions {
         wanted.extend(clean());
         wanted.sort_unstable();
         wanted.dedup();
-        // Who found its bit set by another left its wish behind.
+        // A thread that found its bit set by another one left its request here.
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
@@ -366,7 +366,7 @@ impl Regions {
     }
 }
 
-/// What writes get behind the close of a device.
+/// The error of writes after the close of a device.
 #[cold]
 pub(super) fn closed() -> Error {
     Error::new(ErrorKind::ReadOnly, "the integrity device is closed")

@@ -1,22 +1,17 @@
 //! Discards: nobody knows what sectors hold that were discarded, and their tags say so.
 //!
-//! What a device gives of them need not be the same twice. Their tuples are of a form that no data have, so that whatever is read there
-//! fits, until it is written again. After a crash in bitmap mode that is over, too: the sectors of dirty regions get the tags of what they
-//! hold, since some of them may have been written.
+//! Two reads of them may differ. Their tuples are of a form that no data have, so any content of them
+//! fits, until it is written again. A crash in bitmap mode ends that, too: the sectors of dirty regions get tags of their present
+//! content, because some of them may have been written.
 
-use super::checked::{Checked, Tuples};
-use super::geometry::Info;
+use super::checked::Checked;
+use super::disk::DISCARDED;
+use super::journal::Journal;
 use super::slot::Outcome;
+use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
+use crate::sync::atomic::Ordering;
 use crate::units::DevOffset;
-
-/// Blocks of tags that are changed at a time: so many stay in memory meanwhile.
-const BLOCKS: u64 = 64;
-
-/// The most sectors that are discarded at a time.
-pub(super) fn most_discarded(info: &Info) -> u64 {
-    BLOCKS * info.tuples_per_block()
-}
 
 impl Checked {
     /// Discards the whole sectors of a range, which lies on the device.
@@ -25,7 +20,7 @@ impl Checked {
     /// Those of the devices: of EOPNOTSUPP nothing has come, of others nobody knows.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let unit = u64::from(self.limits.logical_block);
-        let step = (most_discarded(&self.info) << self.tagging.shift).max(unit);
+        let step = (self.info.most_discarded() << self.tagging.shift).max(unit);
         let end = (at.0 + len) / unit * unit;
         let mut at = at.0.next_multiple_of(unit);
         while at < end {
@@ -38,7 +33,7 @@ impl Checked {
 
     fn discard_step(&self, at: DevOffset, len: u64) -> Result<()> {
         if let Some(journal) = &self.journal {
-            return journal.discard(self, at, len);
+            return self.discard_journaled(journal, at, len);
         }
         self.regions.begin(at.0, len, false)?;
         let tuples = self.unwritten(at, len);
@@ -53,8 +48,38 @@ impl Checked {
         discarded
     }
 
+    /// Discards sectors. Their new tuples are durable before the device gets the discard; earlier data may return
+    /// after a crash, and then other data in their place.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    fn discard_journaled(&self, journal: &Journal, at: DevOffset, len: u64) -> Result<()> {
+        if journal.no_discards.load(Ordering::Relaxed) {
+            return Err(Error::io(Errno::EOPNOTSUPP, "the data device knows no discards"));
+        }
+        self.claim_alone(at, len, &self.unwritten(at, len))?;
+        let gate = match journal.enter(self.home(), &[journal.extent(at, len, DISCARDED)], &[], &[])
+        {
+            Ok(gate) => gate,
+            Err(error) => {
+                self.end_with(at, len, Outcome::Nothing);
+                return Err(error);
+            }
+        };
+        let discarded = self.data.discard(at, len);
+        let outcome = outcome(&discarded);
+        self.end_with(at, len, outcome);
+        drop(gate);
+        if outcome == Outcome::Nothing {
+            // Nothing was discarded, but the record says so: a replay would leave these sectors unverified. It goes, and no other follows.
+            journal.no_discards.store(true, Ordering::Relaxed);
+            journal.checkpoint(self.home())?;
+        }
+        discarded
+    }
+
     /// The tuples of sectors that were discarded.
-    pub(super) fn unwritten(&self, at: DevOffset, len: u64) -> Tuples {
+    fn unwritten(&self, at: DevOffset, len: u64) -> Tuples {
         let size = self.tagging.size();
         let mut tuples = Tuples::default();
         tuples.0.resize((len >> self.tagging.shift) as usize * size, 0);
@@ -67,8 +92,8 @@ impl Checked {
     }
 }
 
-/// What becomes of the tags. Where a discard failed some sectors may be gone: nobody wants them, and whatever is there must not be an error.
-pub(super) fn outcome(discarded: &Result<()>) -> Outcome {
+/// The new tags. After a failed discard some sectors may be lost: their content is not needed, and must not be an error.
+fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,
         _ => Outcome::Written,

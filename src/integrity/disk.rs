@@ -1,4 +1,4 @@
-//! The structures of a tag area as they lie on disk, and nothing else. Little endian, but for the tuples, which are T10's and NVMe's own.
+//! The on-disk structures of a tag area only. Little endian, except the tuples, which have the format of T10 and NVMe.
 //!
 //! ```text
 //! superblock | dirty map | generations | tags | journal | superblock
@@ -36,7 +36,7 @@ pub(super) const STATE_OPEN: u8 = 2;
 pub(super) struct RawSuperblock {
     pub(super) magic: [u8; 8],
     pub(super) version: U32,
-    /// Who does not know one of these must not open it.
+    /// A program that does not know one of these must not open the device.
     pub(super) features: U32,
     pub(super) uuid: [u8; 16],
     /// Of the data device, as far as it has an identity; else zeros.
@@ -82,14 +82,14 @@ pub(super) struct RawJournalHead {
     pub(super) magic: [u8; 8],
     /// The first record that may have to be replayed.
     pub(super) sequence: U64,
-    /// Where it begins, in blocks from the first behind the heads.
+    /// Where it begins, in blocks from the first after the heads.
     pub(super) position: U64,
 }
 
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// A record of the journal begins so. Behind it stand the extents and then the tuples, up to a whole block, and then the data.
+/// The begin of a journal record. The extents follow, then the tuples up to a whole block, and then the data.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {
@@ -101,7 +101,7 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// CRC32C of all of the record, with this field 0.
     pub(super) checksum: U32,
-    /// CRC64 (NVMe) of all behind this. A CRC32C is blind to data that end with their own CRC32C, as an ext4 superblock does: with another
+    /// CRC64 (NVMe) of the rest of the record. A CRC32C is blind to data that end with their own CRC32C, as an ext4 superblock does: with another
     /// one in its place, left by a torn write, the record's would be the same.
     pub(super) body: U64,
 }

@@ -1,12 +1,12 @@
-//! Flushes of the two devices. What a failed flush was to make durable may be lost: from then on no flush of the integrity device succeeds,
-//! and nothing says that it need not be recovered.
+//! Flushes of the two devices. Writes that a failed flush should make durable may be lost: from then on no flush of the integrity device succeeds,
+//! and the device is not marked as closed.
 
 use std::sync::Arc;
 
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// What is known of the flushes of both devices. With tags in the tail both are one.
+/// The state of the flushes of both devices. With tags in the tail both are one.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,

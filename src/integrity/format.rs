@@ -3,22 +3,22 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::area::{Area, Superblock, random_uuid};
+use super::area::{Area, CHUNK, Superblock, random_uuid};
 use super::dirty::Regions;
 use super::disk::{BLOCK, BLOCK_LEN};
 use super::geometry::{Info, MOST_REGIONS, Mode, SMALLEST_JOURNAL, default_region};
 use super::journal::Journal;
 use super::tagging::Tagging;
-use super::tuple::TupleKind;
 use crate::bio::Buffer;
 use crate::device::Device;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::protection::TupleKind;
 use crate::units::DevOffset;
 
 /// How an integrity device is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// What one tuple protects, in bytes: 512 or 4096, and no less than a block of the data device.
+    /// The bytes that one tuple protects: 512 or 4096, and at least a block of the data device.
     pub interval: u32,
     /// Which tuple.
     pub kind: TupleKind,
@@ -26,7 +26,7 @@ pub struct FormatOptions {
     pub mode: Mode,
     /// Lets the application tag count generations of each region: then a scrub finds writes that were lost, data and tag. In bitmap mode.
     pub generations: bool,
-    /// What one bit of the dirty map stands for, in bytes: a power of two. If not set, as much as lets the map be one block.
+    /// The bytes of a region, which has one bit in the dirty map: a power of two. If not set, large enough for a map of one block.
     pub region: Option<u64>,
     /// The application tag, where it does not count generations.
     pub application: u16,
@@ -54,11 +54,8 @@ impl Default for FormatOptions {
     }
 }
 
-/// What is read of the data at a time.
-const CHUNK: u64 = 1 << 20;
-
-/// Makes an integrity device of a device and another one for its tags, or of one device whose tail they take: what stood there is lost.
-/// What the data device holds stays, and gets tags. `progress` hears how many bytes of how many are done.
+/// Makes an integrity device of a device and another one for its tags, or of one device whose tail they take: the content of the tag area is lost.
+/// The content of the data device stays, and gets tags. `progress` gets the number of bytes done and in total.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `Exists` where there is an integrity device; `Io`.
@@ -76,7 +73,7 @@ pub fn format(
         return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // Half of it made is none at all, nor the one that was there before, which goes first: its copies may lie where nothing is written now.
+    // A half-made area must not count, nor the previous one, which is removed first: its copies may be where nothing is written now.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -97,7 +94,7 @@ pub fn format(
     Ok(info)
 }
 
-/// What [`format()`] would make, without a look at what is on the devices, and nothing is written.
+/// The result that [`format()`] would have. It neither reads the devices nor writes to them.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -124,7 +121,7 @@ fn lay_out(
     if device.limits().logical_block as usize > BLOCK {
         return Err(Error::invalid("the tag device has blocks longer than 4096 bytes"));
     }
-    // What lies behind the last whole sector has no tag.
+    // The bytes after the last whole sector have no tag.
     let unit = if tags.is_some() { u64::from(options.interval.max(1)) } else { BLOCK_LEN };
     let size = data.size() / unit * unit;
     let journal = match options.mode {
@@ -156,7 +153,7 @@ fn lay_out(
             info.region
         )));
     }
-    // Before anything is divided by what was asked for.
+    // Before a division by the requested values.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("an interval of {} bytes: it is 512 or 4096", info.interval),

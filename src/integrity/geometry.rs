@@ -1,8 +1,8 @@
 //! Where everything lies in a tag area: computed from few numbers, the same when it is formatted and when it is opened.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
-use super::tuple::TupleKind;
 use crate::error::{Error, Result};
+use crate::protection::TupleKind;
 
 /// How data and tags are kept from disagreeing after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,15 +21,15 @@ pub struct Info {
     pub uuid: [u8; 16],
     /// That of the data device where it was given one, else zeros.
     pub data_uuid: [u8; 16],
-    /// What it holds.
+    /// The size of the data.
     pub data_size: u64,
-    /// What one tuple protects: 512 or 4096.
+    /// The bytes that one tuple protects: 512 or 4096.
     pub interval: u32,
     /// Which tuple.
     pub kind: TupleKind,
     /// How it survives crashes.
     pub mode: Mode,
-    /// What one bit of the dirty map stands for.
+    /// The bytes of a region, which has one bit in the dirty map.
     pub region: u64,
     /// Whether the application tag counts generations.
     pub generations: bool,
@@ -37,7 +37,7 @@ pub struct Info {
     pub application: u16,
     /// The journal's length; 0 in bitmap mode.
     pub journal: u64,
-    /// Where the tag area begins: behind the data on the same device, or 0 on a device of its own.
+    /// Where the tag area begins: after the data on the same device, or 0 on a device of its own.
     pub area_start: u64,
 }
 
@@ -84,6 +84,11 @@ impl Info {
         (BLOCK / self.kind.bytes()) as u64
     }
 
+    /// The most sectors that are discarded at a time: their blocks of tags stay in memory meanwhile.
+    pub(super) fn most_discarded(&self) -> u64 {
+        64 * self.tuples_per_block()
+    }
+
     fn map_blocks(&self) -> u64 {
         self.regions().div_ceil(REGIONS_PER_MAP_BLOCK)
     }
@@ -125,7 +130,7 @@ impl Info {
         self.journal_at() + self.journal + BLOCK_LEN - self.area_start
     }
 
-    /// Gives the device the most data that leave room for the area behind them, on one device of so many bytes.
+    /// Gives the device the most data that leave space for the area after them, on one device of so many bytes.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
         // Each round takes what the last left too little, and the area of less data is never longer.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
@@ -150,7 +155,7 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// Counters of a block of generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The region that is chosen where none is asked for: the map is one block where that is no less than a mebibyte.
+/// The default size of a region: the map is one block if the region then has at least a mebibyte.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

@@ -10,22 +10,20 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::area::Area;
-use super::checked::{Checked, Tuples};
 use super::dirty::closed;
-use super::discard::{most_discarded, outcome};
 use super::disk::{
     BLOCK, BLOCK_LEN, DISCARDED, HEAD_MAGIC, RECORD_MAGIC, RawExtent, RawJournalHead, RawRecord,
     SEALED,
 };
 use super::durability::Durability;
 use super::geometry::Info;
-use super::guard::nvme64;
-use super::slot::Outcome;
+use super::tagging::Tuples;
 use super::tags::Tags;
 use crate::bio::Buffer;
 use crate::device::Device;
-use crate::error::{Context, Errno, Error, Place, Result};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::error::{Context, Error, Place, Result};
+use crate::protection::guard::nvme64;
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::units::{DevOffset, FsBlock};
 
@@ -52,15 +50,23 @@ impl Write<'_> {
     }
 }
 
+/// Where the writes of the journal go: each to its place on the data device, and its tuples to theirs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home<'a> {
+    pub(super) data: &'a dyn Device,
+    pub(super) tags: &'a Tags,
+    pub(super) durability: &'a Durability,
+}
+
 #[derive(Debug)]
 pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// Held by who has a record whose writes are not all at their places. A checkpoint waits for them.
+    /// Held by a thread with a record whose writes are not all at their places. A checkpoint waits for it.
     gate: RwLock<()>,
     /// The data device has said that it knows no discards.
-    no_discards: AtomicBool,
+    pub(super) no_discards: AtomicBool,
 }
 
 /// In blocks.
@@ -77,7 +83,7 @@ struct Ring {
     closed: bool,
 }
 
-/// What a journal held when it was opened.
+/// The content of a journal at the opening.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Replayed {
     pub(super) records: u64,
@@ -203,7 +209,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // It is as it was written: what is wrong now was wrong then.
+        // It is as it was written: a fault now was a fault then.
         let bad = |field: &'static str| Err(place(at).field(field).corrupt("makes no sense"));
         let behind = size_of::<RawRecord>();
         let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
@@ -215,7 +221,7 @@ impl Journal {
             if sector.checked_add(count).is_none_or(|end| end > info.sectors()) {
                 return bad("sector");
             }
-            if discarded && (extents != 1 || count > most_discarded(info)) {
+            if discarded && (extents != 1 || count > info.most_discarded()) {
                 return bad("count");
             }
             let with_data = if discarded { 0 } else { count };
@@ -290,7 +296,7 @@ impl Journal {
         self.area.durability.doubt_failed(&written);
         if let Err(error) = written {
             // It may be whole all the same, and no other may have its sequence: a replay would take it for that one. The next record makes
-            // room first, so that the head names one behind it.
+            // room first, so that the head names a later one.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -300,26 +306,21 @@ impl Journal {
     }
 
     /// Makes all records durable at their places, and empties the journal.
-    pub(super) fn checkpoint(&self, checked: &Checked) -> Result<()> {
+    pub(super) fn checkpoint(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
-        self.empty(&*checked.data, &checked.tags, &checked.durability)
+        self.empty(home)
     }
 
     /// The same, and takes no record any more.
-    pub(super) fn close(&self, checked: &Checked) -> Result<()> {
+    pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
-        self.empty(&*checked.data, &checked.tags, &checked.durability)?;
+        self.empty(home)?;
         self.ring.lock().closed = true;
         Ok(())
     }
 
-    /// The same, while nobody has a record under way.
-    pub(super) fn empty(
-        &self,
-        data: &dyn Device,
-        tags: &Tags,
-        durability: &Durability,
-    ) -> Result<()> {
+    /// As [`checkpoint`](Self::checkpoint), while nobody has a record under way.
+    pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
         // Records of which something may be lost are to be replayed.
         durability.check()?;
         let mut ring = self.ring.lock();
@@ -332,96 +333,16 @@ impl Journal {
         Ok(())
     }
 
-    /// Carries out writes that do not overlap, all of them or, after a crash, none. `in_place` writes those of these numbers.
-    ///
-    /// # Errors
-    /// Those of the devices, for each write.
-    pub(super) fn write(
-        &self,
-        checked: &Checked,
-        writes: &[Write<'_>],
-        in_place: impl FnOnce() -> Few<Result<(), Errno>>,
-    ) -> Result<Few<Result<(), Errno>>> {
-        let mut tuples: Few<Tuples> = Few::with_capacity(writes.len());
-        for write in writes {
-            let mut one = Tuples::default();
-            checked.tuples(write.at, write.bufs, &mut one);
-            tuples.push(one);
-        }
-        // In rising order, so that of two that wait for each other's sectors one has them all.
-        let mut order: Few<_> = (0..writes.len()).collect();
-        order.sort_unstable_by_key(|number| writes[*number].at);
-        for (claimed, &number) in order.iter().enumerate() {
-            if let Err(error) =
-                checked.claim_alone(writes[number].at, writes[number].len(), &tuples[number])
-            {
-                self.unclaim(checked, writes, &order[..claimed]);
-                return Err(error);
-            }
-        }
-        let extent = |write: &Write<'_>| self.extent(write.at, write.len(), 0);
-        let extents: Few<_> = writes.iter().map(extent).collect();
-        let gate = match self.enter(checked, &extents, writes, &tuples) {
-            Ok(gate) => gate,
-            Err(error) => {
-                self.unclaim(checked, writes, &order);
-                return Err(error);
-            }
-        };
-        let results = in_place();
-        for (write, result) in writes.iter().zip(&results) {
-            checked.end_claimed(write, *result);
-        }
-        drop(gate);
-        Ok(results)
-    }
-
-    fn unclaim(&self, checked: &Checked, writes: &[Write<'_>], claimed: &[usize]) {
-        for number in claimed {
-            let write = &writes[*number];
-            checked.end_with(write.at, write.len(), Outcome::Nothing);
-        }
-    }
-
-    /// Discards sectors. That they may hold anything is durable before the device hears of it; what was written to them before may come back
-    /// with a crash, and then something else in its place.
-    ///
-    /// # Errors
-    /// Those of the devices.
-    pub(super) fn discard(&self, checked: &Checked, at: DevOffset, len: u64) -> Result<()> {
-        if self.no_discards.load(Ordering::Relaxed) {
-            return Err(Error::io(Errno::EOPNOTSUPP, "the data device knows no discards"));
-        }
-        checked.claim_alone(at, len, &checked.unwritten(at, len))?;
-        let gate = match self.enter(checked, &[self.extent(at, len, DISCARDED)], &[], &[]) {
-            Ok(gate) => gate,
-            Err(error) => {
-                checked.end_with(at, len, Outcome::Nothing);
-                return Err(error);
-            }
-        };
-        let discarded = checked.data.discard(at, len);
-        let outcome = outcome(&discarded);
-        checked.end_with(at, len, outcome);
-        drop(gate);
-        if outcome == Outcome::Nothing {
-            // Nothing was discarded, but the record says so: a replay would leave these sectors unverified. It goes, and no other follows.
-            self.no_discards.store(true, Ordering::Relaxed);
-            self.checkpoint(checked)?;
-        }
-        discarded
-    }
-
-    fn extent(&self, at: DevOffset, len: u64, flag: u64) -> RawExtent {
+    pub(super) fn extent(&self, at: DevOffset, len: u64, flag: u64) -> RawExtent {
         let interval = u64::from(self.info.interval);
         let (sector, count) = (at.0 / interval, (len / interval) | flag);
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
     /// Appends a record, and empties the journal where it has no room. Until the guard is dropped it is not emptied again.
-    fn enter(
+    pub(super) fn enter(
         &self,
-        checked: &Checked,
+        home: Home<'_>,
         extents: &[RawExtent],
         writes: &[Write<'_>],
         tuples: &[Tuples],
@@ -432,7 +353,7 @@ impl Journal {
                 return Ok(gate);
             }
             drop(gate);
-            self.checkpoint(checked)?;
+            self.checkpoint(home)?;
         }
     }
 }
@@ -453,7 +374,7 @@ fn checksum(record: &[u8]) -> u32 {
     crc32c::crc32c_append(sum, &record[at + 4..])
 }
 
-/// What is wrong with a journal that a device opened read-only has to replay.
+/// The error for a device that is opened read-only with a journal to replay.
 #[cold]
 pub(super) fn needs_replay() -> Error {
     Error::unsupported("the integrity journal has writes to replay: open it for writing once")

@@ -1,21 +1,21 @@
 //! Protection information for every sector of any device.
 //!
 //! An [`Integrity`] device stands over a data device, and keeps a tuple for each sector of it elsewhere: on a device of its own, or
-//! in the tail of the same. What is read is verified; what is written gets a tuple. Data that the device changed, mixed up or gave
+//! in the tail of the same. Reads are verified; writes update the tuple. Data that the device changed, mixed up or gave
 //! from another place are an error (EILSEQ), never data.
 //!
 //! It computes over memory that must not change meanwhile: [`Limits::stable_writes`] says so, and the layers above keep to it.
 //!
-//! | File | What it knows |
+//! | File | Subject |
 //! |---|---|
 //! | `disk`, `geometry`, `area` | the format |
-//! | `guard`, `tuple`, `tagging` | which tuple a sector must have |
+//! | `tagging` | which [tuple](crate::protection) a sector must have |
 //! | `slot`, `tags` | tuples in memory, and the writes in flight |
-//! | `dirty`, `journal`, `durability` | how data and tags agree again after a crash |
+//! | `dirty`, `journal`, `journaled`, `durability` | how data and tags agree again after a crash |
 //! | `checked`, `verify` | how a write begins and ends, how a sector is verified |
-//! | `discard` | sectors that may hold anything |
-//! | `queue` | the way of a request |
-//! | `format`, `open`, `recover`, `check`, `scrub` | what is done to all of a device |
+//! | `discard` | sectors with any content |
+//! | `queue` | the path of a request |
+//! | `format`, `open`, `recover`, `check`, `scrub` | operations on a whole device |
 
 mod area;
 mod check;
@@ -26,8 +26,8 @@ mod disk;
 mod durability;
 mod format;
 mod geometry;
-pub mod guard;
 mod journal;
+mod journaled;
 mod open;
 mod queue;
 mod recover;
@@ -36,7 +36,6 @@ mod scrub;
 mod slot;
 mod tagging;
 mod tags;
-pub mod tuple;
 mod verify;
 
 use std::io::IoSlice;
@@ -48,14 +47,17 @@ pub(crate) use self::area::holds_tags;
 pub use self::check::{CheckedArea, Problem, check};
 pub use self::format::{FormatOptions, format, plan};
 pub use self::geometry::{Info, Mode};
-pub use self::open::{IntegrityOptions, Opened, Recovered};
+pub use self::open::IntegrityOptions;
+pub use self::recover::Recovered;
 pub use self::report::{Counts, Event};
-pub use self::scrub::{Finding, Half, Scrubbed};
-pub use self::tuple::{Field, Interval, Mismatch, Protection, TupleKind};
+pub use self::scrub::{Half, ScrubFinding, Scrubbed};
+pub use crate::protection::{Field, Mismatch, TupleKind};
 
-use self::checked::{Checked, Tuples};
+use self::area::CHUNK;
+use self::checked::Checked;
 use self::journal::Write;
 use self::queue::IntegrityQueue;
+use self::tagging::Tuples;
 use crate::bio::Buffer;
 use crate::device::{AnyQueue, Device, Limits, OtherQueue, QueueOptions, WrongTuple};
 use crate::error::{Error, ErrorKind, Result};
@@ -67,14 +69,20 @@ pub struct Integrity {
     checked: Arc<Checked>,
 }
 
-/// What one call of the device itself reads at a time.
-const CHUNK: u64 = 1 << 20;
+/// An open device and the report of its recovery.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The device.
+    pub device: Integrity,
+    /// The report.
+    pub recovered: Recovered,
+}
 
 impl Integrity {
     /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. Read-only where one of the two is.
     ///
     /// # Errors
-    /// `UnknownFormat` where there is none; `Corrupt` with block and field; `Unsupported` by name; `Io`.
+    /// `UnknownFormat` without a tag area; `Corrupt` with block and field; `Unsupported` by name; `Io`.
     pub fn open(data: Arc<dyn Device>, tags: Option<Arc<dyn Device>>) -> Result<Opened> {
         Self::open_with(data, tags, &IntegrityOptions::default())
     }
@@ -88,10 +96,12 @@ impl Integrity {
         tags: Option<Arc<dyn Device>>,
         options: &IntegrityOptions,
     ) -> Result<Opened> {
-        open::open(data, tags, options)
+        let (checked, recovered) = open::open(data, tags, options)?;
+        let device = Self { checked: Arc::new(checked) };
+        Ok(Opened { device, recovered })
     }
 
-    /// What the superblock of a device says, without opening it.
+    /// The superblock of a device, without opening it.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -99,17 +109,13 @@ impl Integrity {
         area::Superblock::read(tags.unwrap_or(data), tags.is_none()).map(|found| found.info)
     }
 
-    fn over(checked: Checked) -> Self {
-        Self { checked: Arc::new(checked) }
-    }
-
-    /// What it is made of.
+    /// Its geometry.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.checked.info
     }
 
-    /// What has happened since it was opened.
+    /// The counters since the opening.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.checked.report.counts()
@@ -121,14 +127,14 @@ impl Integrity {
         self.checked.report.take_events()
     }
 
-    /// Reads all sectors against their tags. It may be in use meanwhile. `found` hears of all that is wrong, `progress` how many bytes
-    /// of how many are done. Tags that are in memory are read from their device all the same: a write of them may have been lost.
+    /// Compares all sectors with their tags. The device may be in use meanwhile. `found` gets all faults, `progress` the number of bytes
+    /// done and in total. Tags in memory are also read from their device, because a write of them may have been lost.
     ///
     /// # Errors
-    /// `Io` of a device that is gone. What is wrong is none, nor are sectors that cannot be read.
+    /// `Io` of a device that is gone. Faults and sectors that cannot be read are not errors.
     pub fn scrub(
         &self,
-        found: &mut dyn FnMut(Finding),
+        found: &mut dyn FnMut(ScrubFinding),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Scrubbed> {
         scrub::scrub(&self.checked, found, progress)
@@ -235,7 +241,7 @@ impl Device for Integrity {
         self.checked.flush()
     }
 
-    /// Of whole sectors: what is read there is what the data device gives, unverified until it is written again.
+    /// Of whole sectors: reads of them return the data device's content, unverified until they are written again.
     fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
@@ -266,23 +272,3 @@ fn part<'b>(bufs: &'b [IoSlice<'_>], skip: usize, most: usize) -> SmallVec<[IoSl
 
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
-
-#[cfg(test)]
-mod tests {
-    /// SplitMix64: a failing test names its seed and repeats.
-    pub(super) struct Rng(pub(super) u64);
-
-    impl Rng {
-        pub(super) fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
-
-        pub(super) fn bytes(&mut self, count: usize) -> Vec<u8> {
-            std::iter::repeat_with(|| self.next() as u8).take(count).collect()
-        }
-    }
-}

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Integrity;
 use super::area::{Area, Superblock};
 use super::checked::{Checked, Laziness};
 use super::dirty::Regions;
 use super::durability::Durability;
 use super::geometry::{Info, Mode};
-use super::journal::{Journal, needs_replay};
-use super::recover::{GIVE_UP, Replay, retag};
+use super::journal::{Home, Journal, needs_replay};
+use super::recover::{GIVE_UP, Recovered, Replay, retag};
 use super::report::Report;
 use super::tagging::Tagging;
 use super::tags::Tags;
@@ -18,7 +17,7 @@ use crate::device::{Device, Limits};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// What an open integrity device keeps in memory, and how long it leaves its map as it is.
+/// Memory limits of an open integrity device, and the time between changes of its map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntegrityOptions {
     /// Bytes of tags in memory.
@@ -46,79 +45,11 @@ impl Default for IntegrityOptions {
     }
 }
 
-/// What was done about a crash when a device was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// It had not been closed.
-    pub crashed: bool,
-    /// Regions that had been in use, all of whose sectors were read. Of a device that is read-only: that are not verified.
-    pub regions: u64,
-    /// Sectors of these whose tag was not that of what they hold, and that got a new one.
-    pub retagged: u64,
-    /// Sectors of these that could not be read, or whose tags could not; they keep the tags that they had.
-    pub unreadable: u64,
-    /// Records of the journal whose writes were done again.
-    pub records: u64,
-    /// The sectors that these wrote.
-    pub replayed: u64,
-    /// Sectors that the journal could not write again, and that were given up: they fit their tags no more.
-    pub lost: u64,
-    /// Blocks of the dirty map that were not whole, or could not be read: all their regions were seen as in use.
-    pub bad_map_blocks: u64,
-}
-
-impl Recovered {
-    /// The same in lines for people. `written` says whether the device was opened for writing, and so recovered.
-    #[must_use]
-    pub fn notices(&self, written: bool) -> Vec<String> {
-        let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
-            *self;
-        let mut lines = Vec::new();
-        if !self.crashed {
-            return lines;
-        }
-        if !written {
-            lines.push(format!(
-                "the integrity device was not closed: {regions} dirty regions are not verified until it is opened for writing"
-            ));
-            return lines;
-        }
-        lines.push(format!(
-            "the integrity device was not closed: {regions} dirty regions read again, {retagged} sectors tagged anew, \
-             {records} journal records replayed"
-        ));
-        if replayed > 0 {
-            lines.push(format!("the journal wrote {replayed} sectors"));
-        }
-        if unreadable > 0 {
-            lines.push(format!(
-                "{unreadable} sectors of dirty regions could not be read, and keep their tags"
-            ));
-        }
-        if lost > 0 {
-            lines.push(format!("{lost} sectors could not be written again, and are lost"));
-        }
-        if bad_map_blocks > 0 {
-            lines.push(format!("{bad_map_blocks} blocks of the dirty map were not whole"));
-        }
-        lines
-    }
-}
-
-/// An open device and what had to be done for it.
-#[derive(Clone, Debug)]
-pub struct Opened {
-    /// The device.
-    pub device: Integrity,
-    /// What was done.
-    pub recovered: Recovered,
-}
-
 pub(super) fn open(
     data: Arc<dyn Device>,
     tag_device: Option<Arc<dyn Device>>,
     options: &IntegrityOptions,
-) -> Result<Opened> {
+) -> Result<(Checked, Recovered)> {
     let tail = tag_device.is_none();
     let tag_device = tag_device.unwrap_or_else(|| Arc::clone(&data));
     let mut superblock = Superblock::read(&*tag_device, tail).context(|| "open the tags")?;
@@ -161,7 +92,7 @@ pub(super) fn open(
             (recovered.records, recovered.replayed) = (replayed.records, replayed.sectors);
             recovered.lost = replay.lost;
             if writable {
-                journal.empty(&*data, &tags, &durability)?;
+                journal.empty(Home { data: &*data, tags: &tags, durability: &durability })?;
             }
             Some(journal)
         }
@@ -178,7 +109,7 @@ pub(super) fn open(
         journal,
         durability,
         report: Report::default(),
-        // Who is dropped before it is recovered must not say that it is.
+        // A device that is dropped before its recovery must not be marked as closed.
         writable: false,
         unverified,
         laziness: Laziness { after: options.clean_after, most: options.most_dirty },
@@ -193,7 +124,7 @@ pub(super) fn open(
         checked.clean().context(|| "recover the dirty regions")?;
     }
     checked.writable = writable;
-    Ok(Opened { device: Integrity::over(checked), recovered })
+    Ok((checked, recovered))
 }
 
 /// Compares the identity of the data device with that of the one which the tags were made for. True where it was another one.
@@ -247,6 +178,6 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
         return limits;
     }
     let most = limits.max_transfer.min(Journal::most(info) as u32);
-    // What a write leaves in the journal is durable.
+    // A write's record in the journal is durable.
     Limits { max_transfer: most, fua: true, volatile_cache: false, atomic_write: most, ..limits }
 }

@@ -1,4 +1,4 @@
-//! A queue over the data device's queue: what it reads is verified when it is popped, what it writes is tagged.
+//! A queue over the data device's queue: reads are verified when they are popped, writes are tagged.
 //!
 //! A bio goes down as it is and comes back as it was: all that its end needs to know stands in it, so a request costs no memory. No
 //! write waits for another one, but in journal mode: there all that is in flight is in the hands of a thread that is running, since
@@ -10,10 +10,13 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::checked::{Checked, Tuples};
+use super::checked::Checked;
 use super::journal::{Few, Journal, Write};
+use super::tagging::Tuples;
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
-use crate::device::{AnyQueue, BlockFile, DeviceQueue, Drained, LentPart};
+use crate::device::{
+    AnyQueue, BlockFile, DeviceQueue, Drained, LentPart, through_queue, with_below,
+};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
@@ -22,7 +25,7 @@ type Slices<'a> = SmallVec<[IoSlice<'a>; 4]>;
 pub(super) struct IntegrityQueue {
     below: AnyQueue,
     checked: Arc<Checked>,
-    /// What completed without the queue below.
+    /// Bios that completed without the queue below.
     held: VecDeque<Done>,
     /// Writes that wait for the next commit, in journal mode.
     staged: Vec<Bio>,
@@ -195,7 +198,7 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out what was staged: as many writes to a record as fit and do not overlap.
+    /// Carries out staged writes: as many in a record as fit and do not overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -237,7 +240,7 @@ impl IntegrityQueue {
                 |write: &Write<'_>| self.write_rest(write.bufs, write.at, 0, BioFlags::empty());
             writes.iter().map(write).collect()
         };
-        match journal.write(checked, &writes, in_place) {
+        match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
             // None was carried out, for the sake of one of them.
             Err(_) if batch.len() > 1 => batch
@@ -250,6 +253,8 @@ impl IntegrityQueue {
 }
 
 impl DeviceQueue for IntegrityQueue {
+    through_queue!(resources, with_below);
+
     #[inline]
     fn read_now(
         &mut self,
@@ -311,14 +316,6 @@ impl DeviceQueue for IntegrityQueue {
             return self.below.flush_now(dev);
         }
         self.checked.flush().map_err(|error| error.errno())
-    }
-
-    fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
-        self.below.attach(file, lasting)
-    }
-
-    fn detach(&mut self, dev: Dev) {
-        self.below.detach(dev);
     }
 
     #[inline]
@@ -431,18 +428,6 @@ impl DeviceQueue for IntegrityQueue {
     #[inline]
     fn take_fresh(&mut self) -> bool {
         self.below.take_fresh() || !self.held.is_empty()
-    }
-
-    fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
-        self.below.register_buffers(count, size)
-    }
-
-    fn register_one(&mut self, buffer: &mut Buffer) {
-        self.below.register_one(buffer);
-    }
-
-    fn unregister_one(&mut self, buffer: &mut Buffer) {
-        self.below.unregister_one(buffer);
     }
 }
 

@@ -7,7 +7,6 @@ use super::checked::Checked;
 use super::dirty::Regions;
 use super::geometry::Info;
 use super::journal::Extent;
-use super::open::Recovered;
 use super::scrub::is_of_a_place;
 use super::tagging::{Packed, Tagging, load};
 use super::tags::Tags;
@@ -16,8 +15,67 @@ use crate::device::Device;
 use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
-/// Behind an error that need not be the last word.
+/// Added to an error that `--force` passes over.
 pub(super) const GIVE_UP: &str = "refused (integrity open --force gives it up)";
+
+/// The report of a recovery at the opening of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// It had not been closed.
+    pub crashed: bool,
+    /// Regions that had been in use, all of whose sectors were read. Of a device that is read-only: that are not verified.
+    pub regions: u64,
+    /// Sectors of these whose tag was not that of what they hold, and that got a new one.
+    pub retagged: u64,
+    /// Sectors of these that could not be read, or whose tags could not; they keep the tags that they had.
+    pub unreadable: u64,
+    /// Records of the journal whose writes were done again.
+    pub records: u64,
+    /// The sectors that these wrote.
+    pub replayed: u64,
+    /// Sectors that the journal could not write again, and that were given up: they fit their tags no more.
+    pub lost: u64,
+    /// Blocks of the dirty map that were not whole, or could not be read: all their regions were seen as in use.
+    pub bad_map_blocks: u64,
+}
+
+impl Recovered {
+    /// The same in lines for people. `written` says whether the device was opened for writing, and so recovered.
+    #[must_use]
+    pub fn notices(&self, written: bool) -> Vec<String> {
+        let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
+            *self;
+        let mut lines = Vec::new();
+        if !self.crashed {
+            return lines;
+        }
+        if !written {
+            lines.push(format!(
+                "the integrity device was not closed: {regions} dirty regions are not verified until it is opened for writing"
+            ));
+            return lines;
+        }
+        lines.push(format!(
+            "the integrity device was not closed: {regions} dirty regions read again, {retagged} sectors tagged anew, \
+             {records} journal records replayed"
+        ));
+        if replayed > 0 {
+            lines.push(format!("the journal wrote {replayed} sectors"));
+        }
+        if unreadable > 0 {
+            lines.push(format!(
+                "{unreadable} sectors of dirty regions could not be read, and keep their tags"
+            ));
+        }
+        if lost > 0 {
+            lines.push(format!("{lost} sectors could not be written again, and are lost"));
+        }
+        if bad_map_blocks > 0 {
+            lines.push(format!("{bad_map_blocks} blocks of the dirty map were not whole"));
+        }
+        lines
+    }
+}
 
 /// Does again what records of the journal say.
 pub(super) struct Replay<'a> {
@@ -104,7 +162,7 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // What cannot be read keeps its tag: who writes it makes it good again. A block of tags is tried once.
+            // A sector that cannot be read keeps its tag: a write makes it good again. A block of tags is tried once.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;

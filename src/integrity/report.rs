@@ -1,16 +1,16 @@
-//! What an integrity device tells of itself: counters, and the sectors that it found wrong.
+//! Reports of an integrity device: counters, and the sectors that did not fit their tags.
 
 use std::collections::VecDeque;
 
-use super::tuple::Mismatch;
 use crate::error::Errno;
+use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// How many events are kept until someone takes them; the oldest go first.
 const KEPT: usize = 1024;
 
-/// What has happened since the device was opened.
+/// The counters since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sectors that were read and whose tag was wrong, again when they were read once more.
@@ -25,7 +25,7 @@ pub struct Counts {
     pub contested: u64,
 }
 
-/// Something that whoever watches the device should know.
+/// An event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A sector was read, and its tag was wrong twice.

@@ -2,18 +2,19 @@
 
 use std::fmt;
 
+use super::area::CHUNK;
 use super::checked::Checked;
 use super::report::{Event, add};
 use super::tagging::load;
 use super::tags::Piece;
-use super::tuple::Mismatch;
 use crate::bio::Buffer;
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
+use crate::protection::Mismatch;
 use crate::units::DevOffset;
 
 /// Something that a scrub found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum ScrubFinding {
     /// A sector's data and tag disagree.
     Mismatch(Mismatch),
     /// Sectors that could not be verified, since a device refuses to read them, or their tags.
@@ -24,7 +25,7 @@ pub enum Finding {
         sector: u64,
         /// How many: of the data always one, of tags as many as are in a block.
         count: u64,
-        /// What the device says.
+        /// The errno of the device.
         errno: Errno,
     },
     /// The map says that a region was written in a generation of which no sector is there: these writes were lost, data and tags.
@@ -56,7 +57,7 @@ impl fmt::Display for Half {
     }
 }
 
-/// What a scrub has read.
+/// The result of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Sectors that were held against their tags.
@@ -67,19 +68,16 @@ pub struct Scrubbed {
     pub mismatches: u64,
     /// Sectors that a device refuses to read, or whose tags it does.
     pub unreadable: u64,
-    /// Sectors of regions that were being written when the device was not closed. It is read-only, and their tags are made anew when it
+    /// Sectors of regions that were being written when the device was not closed. It is read-only, and their tags are made again when it
     /// is next opened for writing.
     pub skipped: u64,
     /// Regions whose last writes are not there.
     pub lost: u64,
 }
 
-/// What is read at a time.
-const CHUNK: u64 = 1 << 20;
-
 pub(super) fn scrub(
     checked: &Checked,
-    found: &mut dyn FnMut(Finding),
+    found: &mut dyn FnMut(ScrubFinding),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Scrubbed> {
     let info = &checked.info;
@@ -108,7 +106,7 @@ pub(super) fn scrub(
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrub.scrubbed.lost += 1;
             let (at, len) = (DevOffset(start), end - start);
-            (scrub.found)(Finding::LostWrites { at, len, generation });
+            (scrub.found)(ScrubFinding::LostWrites { at, len, generation });
         }
     }
     Ok(scrub.scrubbed)
@@ -116,7 +114,7 @@ pub(super) fn scrub(
 
 struct Scrub<'a> {
     checked: &'a Checked,
-    found: &'a mut dyn FnMut(Finding),
+    found: &'a mut dyn FnMut(ScrubFinding),
     scrubbed: Scrubbed,
 }
 
@@ -177,7 +175,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Looks at what the device holds of tags that are in memory, for sectors that were just read, but for those that could not be: a write
+    /// Compares tags in memory with the tags on the device, for sectors that were just read, except unreadable ones: a write
     /// of these tags may have been lost.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
@@ -205,18 +203,18 @@ impl Scrub<'_> {
 
     fn wrong(&mut self, mismatch: Mismatch) {
         self.scrubbed.mismatches += 1;
-        (self.found)(Finding::Mismatch(mismatch));
+        (self.found)(ScrubFinding::Mismatch(mismatch));
     }
 
     /// A device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// The same, where it is none of one place, and all others would be refused too.
+    /// The same error, if it does not belong to one place, and all other places would fail too.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {
                 self.scrubbed.unreadable += count;
-                (self.found)(Finding::Unreadable { half, sector, count, errno });
+                (self.found)(ScrubFinding::Unreadable { half, sector, count, errno });
                 Ok(())
             }
             _ => Err(error).context(|| "scrub"),
@@ -224,7 +222,7 @@ impl Scrub<'_> {
     }
 }
 
-/// What block devices say of sectors that they cannot give, and not of themselves: the medium is ENODATA, their own protection information
+/// Errors of block devices for single sectors and not for the whole device: the medium is ENODATA, their own protection information
 /// EILSEQ, the target EREMOTEIO.
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)

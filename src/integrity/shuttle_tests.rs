@@ -123,7 +123,7 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Power fails now: what is recovered of what has come to the devices verifies. In journal mode no write of one of these stretches is
+    /// Power fails now: after a recovery the content of the devices verifies. In journal mode no write of one of these stretches is
     /// torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
         // Nobody else runs between these two.

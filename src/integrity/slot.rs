@@ -1,7 +1,7 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another one to the same sector: it may be held by a queue that nobody looks at. While a sector is being
-//! written, it may hold what was there or what any of its writers gives; all these tuples are kept. Where two writers met, the last that
+//! A write does not wait for another one to the same sector: a queue that no thread polls may hold that write. While a sector is being
+//! written, it may hold its old data or the data of any of its writers; all these tuples are kept. If two writers overlapped, the last that
 //! completes writes its sector once more, alone, so that data and tag are of the same write.
 
 use std::ops::Range;
@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::disk::BLOCK;
 use super::tagging::{LONGEST, Packed, load};
-use super::tuple::TupleKind;
 use crate::bio::Buffer;
 use crate::error::Result;
+use crate::protection::TupleKind;
 
 /// The most tuples that a block holds.
 const MOST: usize = BLOCK / 8;
@@ -59,7 +59,7 @@ pub(super) struct Slot {
     /// Since the eviction's hand came by.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
-    /// What the writes in flight give, where the sector's bit is set.
+    /// The tuples of the writes in flight, if the sector's bit is set.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
     /// Writes in flight. It stays in memory until they end.
@@ -107,7 +107,7 @@ impl Slot {
         self.changed();
     }
 
-    /// The tuples of a range, one behind the other.
+    /// The tuples of a range, in order.
     #[inline]
     pub(super) fn tuples(&self, range: Range<usize>) -> &[u8] {
         &self.tuples[self.bytes(range)]
@@ -134,7 +134,7 @@ impl Slot {
         }
     }
 
-    /// What a sector may hold now.
+    /// The tuples that a sector may have now.
     pub(super) fn candidates(&self, index: usize) -> Candidates {
         let mut tuples = SmallVec::new();
         tuples.push(self.tuple(index));
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// While writes are in flight the sector may hold what was there and what each of them gives; the last one decides.
+    /// While writes are in flight the sector may hold its old data or those of each write; the last one decides.
     #[test]
     fn of_writers_that_met_the_last_one_settles() {
         let mut slot = slot();

@@ -1,13 +1,19 @@
 //! Which tuple a sector of a device must have, for its data and its place.
 
+use smallvec::SmallVec;
+
 use super::geometry::Info;
-use super::tuple::{Interval, Mismatch, Protection, TupleKind};
+use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 
 /// The longest tuple in bytes.
 pub(super) const LONGEST: usize = 16;
 
-/// A tuple as it is stored, and zeros behind it.
+/// A tuple as it is stored, followed by zeros.
 pub(super) type Packed = [u8; LONGEST];
+
+/// Memory for the tuples of one write, kept from one to the next.
+#[derive(Debug, Default)]
+pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 
 /// How the sectors of a device are tagged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The tags in memory: a bounded cache of the area's tag blocks.
 //!
-//! It is cut in shards, each with one lock. A lock is held for the moment in which tuples are looked at or set, never while a device is at
-//! work. Whoever reads or writes a block to the device is a thread that is running, so others may wait for it.
+//! It is cut in shards, each with one lock. A lock is held only while tuples are read or set, never during a device
+//! request. The thread that reads or writes a block is running, so other threads may wait for it.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -12,9 +12,9 @@ use super::area::Area;
 use super::disk::{BLOCK, BLOCK_LEN};
 use super::geometry::Info;
 use super::slot::Slot;
-use super::tuple::TupleKind;
 use crate::bio::Buffer;
 use crate::error::{Context, Error, Result};
+use crate::protection::TupleKind;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
@@ -67,7 +67,7 @@ struct Slots {
     waiting: u32,
 }
 
-/// What can be done to take a slot for another block.
+/// The ways to take a slot for another block.
 enum Victim {
     Free(usize),
     Dirty(usize),
@@ -158,7 +158,7 @@ impl Tags {
         Ok(work(slot))
     }
 
-    /// The same for who ends a write: wakes who waits for that.
+    /// The same for the end of a write: wakes the threads that wait for it.
     #[inline]
     pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut Slot) -> R) -> Option<R> {
         let shard = self.shard(block);
@@ -203,7 +203,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // One that cannot be written is none, and no reason to fail.
+                // A block that cannot be written is not used, and is not a reason to fail.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
@@ -261,8 +261,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// What the device holds of a block that is in memory, where that is not the same: a write of it was lost, or the device changed it.
-    /// A block that is changed meanwhile is not looked at.
+    /// The device's content of a block in memory, if it differs: a write of it was lost, or the device changed it.
+    /// A block that is changed meanwhile is not compared.
     ///
     /// # Errors
     /// Those of the tag device.
@@ -291,10 +291,10 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes what was changed before the call to the device. No flush.
+    /// Writes blocks that were changed before the call to the device. No flush.
     ///
     /// # Errors
-    /// Those of the tag device: what could not be written is tried again at the next call.
+    /// Those of the tag device: a failed write is tried again at the next call.
     pub(super) fn write_back(&self) -> Result<()> {
         for shard in &self.shards {
             let mut state = shard.state.lock();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::checked::Checked;
 use super::report::{Event, add};
 use super::tagging::{LONGEST, Packed};
-use super::tuple::Mismatch;
 use crate::bio::Buffer;
 use crate::error::{Errno, Error, Result};
+use crate::protection::Mismatch;
 use crate::units::DevOffset;
 
 /// How many tuples are taken out of a block at a time.
@@ -18,7 +18,7 @@ const BATCH: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
-    /// Verifies what was read. A sector that does not fit its tag is read once more; `data` has it then.
+    /// Verifies a read. A sector that does not fit its tag is read once more into `data`.
     ///
     /// # Errors
     /// EILSEQ with the first sector that is wrong; those of the tag device. `nowait`: EAGAIN where the tags are not in memory.
@@ -124,7 +124,7 @@ impl Checked {
         Ok(())
     }
 
-    /// A sector did not fit. It may have been written meanwhile, or be written now; or it is not what was written.
+    /// A sector did not fit. It may have been written meanwhile, or be written now; or its content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {
         let (block, index) = self.tags.place(sector);
@@ -159,7 +159,7 @@ impl Checked {
         }
     }
 
-    /// What is wrong with a sector that was read.
+    /// The fault of a sector that was read.
     ///
     /// # Errors
     /// Those of the devices.

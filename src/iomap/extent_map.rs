@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Iomap, IomapFlags, IomapType};
+use super::{Iomap, IomapDevice, IomapFlags, IomapType};
 use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 
-/// What stands in the blocks of an extent.
+/// The content of an extent's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
     /// Data.
@@ -28,7 +28,7 @@ pub struct Extent {
     pub start: FsBlock,
     /// Number of blocks; never 0.
     pub len: u32,
-    /// What stands there.
+    /// The content of its blocks.
     pub state: ExtentState,
 }
 
@@ -72,6 +72,7 @@ impl Extent {
             pos: size.pos_of(self.first),
             len: u64::from(self.len) << size.shift(),
             addr: size.offset_of(self.start),
+            device: IomapDevice::Data,
             kind,
             flags,
         }
@@ -81,10 +82,10 @@ impl Extent {
 /// A sorted, merged list of extents with an index over the file's blocks.
 ///
 /// The file is cut into chunks of equal size, about as many as there are extents; the index holds for each chunk a copy of
-/// the first extent that ends behind the chunk's start. In a large map each step is a miss of the cache that waits for the
-/// one before, so a lookup looks where it need not follow a number: at the chunk's extent, then at that of the next chunk,
-/// which stands beside it. Only an extent that lies within a chunk behind another one, a hole, and what is not plain data
-/// are sought in the list; where extents crowd into few chunks, a binary search within the chunk bounds the cost.
+/// the first extent that ends past the chunk's start. In a large map each step is a cache miss that waits for the
+/// previous one, so a lookup first reads entries that need no pointer: the chunk's extent, then that of the next chunk,
+/// which is adjacent. The list is searched only for an extent that follows another one in the same chunk, for holes, and for
+/// other content than plain data. If few chunks contain many extents, a binary search within the chunk bounds the cost.
 /// Memory: 24 bytes an extent and 10 to 20 bytes for the index.
 #[derive(Debug)]
 pub struct ExtentMap {
@@ -94,12 +95,12 @@ pub struct ExtentMap {
     index: Box<[Chunk]>,
 }
 
-/// The first extent that ends behind a chunk's start.
+/// The first extent that ends past a chunk's start.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     /// Its number in the list.
     at: u32,
-    /// Its length where the fields below tell of it, otherwise 0.
+    /// Its length if the fields below describe it, otherwise 0.
     len: u32,
     /// The low half of its first block in the file.
     first: u32,
@@ -125,7 +126,7 @@ impl Chunk {
         }
     }
 
-    /// The extent's mapping, if it holds the block and is told of here.
+    /// The extent's mapping, if it holds the block and is described here.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -134,6 +135,7 @@ impl Chunk {
             len: u64::from(self.len) << size.shift(),
             addr: size
                 .offset_of(FsBlock(u64::from(self.start[0]) | u64::from(self.start[1]) << 32)),
+            device: IomapDevice::Data,
             kind: IomapType::Mapped,
             flags: IomapFlags::empty(),
         })
@@ -182,7 +184,7 @@ impl ExtentMap {
         &self.extents
     }
 
-    /// The mapping that holds a position. Behind the last extent there is a hole without end.
+    /// The mapping that holds a position. After the last extent there is a hole without end.
     #[must_use]
     #[inline(always)]
     pub fn lookup(&self, pos: FilePos) -> Iomap {
@@ -198,7 +200,7 @@ impl ExtentMap {
         if let Some(iomap) = next.and_then(|next| next.iomap(block, self.size)) {
             return iomap;
         }
-        // The extent that holds the block, or the first behind it, is the chunk's own or stands before the next one's.
+        // The extent that holds the block, or the first one after it, is the chunk's own or precedes that of the next chunk.
         let of =
             |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
         let (low, high) = (of(self.index.get(number)), of(next));
@@ -217,6 +219,7 @@ impl ExtentMap {
             pos: from,
             len: to.0 - from.0,
             addr: DevOffset(0),
+            device: IomapDevice::Data,
             kind: IomapType::Hole,
             flags: if after.is_none() { IomapFlags::LAST } else { IomapFlags::empty() },
         }
@@ -233,7 +236,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(start), len, state: ExtentState::Written }
     }
 
-    /// What a walk over the extents finds.
+    /// The result of a walk over the extents.
     fn walk(extents: &[Extent], block: u64) -> Iomap {
         let at = extents.iter().position(|extent| block < extent.end().0);
         let after = at.map(|at| extents[at]);
@@ -247,7 +250,14 @@ mod tests {
                 let to = after.map_or(u64::MAX, |extent| extent.first.0 * 4096);
                 let flags = if at.is_none() { IomapFlags::LAST } else { IomapFlags::empty() };
                 let kind = IomapType::Hole;
-                Iomap { pos: FilePos(from), len: to - from, addr: DevOffset(0), kind, flags }
+                Iomap {
+                    pos: FilePos(from),
+                    len: to - from,
+                    addr: DevOffset(0),
+                    device: IomapDevice::Data,
+                    kind,
+                    flags,
+                }
             }
         }
     }
@@ -277,7 +287,7 @@ mod tests {
         agrees(&crowded, 0..8000);
     }
 
-    /// Chunks and extents longer than the index can tell of, and blocks whose low halves are alike, are among these.
+    /// Chunks and extents longer than the index can describe, and blocks whose low halves are alike, are among these.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
         let mut state = 0x1D0_E87E_2026_u64; // the seed

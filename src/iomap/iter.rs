@@ -1,22 +1,23 @@
 //! Walks over a range of a file mapping by mapping.
 
-use super::{Iomap, IomapType, MapFile};
+use super::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::error::{Error, Result};
 use crate::units::{DevOffset, FilePos};
 
 /// The mappings of a range, in order and without gaps, each cut to the range.
 #[derive(Debug)]
-pub struct Mappings<'a, M> {
+pub struct Mappings<'a, M: ?Sized> {
     file: &'a M,
     pos: FilePos,
     end: FilePos,
     resident: bool,
+    writes: bool,
 }
 
-impl<'a, M: MapFile> Mappings<'a, M> {
+impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     /// Walks over `pos..end`.
     pub fn new(file: &'a M, pos: FilePos, end: FilePos) -> Self {
-        Self { file, pos, end, resident: false }
+        Self { file, pos, end, resident: false, writes: false }
     }
 
     /// The same from memory alone: a mapping that would have to be read is a `WouldBlock` error.
@@ -26,11 +27,24 @@ impl<'a, M: MapFile> Mappings<'a, M> {
         self
     }
 
+    /// The same for a write: where its data go.
+    #[must_use]
+    pub fn to_write(mut self, writes: bool) -> Self {
+        self.writes = writes;
+        self
+    }
+
     fn current(&self) -> Result<Iomap> {
-        let iomap = if self.resident {
-            self.file.map_resident(self.pos).ok_or_else(not_resident)?
-        } else {
-            self.file.map(self.pos, self.end.0 - self.pos.0)?
+        let len = self.end.0 - self.pos.0;
+        let iomap = match (self.resident, self.writes) {
+            // Where a write to shared blocks goes is not in memory.
+            (true, writes) => {
+                let iomap = self.file.map_resident(self.pos);
+                let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
+                iomap.filter(|iomap| !(writes && shared(iomap))).ok_or_else(not_resident)?
+            }
+            (false, true) => self.file.map_to_write(self.pos, len)?,
+            (false, false) => self.file.map(self.pos, len)?,
         };
         // A mapping that does not hold the position would make the walk endless.
         if iomap.pos <= self.pos && iomap.end() > self.pos {
@@ -46,7 +60,7 @@ fn not_resident() -> Error {
     Error::new(crate::error::ErrorKind::WouldBlock, "the mapping is not in memory")
 }
 
-impl<M: MapFile> Iterator for Mappings<'_, M> {
+impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -73,7 +87,7 @@ impl Iomap {
         }
     }
 
-    /// The mapping behind its first `count` bytes, which may leave nothing.
+    /// The mapping after its first `count` bytes; it may be empty.
     #[must_use]
     pub fn skip(&self, count: u64) -> Self {
         let addr = DevOffset(self.addr.0.saturating_add(count));
@@ -87,27 +101,40 @@ impl Iomap {
     }
 }
 
-/// The first position at or behind `pos`, before `size`, that holds data (`SEEK_DATA`); `None` where there is none.
+/// The first position at or after `pos`, before `size`, that holds data (`SEEK_DATA`); `None` without one.
 ///
 /// # Errors
 /// What reading the map gives.
-pub fn seek_data(file: &impl MapFile, pos: FilePos, size: u64) -> Result<Option<FilePos>> {
+pub fn seek_data(
+    file: &(impl MapFile + ?Sized),
+    pos: FilePos,
+    size: u64,
+) -> Result<Option<FilePos>> {
     seek(file, pos, size, true)
 }
 
-/// The first position at or behind `pos`, before `size`, that is a hole (`SEEK_HOLE`); the size where there is none, and `None`
-/// at or behind the size.
+/// The first position at or after `pos`, before `size`, that is a hole (`SEEK_HOLE`); the size without one, and `None`
+/// at or past the size.
 ///
 /// # Errors
 /// What reading the map gives.
-pub fn seek_hole(file: &impl MapFile, pos: FilePos, size: u64) -> Result<Option<FilePos>> {
+pub fn seek_hole(
+    file: &(impl MapFile + ?Sized),
+    pos: FilePos,
+    size: u64,
+) -> Result<Option<FilePos>> {
     if pos.0 >= size {
         return Ok(None);
     }
     Ok(Some(seek(file, pos, size, false)?.unwrap_or(FilePos(size))))
 }
 
-fn seek(file: &impl MapFile, pos: FilePos, size: u64, data: bool) -> Result<Option<FilePos>> {
+fn seek(
+    file: &(impl MapFile + ?Sized),
+    pos: FilePos,
+    size: u64,
+    data: bool,
+) -> Result<Option<FilePos>> {
     for iomap in Mappings::new(file, pos, FilePos(size)) {
         let iomap = iomap?;
         if iomap.is_data() == data {

@@ -4,6 +4,7 @@
 
 mod extent_map;
 mod iter;
+mod write;
 
 use bitflags::bitflags;
 
@@ -12,8 +13,11 @@ use crate::units::{DevOffset, FilePos};
 
 pub use extent_map::{Extent, ExtentMap, ExtentState};
 pub use iter::{Mappings, seek_data, seek_hole};
+pub use write::{
+    Begun, CompletionWork, Contended, Snapshot, Write, WriteAt, WriteFile, WriteIntent, WriteMap,
+};
 
-/// What stands behind a range of a file.
+/// The kind of a mapping: where the content of a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IomapType {
     /// Nothing is allocated; reads give zeros.
@@ -26,8 +30,20 @@ pub enum IomapType {
     Inline,
 }
 
+/// Which of a file system's devices a mapping leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IomapDevice {
+    /// The one with the data of most files, and mostly the only one.
+    #[default]
+    Data,
+    /// The journal's device, if the journal holds current data.
+    Log,
+    /// The device of realtime files (XFS).
+    Realtime,
+}
+
 bitflags! {
-    /// What else is true of a mapping.
+    /// Further properties of a mapping.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IomapFlags: u16 {
         /// Blocks were allocated by this very mapping.
@@ -56,9 +72,11 @@ pub struct Iomap {
     pub len: u64,
     /// First byte on the device. Without meaning for holes and inline data.
     pub addr: DevOffset,
-    /// What stands there.
+    /// Which device that is. Mappings [from memory](MapFile::map_resident) are all of the data device.
+    pub device: IomapDevice,
+    /// The kind of content.
     pub kind: IomapType,
-    /// What else is true of it.
+    /// Further properties.
     pub flags: IomapFlags,
 }
 
@@ -76,7 +94,7 @@ impl Iomap {
     }
 }
 
-/// What a file system gives to the direct-I/O core: the map of one file.
+/// The map of one file, which a file system gives to the direct-I/O core.
 pub trait MapFile {
     /// The mapping that holds `pos`, at least one byte and up to `len` bytes of it (more where it costs nothing).
     /// A position at or past the end of the map is a hole. May read metadata from the device.
@@ -85,7 +103,17 @@ pub trait MapFile {
     /// What reading and checking the metadata gives.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// The same from memory alone: `None` where metadata would have to be read. Allocates nothing, takes no lock.
+    /// The same for a write. If a file shares blocks, its data go to other blocks than those that are read: the mapping is theirs, and has
+    /// [`IomapFlags::SHARED`]. They become the file's when the write's [completion work](Iomap::completion_work) is done. It is asked more than once for a
+    /// write, and allocates nothing.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    fn map_to_write(&self, pos: FilePos, len: u64) -> Result<Iomap> {
+        self.map(pos, len)
+    }
+
+    /// The same as [`map`](Self::map) from memory alone: `None` where metadata would have to be read. Allocates nothing, takes no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
     /// The same as the metadata have it: of an unwritten extent, a part may have been written since.

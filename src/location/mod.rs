@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub(crate) use self::open::refuse_to_write;
-pub use self::open::{Halves, OpenLocation, OpenOptions};
+pub use self::open::{Halves, LocationOptions, OpenLocation};
 
 use crate::device::{BlockFile, Device, OpenMode, Psync};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -217,6 +217,26 @@ impl FromStr for Location {
         Self::parse(OsStr::new(text))
     }
 }
+
+impl From<&Self> for Location {
+    fn from(location: &Self) -> Self {
+        location.clone()
+    }
+}
+
+macro_rules! from_text {
+    ($($text:ty),*) => {
+        $(impl TryFrom<$text> for Location {
+            type Error = Error;
+
+            fn try_from(text: $text) -> Result<Self> {
+                Self::parse(text.as_ref())
+            }
+        })*
+    };
+}
+
+from_text!(&str, &String, String, &OsStr, &Path, &PathBuf, PathBuf);
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,13 +4,13 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::{Location, Site};
-use crate::device::{BlockFile, Device, Engine, OpenMode, Opened, open_engine};
+use crate::device::{BlockFile, Device, Engine, OpenMode, OpenedEngine, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::integrity::{self, Integrity, IntegrityOptions};
 
 /// How to open the device at a location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenOptions {
+pub struct LocationOptions {
     /// How requests for file data reach the device.
     pub engine: Engine,
     /// Open for writing too.
@@ -35,7 +35,7 @@ pub struct OpenLocation {
 /// The halves of an integrity device, of which nothing has been read.
 pub struct Halves {
     /// What is protected, or is to be.
-    pub data: Opened,
+    pub data: OpenedEngine,
     /// Where the tags are, if not in the tail of the same.
     pub tags: Option<Arc<dyn Device>>,
     /// The [identity](BlockFile::identity) of the data device.
@@ -53,13 +53,13 @@ impl Location {
     /// # Errors
     /// `Busy` where someone else has it; `InvalidInput` to write what is read without its journal; those of [`Integrity::open`]. Of an
     /// integrity device they name the half.
-    pub fn open(&self, options: &OpenOptions) -> Result<OpenLocation> {
+    pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(options.write)?;
             return inner.open(options);
         }
         let halves = self.open_halves(options.engine, options.write)?;
-        let Opened { device: data, engine, mut notices } = halves.data;
+        let OpenedEngine { device: data, engine, mut notices } = halves.data;
         if matches!(self, Self::Plain(_)) {
             return Ok(OpenLocation { device: data, engine, notices, integrity: None });
         }
@@ -130,7 +130,12 @@ impl Location {
 }
 
 impl Site {
-    fn open(&self, engine: Engine, write: bool, exclusive: bool) -> Result<(Opened, [u8; 16])> {
+    fn open(
+        &self,
+        engine: Engine,
+        write: bool,
+        exclusive: bool,
+    ) -> Result<(OpenedEngine, [u8; 16])> {
         let mode = OpenMode { window: self.window()?, write, exclusive, ..OpenMode::default() };
         let file = BlockFile::open(&self.path, &mode)?;
         let identity = file.identity();

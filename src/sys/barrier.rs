@@ -31,7 +31,7 @@ pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
 }
 
-/// Asks the kernel, once, to do barriers. Who has not asked uses [`light`] as a full one.
+/// Registers the process for barriers, once. Without it [`light`] is a full barrier.
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {

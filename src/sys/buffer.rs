@@ -69,7 +69,7 @@ impl Buffer {
     /// A zeroed buffer of `len` bytes, aligned for direct I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] where the memory cannot be had.
+    /// [`ErrorKind::LimitExceeded`] if the memory cannot be allocated.
     pub fn aligned(len: usize) -> Result<Self> {
         let no_memory = || {
             Error::new(ErrorKind::LimitExceeded, format!("no memory for a buffer of {len} bytes"))
@@ -117,7 +117,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Lets go of what lies behind the first `len` bytes, until it is [`regain`](Self::regain)ed.
+    /// Releases the bytes after the first `len`, until they are [`regain`](Self::regain)ed.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }

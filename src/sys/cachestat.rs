@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The number of the call, the same on all architectures of Rust's Linux targets; not every libc names it.
 const CACHESTAT: libc::c_long = 451;
 
-/// What the page cache holds of a file or of a block device.
+/// The pages of a file or of a block device in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCache {
     /// All pages.

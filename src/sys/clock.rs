@@ -16,7 +16,7 @@ mod tests {
 
     use super::*;
 
-    /// It is never ahead of the fine clock, and not far behind.
+    /// It is never later than the fine clock, and at most a tick earlier.
     #[test]
     fn it_is_the_time_of_the_system() {
         let (seconds, nanoseconds) = coarse_time();

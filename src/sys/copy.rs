@@ -39,7 +39,7 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<usize>();
     let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
-    // Each volatile access is made once, and nothing is assumed of what it gives. An atomic load is not to be had: it asks for memory that may be
+    // Each volatile access is made once, and nothing is assumed about its result. An atomic load is not possible: it needs memory that may be
     // written, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;

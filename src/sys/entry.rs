@@ -1,4 +1,4 @@
-//! What a request looks like in a ring's submission queue.
+//! The layout of a request in a ring's submission queue.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,7 +9,7 @@ use super::buffer::RingNumber;
 use super::nvme::{self, Action, Command, NamespaceId};
 use super::{Buffer, Memory, Tuples};
 
-/// The kernel's limit for one request: what lies behind it makes the transfer a short one.
+/// The kernel's limit for one request: a longer transfer becomes a short one.
 const MAX_LEN: usize = 0x7FFF_F000;
 
 /// How large the entries of a ring's queues are.
@@ -82,7 +82,7 @@ impl RingFile {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// The file as an NVMe character device, in a wide ring: what a command cannot [carry](nvme::carries) is refused.
+    /// The file as an NVMe character device, in a wide ring: a transfer that a command cannot [carry](nvme::carries) is refused.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
@@ -92,7 +92,7 @@ impl RingFile {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingOp {
     Read,
@@ -101,7 +101,7 @@ pub(crate) enum RingOp {
     Flush,
 }
 
-/// A request but for its memory.
+/// A request without its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) file: RingFile,

@@ -1,4 +1,4 @@
-//! What only `ioctl` says of a file: its extents, its attributes, and what its file system can do.
+//! Properties of a file that only `ioctl` reports: its extents, its attributes, and abilities of its file system.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -24,7 +24,7 @@ const FIEMAP_FLAG_SYNC: u32 = 1;
 const BATCH: usize = 256;
 
 bitflags! {
-    /// What FIEMAP says of an extent.
+    /// The flags of an extent in FIEMAP.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct FiemapFlags: u32 {
         const LAST = 0x1;
@@ -173,7 +173,7 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// What a loop device serves, as `stat` gives it: the number of the device that holds it, its inode, and its own number where it is a device.
+/// The file of a loop device, as `stat` gives it: the number of the device that holds it, its inode, and its own number if it is a device.
 ///
 /// ENXIO where it serves nothing.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {

@@ -1,7 +1,7 @@
 //! Kernel leases (`fcntl`), and the thread that is told when one is broken.
 //!
 //! A lease's signal is directed at one thread, which has all signals blocked and takes them with `sigtimedwait`: no handler of the
-//! application ever runs for it. The signal's number must be nobody else's: who waited for it would compete with that thread.
+//! application ever runs for it. No other code may use the signal's number: a thread that waits for it would compete with that thread.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -33,7 +33,7 @@ fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
     Ok(result)
 }
 
-/// Names a thread to be told of broken leases, from any thread.
+/// Names a thread that receives broken leases, from any thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watcher {
     tid: libc::pid_t,
@@ -76,7 +76,7 @@ impl Watcher {
     }
 }
 
-/// What ended a wait.
+/// The event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// The lease on this descriptor is being broken, or was; or there is something to read from it.
@@ -87,7 +87,7 @@ pub(crate) enum Waited {
     TimedOut,
 }
 
-/// The right of the calling thread to be told of broken leases.
+/// The right of the calling thread to receive broken leases.
 pub(crate) struct Watch {
     tid: libc::pid_t,
     _thread: PhantomData<*const ()>,
@@ -151,7 +151,7 @@ impl Watch {
 /// Whether a lease of this kind is given on an open file; it is let go at once.
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
-    // Who opens the file in that moment makes the kernel send a signal. SIGIO would end a program without a handler; this one is ignored.
+    // A program that opens the file in that moment makes the kernel send a signal. SIGIO would end a program without a handler; this one is ignored.
     // SAFETY: the descriptor is open, and the command takes an integer.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
     // SAFETY: as above.

@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// Another program may change the file, and so the mapping, at any time: no reference into it is ever made. Whoever truncates
-/// the file below the mapping makes the next copy fault (SIGBUS), as with every mapping of a file; so does a page that the file system
-/// cannot give, for want of space or by an error of its device.
+/// Another program may change the file, and so the mapping, at any time: no reference into it is ever made. A truncation
+/// of the file makes the next copy fault (SIGBUS), as with every mapping of a file; so does a page that the file system
+/// cannot give, for lack of space or because of a device error.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -42,7 +42,7 @@ impl Mapping {
         Ok(Self { base, len, writable })
     }
 
-    /// Puts memory of zeros in the place of whole pages, which belong to the file no more. EINVAL where these are none of the mapping.
+    /// Replaces whole pages by memory of zeros, which does not belong to the file. EINVAL if they are not pages of the mapping.
     pub(crate) fn cover(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         if self.writable || at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
@@ -50,7 +50,7 @@ impl Mapping {
         // SAFETY: the range lies within the mapping, as just checked.
         let target = unsafe { self.base.add(at) }.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: what is replaced is a range of this mapping, of which no reference exists, and of which no copy is under way, since it
+        // SAFETY: the replaced range is a part of this mapping. No reference to it exists, and no copy of it is under way, because the mapping
         // is borrowed mutably. An address that is not a page's is refused.
         unsafe { mmap_anonymous(target, len, ProtFlags::READ, flags) }?;
         Ok(())
@@ -90,7 +90,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes what was written durable (`msync`).
+    /// Makes all writes durable (`msync`).
     pub(crate) fn flush(&self) -> Result<(), Errno> {
         // SAFETY: the range is the mapping itself.
         unsafe {

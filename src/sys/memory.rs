@@ -2,7 +2,7 @@
 
 use super::Buffer;
 
-/// What a request reads into or writes from.
+/// The memory of a request: the destination of a read or the source of a write.
 #[derive(Debug)]
 pub enum Memory {
     /// One buffer.

@@ -1,5 +1,5 @@
 //! The only unsafe code of the crate: memory that the kernel may write, rings, mappings, and system calls without a safe
-//! wrapper. Each use carries its proof. What leaves this module is safe to call in any order.
+//! wrapper. Each use carries its proof. The functions that leave this module are safe to call in any order.
 #![allow(unsafe_code)]
 
 pub(crate) mod barrier;
@@ -13,6 +13,7 @@ pub(crate) mod lease;
 mod mapping;
 mod memory;
 pub(crate) mod nvme;
+mod readiness;
 mod registered;
 mod ring;
 mod slots;

@@ -1,5 +1,5 @@
-//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): what they look like to the kernel, and
-//! what their status means. Sources: docs/PROVENANCE.md.
+//! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): their layout for the kernel, and
+//! the meaning of their status. Sources: docs/PROVENANCE.md.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -24,7 +24,7 @@ const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
 /// No controller moves more at once, and it can be counted in 31 bits.
 const MAX_LEN: usize = 1 << 30;
-/// What a status holds beside its type and code says how to retry.
+/// The other bits of a status, beside its type and code, say how to retry.
 const STATUS: i32 = 0x7FF;
 
 /// A namespace as requests name it.
@@ -73,7 +73,7 @@ struct Command64 {
 
 const _: () = assert!(size_of::<Command>() == 72 && size_of::<Command64>() == 80);
 
-/// What a command does.
+/// The operation of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Flush,
@@ -84,8 +84,8 @@ pub(super) enum Action {
 }
 
 impl Command {
-    /// A command for `len` bytes from `at`, whose memory is `data_len` bytes at an address, or a list of so many ranges there. It is
-    /// one that the kernel refuses with EINVAL where no command can carry these bytes: what the device moves is always what the
+    /// A command for `len` bytes from `at`, whose memory is `data_len` bytes at an address, or a list of so many ranges there. If
+    /// no command can carry these bytes, it is one that the kernel refuses with EINVAL: the device never moves other bytes than the
     /// kernel has mapped.
     #[inline]
     pub(super) fn io(
@@ -141,7 +141,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     (at | len as u64) & mask == 0 && (1..=0x1_0000).contains(&blocks) && len <= MAX_LEN
 }
 
-/// What a completed command of `len` bytes gives as a system call would: bytes, or a negative errno.
+/// The result of a completed command of `len` bytes in the form of a system call: bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
     // The kernel says EINTR of what it cancelled, as where it resets the controller.
@@ -154,7 +154,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// The errno that says what a status does; EIO for what has no better one.
+/// The errno for a status; EIO if there is no better one.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -198,7 +198,7 @@ pub(crate) fn namespace_number(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     u32::try_from(number).map_err(|_| Errno::EINVAL)
 }
 
-/// What Identify tells of a namespace, or of its controller.
+/// Properties of a namespace, or of its controller, from Identify.
 pub(crate) fn identify(
     device: BorrowedFd<'_>,
     namespace: Option<u32>,

@@ -21,7 +21,7 @@ pub(super) enum Places {
     Unmade,
     /// The kernel makes none.
     Refused,
-    /// Those that are free, but for the callers'.
+    /// The free ones, without those of the callers.
     Free(Vec<u16>),
 }
 
@@ -48,7 +48,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
         let buffers = (0..count).map(|_| whole.split_to(size)).collect();
-        // What is left has no bytes but shares the allocation.
+        // The rest has no bytes but shares the allocation.
         self.registered = Some(whole);
         Ok(buffers)
     }
@@ -72,8 +72,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
-        // SAFETY: the range is live now. The kernel pins its pages, and checks that a request of this place lies in the range: of such there are
-        // those of this buffer, of which each owns it or a part of it. When the allocation is gone there are none, and what is pinned is nobody's.
+        // SAFETY: the range is live now. The kernel pins its pages, and checks that a request of this place lies in the range: only
+        // requests of this buffer use it, and each owns it or a part of it. When the allocation is freed no such request exists, and no one owns the pinned pages.
         let registered = unsafe {
             self.ring.submitter().register_buffers_update(place.into(), &[buffer.iovec()], None)
         };
@@ -91,7 +91,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         };
         buffer.set_registered(None);
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // SAFETY: an empty range takes what is there away; requests in flight keep it until they end.
+        // SAFETY: an empty range removes the registration; requests in flight keep it until they end.
         let gone =
             unsafe { self.ring.submitter().register_buffers_update(place.into(), &[none], None) };
         if gone.is_ok() {
@@ -111,7 +111,7 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Through registered memory, of the callers and of pieces beside it, comes what stands in the file; a place is used again.
+    /// Reads through registered memory, of the callers and of pieces, return the file's content; a place is used again.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();
@@ -142,7 +142,7 @@ mod tests {
             ring.unregister_one(&mut piece);
             assert_eq!(piece.place_in(ring.number), None);
         }
-        // What finds no place is not registered, and read all the same.
+        // Memory without a free place is not registered, and reads into it still work.
         let mut pieces: Vec<_> = (0..=REGISTERED_BUFFERS)
             .map(|_| {
                 let mut piece = Buffer::aligned(4096).unwrap();

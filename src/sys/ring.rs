@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use io_uring::squeue::EntryMarker as _;
@@ -28,7 +28,7 @@ const COMMAND: u64 = 1 << 62;
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
 /// A number that no other ring has; after 2^32 rings numbers come again. Memory of another ring may be taken for registered then, which is
-/// safe: the kernel refuses what does not lie in the memory that the ring itself has registered there.
+/// safe: the kernel refuses addresses outside of the memory that the ring itself has registered there.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -82,7 +82,7 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     pub(super) number: RingNumber,
     /// Keeps the callers' registered memory.
     pub(super) registered: Option<Buffer>,
-    /// Which places of the table of registered memory are free, but for the callers'.
+    /// The free places of the table of registered memory, without those of the callers.
     pub(super) places: Places,
     /// Why the kernel refused the ring for good. From then on nothing enters it any more, so that what the kernel has not
     /// taken from the submission queue it never will.
@@ -93,8 +93,10 @@ pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     dead: usize,
     /// How often [`drain`](Self::drain) was refused.
     refusals: u32,
-    /// A kernel thread takes from the submission queue, whoever enters the ring.
+    /// A kernel thread takes from the submission queue, independent of calls that enter the ring.
     sqpoll: bool,
+    /// The kernel signals completions to it, from the first [`readiness`](Self::readiness) on.
+    pub(super) event: Option<OwnedFd>,
     _thread: PhantomData<*const ()>,
 }
 
@@ -117,6 +119,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             dead: 0,
             refusals: 0,
             sqpoll: options.sqpoll_idle.is_some(),
+            event: None,
             _thread: PhantomData,
         })
     }
@@ -169,7 +172,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let Some((memory, attached)) = slot else { return Ok(()) };
         let mut entry = request.owned::<W>(memory, iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
-        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only behind the completion, by `pop_by`, and is
+        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only after the completion, by `pop_by`, and is
         // neither moved nor dropped before (see `Slots`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
@@ -250,8 +253,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Completes the requests that the kernel had not taken when it refused the ring. Nothing enters it any more, so it never will: but
-    /// for the thread that takes them by itself.
+    /// Completes the requests that the kernel had not taken when it refused the ring. Nothing enters it any more, so it never will, except for
+    /// the thread that takes them by itself.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -278,18 +281,18 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// What is attached to the requests in flight: behind a [`drain`](Self::drain), to those that the kernel has for ever.
+    /// The attachments of the requests in flight: after a [`drain`](Self::drain), of those that the kernel keeps for ever.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.attached()
     }
 
-    /// The next completion: what was attached, the memory, and the system call's result (negative errno).
+    /// The next completion: the attachment, the memory, and the system call's result (negative errno).
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(T, Memory, i32)> {
         self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
     }
 
-    /// The same, taken from where it lies by whoever knows how much of it is needed: what is left there is dropped in time.
+    /// The same, taken in place by a caller that knows which part it needs: the rest is dropped in time.
     #[inline(always)]
     pub(crate) fn pop_by<R>(
         &mut self,
@@ -339,7 +342,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(transfers, open);
         }
         if let Some(errno) = self.lost {
-            // Those that were withdrawn or never queued; what had completed before keeps its result.
+            // Those that were withdrawn or never queued; requests that had completed before keep their results.
             let unseen =
                 transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
@@ -540,8 +543,8 @@ mod tests {
         });
     }
 
-    /// Nobody writes into the pipe, so that the kernel keeps what reads from it. What it has taken before the ring's descriptor is gone stays
-    /// where it is, and what was queued since comes back.
+    /// No data are written into the pipe, so the kernel keeps the reads from it. Requests that it took before the ring's descriptor is gone stay
+    /// in their slots, and requests that were queued since come back.
     #[test]
     fn what_the_kernel_has_taken_stays_with_a_ring_whose_descriptor_is_gone() {
         let (empty, _writer) = std::io::pipe().unwrap();

@@ -27,7 +27,7 @@ pub(super) struct Slots<T> {
     free: Vec<u32>,
     /// Completions that were seen while another request was waited for.
     early: VecDeque<(u32, i32)>,
-    /// The batch that is being queued: what the kernel has not been asked to take.
+    /// The batch that is being queued: the kernel was not asked to take it.
     batch: u64,
 }
 
@@ -119,7 +119,7 @@ impl<T> Slots<T> {
         self.slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len())
     }
 
-    /// Ends a request, which `take` takes out of its slot. `None` where there is none.
+    /// Ends a request, which `take` takes out of its slot. `None` for an empty slot.
     #[inline(always)]
     pub(super) fn end<R>(
         &mut self,
@@ -132,7 +132,7 @@ impl<T> Slots<T> {
         Some(take(&mut slot.request))
     }
 
-    /// The kernel was asked to take all that was queued, and has not refused: what is queued from now on is another batch.
+    /// The kernel was asked to take all that was queued, and has not refused: a new batch begins.
     #[inline(always)]
     pub(super) fn next_batch(&mut self) {
         self.batch += 1;
@@ -154,7 +154,7 @@ impl<T> Slots<T> {
         untaken
     }
 
-    /// What is attached to the requests that are in flight.
+    /// The attachments of the requests in flight.
     pub(super) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.request.as_ref()).map(|(_, attached)| attached)
     }
@@ -187,7 +187,7 @@ mod tests {
         Some((attached, result))
     }
 
-    /// As the kernel does while a request is in flight: by the address that it was given, whoever moves the slots meanwhile.
+    /// As the kernel does while a request is in flight: by the address that it was given, also if the slots move meanwhile.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!((pop(&mut slots), slots.in_flight()), (Some((1, 64)), 0));
     }
 
-    /// What is in flight is neither freed nor moved when the slots go.
+    /// Memory in flight is neither freed nor moved when the slots are dropped.
     #[test]
     fn slots_in_flight_outlive_their_ring() {
         let mut slots = Slots::<u8>::new(2);

@@ -1,6 +1,6 @@
-//! The processor's own clock: what a reader can ask after every read without leaving its function.
+//! The processor's own clock: a reader can ask it after every read without leaving its function.
 //!
-//! A call of the vDSO would do too, but its `ret` behind a system call can cost a third of a read (docs/BENCHMARKS.md, "Returns
+//! A call of the vDSO would do too, but its `ret` after a system call can cost a third of a read (docs/BENCHMARKS.md, "Returns
 //! across a system call").
 
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// How often the rate is measured at most, until nothing comes between.
 const ATTEMPTS: u32 = 16;
 
-/// A count that grows at a constant rate. It may begin anew when the machine was suspended: whoever compares two counts must take
-/// an enormous difference for a long time.
+/// A count that grows at a constant rate. It may restart after the machine was suspended: a caller that compares two counts must treat
+/// an enormous difference as a long time.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {

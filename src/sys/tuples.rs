@@ -1,5 +1,5 @@
-//! The tuples that travel with a request to a device with protection information: a page of memory, and how the kernel is told of
-//! it. Sources: docs/PROVENANCE.md.
+//! The tuples that travel with a request to a device with protection information: a page of memory, and how it is passed to the
+//! kernel. Sources: docs/PROVENANCE.md.
 
 use bitflags::bitflags;
 use io_uring::squeue;
@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 const ATTRIBUTE_PI: u64 = 1;
 
 bitflags! {
-    /// What the device compares before it carries a request out.
+    /// The fields that the device compares before it carries out a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Checks: u16 {
         const GUARD = 0x1;
@@ -87,8 +87,8 @@ impl Tuples {
         (self.memory.as_mut_ptr() as u64, self.len as u32)
     }
 
-    /// Gives an ordinary entry these tuples: what stands in its last two words. They stay where they are until the request has
-    /// completed, which is the caller's to see to, as for the request's memory.
+    /// Gives an ordinary entry these tuples, in its last two words. The caller must keep them in place until the request has
+    /// completed, as the request's memory.
     #[inline]
     pub(super) fn attach(&mut self, entry: &mut squeue::Entry) {
         let (address, len) = self.range();
@@ -111,7 +111,7 @@ impl std::ops::Deref for Tuples {
     }
 }
 
-/// What travels with a request through a ring, and comes back with it.
+/// The attachment of a request that goes through a ring and comes back with it.
 pub(crate) trait Passenger {
     /// The tuples of the request, where it has some.
     #[inline(always)]

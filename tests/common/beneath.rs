@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ironmap::device::{Device, Engine, Ram};
 use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, TupleKind, format};
-use ironmap::{Location, OpenOptions, Result, Volume, location};
+use ironmap::{Location, Result, Volume, VolumeOptions};
 
 /// The mode of the integrity device that lies beneath, if one does.
 pub(crate) fn chosen() -> Option<Mode> {
@@ -37,13 +37,12 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
 }
 
 /// Opens a volume as [`Volume::open`] does. What completes without being read cannot be verified: the null engine has nothing beneath.
-pub(crate) fn open(place: &Location, options: &OpenOptions) -> Result<Volume> {
-    if chosen().is_none() || options.engine == Engine::Null {
-        return Volume::open(place, options);
+pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
+    let how = options.location_options();
+    if chosen().is_none() || how.engine == Engine::Null {
+        return options.open(place);
     }
-    let how = location::OpenOptions { engine: options.engine, write: options.write, force: false };
-    let device = over(place.open(&how)?.device);
-    if options.write { Volume::writable_on(device, options.clock) } else { Volume::on(device) }
+    options.open_on(over(place.open(&how)?.device))
 }
 
 /// A device over one that works.

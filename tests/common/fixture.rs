@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::device::{BlockFile, Device, Faults, OpenMode, Psync, Sim};
-use ironmap::fs::ext4::Follow;
-use ironmap::{Engine, File, FileOptions, Location, OpenOptions, Volume};
+use ironmap::fs::Follow;
+use ironmap::{Engine, File, FileOptions, Location, Volume, VolumeOptions};
 use tempfile::TempDir;
 
 use super::beneath::{self, chosen};
@@ -89,7 +89,7 @@ impl Fixture {
             Stack::Sim => return self.sim(Faults::default()).1,
         };
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
-        let volume = beneath::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
+        let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
         // What lies on a device that the test has made knows of no engine.
         let expected =
@@ -137,7 +137,7 @@ impl fmt::Display for Stack {
 /// Opens a file by its name, as if nobody had read it before: its map is not in memory.
 pub(crate) fn open(volume: &Volume, name: &str, strict: bool) -> File {
     let inode = volume.fs().resolve(name.as_bytes(), Follow::All).expect(name);
-    volume.open_inode(inode, FileOptions { strict, ..FileOptions::default() }).expect(name)
+    volume.open_inode(inode, FileOptions::new().direct(strict)).expect(name)
 }
 
 fn contents(block: u64, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {

@@ -5,8 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ironmap::fs::FileSystem;
 use ironmap::fs::ext4::Ext4;
-use ironmap::{Location, OpenOptions, Volume};
+use ironmap::{Location, Volume, VolumeOptions};
 use tempfile::TempDir;
 
 use super::beneath;
@@ -109,12 +110,17 @@ impl Image {
     }
 
     pub(crate) fn open(&self) -> ironmap::Result<Volume> {
-        beneath::open(&self.location(), &OpenOptions::default())
+        beneath::open(&self.location(), &VolumeOptions::default())
+    }
+
+    pub(crate) fn fs(&self) -> Arc<dyn FileSystem> {
+        let volume = self.open().unwrap_or_else(|error| panic!("{error}"));
+        Arc::clone(volume.fs())
     }
 
     pub(crate) fn ext4(&self) -> Arc<Ext4> {
         let volume = self.open().unwrap_or_else(|error| panic!("{error}"));
-        Arc::clone(volume.fs())
+        Arc::clone(volume.ext4().expect("an ext4 volume"))
     }
 
     /// Fails the test unless e2fsck finds nothing to repair: a broken fixture proves nothing.

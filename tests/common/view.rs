@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Ext4, Inode};
+use ironmap::fs::{FileSystem, Inode};
 use ironmap::fs::{FileType, Timestamp};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
-use ironmap::{Engine, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume, VolumeOptions};
 
 use super::beneath;
 use super::image::Image;
@@ -123,7 +123,7 @@ impl Subject {
     }
 
     pub(crate) fn open_with(image: &Image, engine: Engine) -> Self {
-        let options = OpenOptions { engine, ..OpenOptions::default() };
+        let options = VolumeOptions::new().engine(engine);
         let volume = beneath::open(&image.location(), &options).expect("open the volume");
         let queue = volume.queue(&QueueOptions::default()).expect("a queue");
         Self { volume, queue }
@@ -163,9 +163,7 @@ impl Subject {
     pub(crate) fn file(&self, inode: u64) -> Handles {
         let open = |strict| {
             let inode = self.volume.fs().inode(ironmap::units::InodeNo(inode)).expect("the inode");
-            self.volume
-                .open_inode(inode, FileOptions { strict, ..FileOptions::default() })
-                .expect("open the file")
+            self.volume.open_inode(inode, FileOptions::new().direct(strict)).expect("open the file")
         };
         Handles { any: open(false), strict: open(true) }
     }
@@ -222,7 +220,7 @@ impl Subject {
         &mut self.queue
     }
 
-    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 }

@@ -5,9 +5,8 @@ use std::path::Path;
 
 use ironmap::bio::Memory;
 use ironmap::dio::DioFlags;
-use ironmap::host::Host;
 use ironmap::units::FilePos;
-use ironmap::{ErrorKind, File, FileOptions, Queue, Result};
+use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
@@ -40,7 +39,7 @@ impl Both {
     }
 
     pub(crate) fn open_with(host: &Host, path: &Path, options: FileOptions) -> Self {
-        let open = |strict| host.open(path, FileOptions { strict, ..options }).unwrap();
+        let open = |strict| host.open(path, options.direct(strict)).unwrap();
         Self { any: open(false), strict: open(true) }
     }
 

@@ -1,7 +1,7 @@
 //! What ironmap must not show: encrypted names and contents, and what fs-verity keeps behind the end of a file.
 
 use ironmap::ErrorKind;
-use ironmap::fs::ext4::{Follow, InodeFlags};
+use ironmap::fs::{Follow, InodeFlags};
 use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Errno, Error, FileOptions, QueueOptions, Volume};

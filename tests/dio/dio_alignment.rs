@@ -158,7 +158,7 @@ fn any_range_can_be_read_without_strict() {
         for stack in Stack::REAL {
             let volume = fixture.volume(stack);
             let (unit, _) = limits(&volume);
-            let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
             let mut rng = Rng::new(SEED ^ block);
             for name in FILES {
                 let file = open(&volume, name, false);

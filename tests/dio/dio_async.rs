@@ -83,7 +83,7 @@ fn every_token_comes_back_with_its_own_bytes() {
         let fixture = Fixture::new(4096, SEED);
         for stack in Stack::REAL {
             let volume = fixture.volume(stack);
-            let mut queue = volume.queue(&QueueOptions { depth: 5 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(5)).unwrap();
             let names = [SOLID, FRAGMENTED, HOLES, UNWRITTEN, TAIL];
             let files = names.map(|name| (open(&volume, name, false), fixture.content(name)));
             let (mut rng, mut flight) = (Rng::new(SEED), InFlight::default());
@@ -117,7 +117,7 @@ fn completions_may_come_in_any_order() {
     let mut shuffled = 0;
     for seed in 0..20 {
         let (sim, volume) = fixture.sim(Faults::default());
-        let mut queue = volume.queue(&QueueOptions { depth: 64 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(64)).unwrap();
         let (solid, holes) = (open(&volume, SOLID, true), open(&volume, HOLES, true));
         sim.set_faults(Faults { seed, latency: 9, ..Faults::default() });
         let mut flight = InFlight::default();
@@ -145,7 +145,7 @@ fn wait_brings_as_many_as_it_is_asked_for() {
         let fixture = Fixture::new(4096, SEED);
         for stack in Stack::REAL {
             let volume = fixture.volume(stack);
-            let mut queue = volume.queue(&QueueOptions { depth: 16 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
             queue.wait(0).unwrap();
             queue.wait(3).unwrap();
             for (name, len) in
@@ -176,7 +176,7 @@ fn a_synchronous_read_between_loses_no_completion() {
         let fixture = Fixture::new(4096, SEED);
         for stack in Stack::REAL {
             let volume = fixture.volume(stack);
-            let mut queue = volume.queue(&QueueOptions { depth: 16 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
             let file = open(&volume, SOLID, false);
             let content = fixture.content(SOLID);
             for len in [4096, 100_000] {
@@ -206,7 +206,7 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
             let volume = fixture.volume(stack);
             let files = [SOLID, FRAGMENTED].map(|name| open(&volume, name, false));
             for round in 0..60 {
-                let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+                let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
                 let mut registered = queue.register_buffers(8, 4096).unwrap();
                 for token in 0..40 {
                     let memory = match registered.pop() {
@@ -238,8 +238,8 @@ fn registered_and_plain_buffers_mix() {
         let fixture = Fixture::new(4096, SEED);
         for stack in Stack::REAL {
             let volume = fixture.volume(stack);
-            let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
-            let mut other = volume.queue(&QueueOptions { depth: 8 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
+            let mut other = volume.queue(&QueueOptions::new().depth(8)).unwrap();
             let mut own = queue.register_buffers(6, 32 << 10).unwrap();
             let mut foreign = other.register_buffers(6, 32 << 10).unwrap();
             let mut flight = InFlight::default();
@@ -311,7 +311,7 @@ fn any_depth_works() {
             .flat_map(|stack| [0, 1, 3, u32::MAX].map(|depth| (stack, depth)))
         {
             let volume = fixture.volume(stack);
-            let mut queue = volume.queue(&QueueOptions { depth }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(depth)).unwrap();
             let file = open(&volume, SOLID, true);
             let mut flight = InFlight::default();
             for index in 0..5 {

@@ -21,7 +21,7 @@ const LEN: usize = 100 * 4096;
 
 fn setup(fixture: &Fixture, depth: u32) -> (Arc<Sim>, Volume, Queue) {
     let (sim, volume) = fixture.sim(Faults::default());
-    let queue = volume.queue(&QueueOptions { depth }).unwrap();
+    let queue = volume.queue(&QueueOptions::new().depth(depth)).unwrap();
     (sim, volume, queue)
 }
 
@@ -159,7 +159,7 @@ fn a_device_may_die_at_any_request() {
     for limit in 0..160 {
         let (sim, volume) = fixture.sim(Faults::default());
         let files = [SOLID, FRAGMENTED, HOLES].map(|name| (open(&volume, name, false), name));
-        let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
         sim.set_faults(Faults { fail_after: Some(limit), latency: 2, ..Faults::default() });
         match Volume::on(sim.clone()) {
             Ok(_) => opened += 1,

@@ -77,7 +77,7 @@ fn many_extents_are_one_completion() {
     for block in [4096, 1024] {
         let fixture = Fixture::new(block, SEED);
         let (sim, volume) = fixture.sim(Faults::default());
-        let mut queue = volume.queue(&QueueOptions { depth: 16 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
         for name in [FRAGMENTED, HOLES, UNWRITTEN] {
             let file = open(&volume, name, false);
             // One that is longer than what the device takes at a time is several requests.
@@ -105,7 +105,7 @@ fn segments_come_back_as_they_went_down() {
     for stack in Stack::REAL {
         let volume = fixture.volume(stack);
         let unit = (volume.device().limits().logical_block as usize).max(512);
-        let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
         let mut rng = Rng::new(SEED);
         for round in 0..150 {
             let name = [SOLID, FRAGMENTED, HOLES, UNWRITTEN][rng.below(4) as usize];

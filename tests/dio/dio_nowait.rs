@@ -63,7 +63,7 @@ fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
     for stack in [Stack::Psync, Stack::Uring, Stack::Dax, Stack::Null, Stack::Sim] {
         let volume = fixture.volume(stack);
-        let mut queue = volume.queue(&QueueOptions { depth: 4 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(4)).unwrap();
         let solid = open(&volume, SOLID, true);
         let fragmented = open(&volume, FRAGMENTED, true);
         let mut room = Room::new(4096);

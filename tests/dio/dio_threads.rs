@@ -31,7 +31,7 @@ fn threads_share_a_file() {
 }
 
 fn reads(volume: &Volume, files: &[(File, &[u8])], thread: u64) {
-    let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
+    let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
     let mut rng = Rng::new(SEED ^ thread);
     let mut sent = Vec::new();
     for round in 0..300 {

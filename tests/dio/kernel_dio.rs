@@ -18,7 +18,7 @@ use crate::common::skip::Need;
 use ironmap::bio::Memory;
 use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
-use ironmap::{Engine, ErrorKind, File, Location, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Engine, ErrorKind, File, Location, Queue, QueueOptions, Volume, VolumeOptions};
 
 const SEED: u64 = 0xd1_0d1e;
 const EINVAL: i32 = 22;
@@ -143,7 +143,7 @@ fn open_direct(dir: &Path, name: &str) -> KernelFile {
 
 fn volume_on(device: &str, engine: Engine) -> Volume {
     let location: Location = device.parse().expect("a location");
-    crate::common::beneath::open(&location, &OpenOptions { engine, ..OpenOptions::default() })
+    crate::common::beneath::open(&location, &VolumeOptions::new().engine(engine))
         .expect("open the volume")
 }
 
@@ -259,9 +259,7 @@ fn blocks_below_the_logical_block_are_refused() {
     let mount = output("mount", &["-t", "ext4", "-o", "ro,noload", &device.device, dir]);
     assert!(!mount.status.success(), "the kernel mounts it");
     let location: Location = device.device.parse().expect("a location");
-    let refused = crate::common::beneath::open(
-        &location,
-        &OpenOptions { engine: Engine::Psync, ..OpenOptions::default() },
-    );
+    let refused =
+        crate::common::beneath::open(&location, &VolumeOptions::new().engine(Engine::Psync));
     assert_eq!(refused.map(drop).expect_err("refused").kind(), ErrorKind::Unsupported);
 }

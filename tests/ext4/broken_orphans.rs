@@ -9,9 +9,10 @@ use crate::common::command::{output, run};
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use ironmap::device::{Device, Faults, Ram, Sim};
-use ironmap::fs::ext4::{Clock, Credentials, Ext4, Follow, NewFile, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, FileSystem, Follow, NewFile};
 use ironmap::units::InodeNo;
-use ironmap::{ErrorKind, OpenOptions, Result, Volume};
+use ironmap::{ErrorKind, Result, Volume, VolumeOptions};
 
 const BLOCK: u64 = 1024;
 const EXTENTS: &str = "-t ext4 -b 1024 -O ^metadata_csum,^orphan_file";
@@ -91,11 +92,11 @@ fn orphan(image: &Image, paths: &[&str], end: u64) {
 }
 
 fn open(image: &Image) -> Result<Volume> {
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true);
     crate::common::beneath::open(&image.location(), &options)
 }
 
-fn create(fs: &Arc<Ext4>, name: &str) -> Result<()> {
+fn create(fs: &Arc<dyn FileSystem>, name: &str) -> Result<()> {
     fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).map(drop)
 }
 
@@ -112,7 +113,7 @@ fn goes_on(image: &Image, what: &str) {
     assert!(field(image, "Filesystem state").contains("with errors"), "{what}");
     assert!(!field(image, "Filesystem features").contains("needs_recovery"), "{what}");
     let volume = open(image).unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(volume.fs().take_left(), [""; 0], "{what}: told once");
+    assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
     create(volume.fs(), "new").unwrap();
     volume.fs().unlink(ROOT, b"good").unwrap();
     volume.close().unwrap();
@@ -141,7 +142,7 @@ fn the_name_of_a_broken_file_can_be_removed() {
             fs.unlink(ROOT, b"bad").unwrap_or_else(|error| panic!("{what}: {error}"));
             drop(hold);
             create(fs, "another").unwrap_or_else(|error| panic!("{what}: {error}"));
-            let left = fs.take_left();
+            let left = fs.take_notices();
             assert_eq!(left.len(), 1, "{what}: {left:?}");
             assert!(left[0].contains(&format!("inode {number}")), "{what}: {left:?}");
             volume.close().unwrap();
@@ -160,7 +161,7 @@ fn a_broken_orphan_keeps_nobody_from_opening() {
         let others = ["/left", "/last"].map(|path| inode_of(&image, path));
         orphan(&image, &["/left", "/bad", "/last"], 0);
         let volume = open(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(volume.fs().take_left().len(), 1, "{what}");
+        assert_eq!(volume.ext4().unwrap().take_left().len(), 1, "{what}");
         volume.close().unwrap();
         drop(volume);
         for other in others {
@@ -182,12 +183,12 @@ fn a_broken_truncation_keeps_nobody_from_opening() {
         let number = inode_of(&image, "/bad");
         image.debugfs(&format!("ssv last_orphan {number}\nsif /bad size 1024\n"));
         let volume = open(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(volume.fs().take_left().len(), 1, "{what}");
+        assert_eq!(volume.ext4().unwrap().take_left().len(), 1, "{what}");
         create(volume.fs(), "another").unwrap();
         volume.close().unwrap();
         drop(volume);
         let volume = open(&image).unwrap();
-        assert_eq!(volume.fs().take_left(), [""; 0], "{what}: told once");
+        assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
         volume.close().unwrap();
         drop(volume);
         // Of a file with a name, whose map it mends, e2fsck frees what that mapped when it is asked again.
@@ -234,13 +235,13 @@ fn a_list_that_cannot_be_followed_ends_there() {
                 orphan(&image, &["/left"], end);
             }
             let volume = open(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert_eq!(volume.fs().take_left().len(), 1, "{what}");
+            assert_eq!(volume.ext4().unwrap().take_left().len(), 1, "{what}");
             volume.close().unwrap();
             drop(volume);
             let freed = image.ask_debugfs(&format!("testi <{left}>\n")).contains("not in use");
             assert_eq!(freed, !alone, "{what}");
             let volume = open(&image).unwrap();
-            assert_eq!(volume.fs().take_left(), [""; 0], "{what}: told once");
+            assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
             create(volume.fs(), "another").unwrap();
             volume.close().unwrap();
             drop(volume);
@@ -268,7 +269,7 @@ fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
         image.poke_block(block, at * 8, &entry.to_le_bytes());
     }
     let volume = open(&image).unwrap();
-    assert_eq!(volume.fs().take_left().len(), 4);
+    assert_eq!(volume.ext4().unwrap().take_left().len(), 4);
     volume.close().unwrap();
     drop(volume);
     let said = image.ask_debugfs(&format!("testi <{}>\n", numbers[1]));
@@ -360,7 +361,7 @@ fn one_read_that_fails_gives_no_orphan_up() {
         let ram: Arc<dyn Device> = Arc::new(Ram::from_image(&bytes));
         let faults = Faults { fail_at: Some(at), ..Faults::default() };
         match Volume::writable_on(Arc::new(Sim::new(ram, faults)), Clock::default()) {
-            Ok(volume) => assert!(volume.fs().take_left().is_empty(), "request {at}"),
+            Ok(volume) => assert!(volume.ext4().unwrap().take_left().is_empty(), "request {at}"),
             Err(error) => {
                 assert!(error.to_string().contains("EIO"), "request {at}: {error}");
                 refused += 1;

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::Inode;
+use ironmap::fs::{FileType, Inode};
 use ironmap::units::FilePos;
-use ironmap::{ErrorKind, FileOptions, OpenOptions, QueueOptions, Result, Volume};
+use ironmap::{ErrorKind, FileOptions, QueueOptions, Result, Volume, VolumeOptions};
 
 const MKFS: &str = "-t ext4 -b 1024 -g 4096 -O metadata_csum,^flex_bg";
 
@@ -29,7 +28,7 @@ fn image(mkfs: &str) -> Image {
 }
 
 fn open(image: &Image, no_load: bool) -> Result<Volume> {
-    Volume::open(&image.location(), &OpenOptions { no_load, ..OpenOptions::default() })
+    VolumeOptions::new().no_load(no_load).open(image.location())
 }
 
 /// Every path with its content, or the reason why there is none: a name of the errno.
@@ -89,7 +88,7 @@ fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     let volume = open(image, no_load).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut ours = Seen::new();
     seen_by_us(&volume, volume.fs().inode(ironmap::fs::ext4::ROOT), "", &mut ours);
-    let left = volume.fs().take_left();
+    let left = volume.ext4().unwrap().take_left();
     drop(volume);
     if Need::Root.missing().is_none() {
         let mount = image.mount(if no_load { "ro,noload" } else { "ro" });
@@ -108,8 +107,8 @@ fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
 /// Refused, and as it was.
 fn is_not_written(image: &Image, what: &str) {
     let before = std::fs::read(image.path()).unwrap();
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
-    let error = Volume::open(&image.location(), &options).err();
+    let options = VolumeOptions::new().write(true);
+    let error = options.open(image.location()).err();
     let error = error.unwrap_or_else(|| panic!("{what}: opened for writing"));
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
     assert!(std::fs::read(image.path()).unwrap() == before, "{what}: nothing has changed");
@@ -182,21 +181,21 @@ fn a_damaged_journal_is_left_alone_where_asked_for() {
         );
         let left = if what != "superblock" {
             // The kernel refuses these with either option.
-            open(&image, true).unwrap().fs().take_left()
+            open(&image, true).unwrap().ext4().unwrap().take_left()
         } else {
             compare(&image, what, true)
         };
         assert!(left.len() == 1 && left[0].contains("the journal needs recovery"), "{left:?}");
         let named = format!("noload:{}", image.path().display());
-        let named = Volume::open(&named.parse().unwrap(), &OpenOptions::default()).unwrap();
-        assert_eq!(named.fs().take_left(), left, "{what}");
+        let named = Volume::open(named).unwrap();
+        assert_eq!(named.ext4().unwrap().take_left(), left, "{what}");
     }
 }
 
 #[test]
 fn nothing_is_written_without_the_journal() {
     let image = image(MKFS);
-    let options = OpenOptions { write: true, no_load: true, ..OpenOptions::default() };
-    let error = Volume::open(&image.location(), &options).err().expect("refused");
+    let options = VolumeOptions::new().write(true).no_load(true);
+    let error = options.open(image.location()).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
-use ironmap::fs::ext4::{Ext4, Fallocate, Follow, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Fallocate, FileSystem, Follow};
 use ironmap::units::FilePos;
-use ironmap::{OpenOptions, Volume};
+use ironmap::{Volume, VolumeOptions};
 
 const BLOCK: u64 = 1024;
 /// Pointers of a block.
@@ -21,12 +22,12 @@ const POINTERS: &str = "-t ext4 -b 1024 -I 256 -O ^extents,^64bit,^flex_bg,^meta
 const REGIONS: [u64; 3] = [12, 12 + FAN_OUT, 12 + FAN_OUT + FAN_OUT * FAN_OUT];
 
 fn writable(image: &Image) -> Volume {
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true);
     crate::common::beneath::open(&image.location(), &options).unwrap()
 }
 
 /// Changes the volume, and asks e2fsck.
-fn change(image: &Image, work: impl FnOnce(&Arc<Ext4>)) {
+fn change(image: &Image, work: impl FnOnce(&Arc<dyn FileSystem>)) {
     let volume = writable(image);
     work(volume.fs());
     volume.close().unwrap();
@@ -69,7 +70,7 @@ const WORK: [Work; 5] =
 
 impl Work {
     /// Does it; `first` is the block of the file where the empty node would map something.
-    fn on(self, fs: &Arc<Ext4>, first: u64) {
+    fn on(self, fs: &Arc<dyn FileSystem>, first: u64) {
         let file = fs.resolve(b"/f", Follow::All).unwrap();
         let (number, size) = (file.number(), file.size());
         let punch = |from: u64, len| fs.fallocate(number, Fallocate::Punch, FilePos(from), len);

@@ -3,8 +3,9 @@
 use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::common::skip::{Need, note_part};
-use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
-use ironmap::{OpenOptions, Volume};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Credentials, NewFile};
+use ironmap::{Volume, VolumeOptions};
 
 /// The options of mke2fs, which leaves what it need not write, and whether there is a journal.
 const KINDS: [(&str, bool); 4] = [
@@ -26,7 +27,7 @@ fn image(kind: &str) -> Image {
 }
 
 fn open(image: &Image) -> Volume {
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::image::{Image, words};
 use crate::common::rng::Rng;
-use ironmap::fs::ext4::{Clock, Credentials, DirCursor, Ext4, NewFile, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, DirCursor, FileSystem, NewFile};
 use ironmap::units::InodeNo;
-use ironmap::{ErrorKind, OpenOptions, Volume};
+use ironmap::{ErrorKind, Volume, VolumeOptions};
 
 const SEED: u64 = 0x5EED_0D18;
 
@@ -23,12 +24,12 @@ const KINDS: [(&str, usize, usize); 5] = [
 ];
 
 fn open(image: &Image) -> Volume {
-    let options = OpenOptions { write: true, clock: Clock::System, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true).clock(Clock::System);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn make(fs: &Arc<Ext4>, dir: InodeNo, name: &str, new: NewFile<'_>) -> InodeNo {
+fn make(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str, new: NewFile<'_>) -> InodeNo {
     fs.create(dir, name.as_bytes(), new, 0o755, &Credentials::default()).unwrap()
 }
 
@@ -36,7 +37,7 @@ fn make(fs: &Arc<Ext4>, dir: InodeNo, name: &str, new: NewFile<'_>) -> InodeNo {
 type Seen = BTreeMap<Vec<u8>, usize>;
 
 /// Lists a directory; between some of the entries the listing is ended and goes on by its cursor's number.
-fn list(fs: &Arc<Ext4>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
+fn list(fs: &Arc<dyn FileSystem>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
     let inode = fs.inode(dir).unwrap();
     let mut seen = Seen::new();
     let mut listing = inode.list(DirCursor::START).unwrap();
@@ -123,7 +124,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         drop(volume);
         image.check();
         // In the order of the disk it is the same.
-        let fs = image.ext4();
+        let fs = image.fs();
         let entries = fs
             .inode(dir)
             .unwrap()

@@ -15,6 +15,7 @@ mod journal;
 mod listing;
 mod met_errors;
 mod mkfs;
+mod paths;
 mod quota;
 mod stamps;
 mod write_open;

@@ -11,9 +11,9 @@ use crate::common::command::{output, run};
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use ironmap::device::{Entry, Faults, Ram, Record, Sim};
-use ironmap::fs::ext4::{
-    Clock, Credentials, DirCursor, Ext4, Follow, KeepSetId, NewFile, OnError, ROOT, SetAttributes,
-    SetXattr,
+use ironmap::fs::ext4::{OnError, ROOT};
+use ironmap::fs::{
+    Clock, Credentials, DirCursor, FileSystem, Follow, KeepSetId, NewFile, SetAttributes, SetXattr,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, File, FileOptions, Queue, QueueOptions, Result, Volume};
@@ -121,7 +121,7 @@ impl Bench {
         Self { image, ram, record, volume }
     }
 
-    fn fs(&self) -> &Arc<Ext4> {
+    fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 
@@ -136,7 +136,7 @@ impl Bench {
 
     fn open(&self, path: &str) -> (File, Queue) {
         let inode = self.fs().resolve(path.as_bytes(), Follow::All).unwrap();
-        let file = self.volume.open_inode(inode, FileOptions::default()).unwrap();
+        let file = self.volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
         (file, self.volume.queue(&QueueOptions::default()).unwrap())
     }
 
@@ -328,13 +328,8 @@ fn every_operation_that_meets_it_counts_once() {
         }),
         ("lookup below", |bench, dir| bench.fs().lookup(dir, b"below").map(drop)),
         ("rename", |bench, dir| {
-            bench.fs().rename(
-                dir,
-                b"below",
-                ROOT,
-                b"above",
-                ironmap::fs::ext4::RenameFlags::empty(),
-            )
+            let (from, to) = ((dir, &b"below"[..]), (ROOT, &b"above"[..]));
+            bench.fs().rename(from, to, ironmap::fs::RenameFlags::empty(), &Credentials::default())
         }),
         ("rmdir", |bench, _| bench.fs().rmdir(ROOT, b"dir")),
     ];
@@ -425,7 +420,8 @@ fn an_error_reaches_the_device_in_time() {
     break_inode(&image, "/bad");
     let bench = Bench::new(image);
     let interval = std::time::Duration::from_millis(20);
-    let _timer = ironmap::fs::ext4::CommitTimer::start(bench.fs(), interval).unwrap();
+    let _timer =
+        ironmap::fs::ext4::CommitTimer::start(bench.volume.ext4().unwrap(), interval).unwrap();
     corrupt(bench.look_up("bad"));
     let begun = std::time::Instant::now();
     while bench.stored().copy().ext4().superblock().errors.count == 0 {
@@ -506,4 +502,22 @@ fn the_kernel_takes_and_records_the_same() {
         assert_eq!(field(&image, name), field(&copy, name), "{name}");
     }
     assert_eq!(field(&copy, "Last error inode #"), broken.inode.to_string());
+}
+
+/// Where a file lies is asked without its attributes: a broken block of those is nobody's business then, and nothing is recorded.
+#[test]
+fn who_asks_for_holes_meets_no_broken_attribute() {
+    let image = image("");
+    std::fs::write(image.beside("value"), vec![b'v'; 600]).unwrap();
+    image.debugfs(&format!("ea_set -f {} good user.large\n", image.beside("value").display()));
+    let block = number(&image.ask_debugfs("stat good\n"), "File ACL: ");
+    flip(&image, block, 20);
+    let bench = Bench::new(image);
+    let (file, queue) = bench.open("/good");
+    assert_eq!(file.seek_hole(FilePos(0)).unwrap(), Some(FilePos(4 * BLOCK as u64)));
+    assert!(file.mappings().all(|iomap| iomap.is_ok()));
+    drop((file, queue));
+    corrupt(bench.fs().inspect(bench.number("/good"), |inode| inode.xattrs()));
+    // That one is recorded, and nothing before it.
+    assert_eq!(fields(&bench.closed())["FS Error count"], "1");
 }

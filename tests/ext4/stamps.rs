@@ -7,10 +7,12 @@ use std::sync::Arc;
 use crate::common::image::Image;
 use crate::common::skip::Need;
 use ironmap::bio::Buffer;
-use ironmap::fs::ext4::{Access, Clock, Credentials, Ext4, NewFile, ROOT, SetAttributes};
-use ironmap::fs::{Stat, Timestamp};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{
+    Access, Clock, Credentials, FileSystem, NewFile, SetAttributes, Stat, Timestamp,
+};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{FileOptions, OpenOptions, QueueOptions, Volume};
+use ironmap::{FileOptions, QueueOptions, Volume, VolumeOptions};
 
 /// When the file is made, when it is used, and a time that someone sets.
 const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
@@ -30,12 +32,7 @@ type Times = [Timestamp; 3];
 fn open(image: &Image, now: Timestamp) -> Volume {
     let clock = Clock::Fixed(now);
     // No timer: nothing is committed unless asked for.
-    let options = OpenOptions {
-        write: true,
-        clock,
-        commit: std::time::Duration::ZERO,
-        ..OpenOptions::default()
-    };
+    let options = VolumeOptions::new().write(true).clock(clock).commit(std::time::Duration::ZERO);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))
 }
@@ -63,7 +60,7 @@ fn times_of(stat: &Stat) -> Times {
     [stat.accessed, stat.modified, stat.changed]
 }
 
-fn times(fs: &Arc<Ext4>, file: InodeNo) -> Times {
+fn times(fs: &Arc<dyn FileSystem>, file: InodeNo) -> Times {
     times_of(fs.inode(file).unwrap().stat())
 }
 
@@ -73,7 +70,7 @@ fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     if !kind.contains(&"ext2") {
         crashed.repair_journal();
     }
-    times(&crashed.ext4(), file)
+    times(&crashed.fs(), file)
 }
 
 /// A stamp costs no write, is seen by all who ask, and a sync makes it last.
@@ -137,8 +134,9 @@ fn a_write_leaves_a_stamp_however_soon_it_comes_behind_a_time_that_is_set() {
     for kind in KINDS {
         let (image, volume, file) = used(kind);
         let fs = volume.fs();
-        let opened = volume.open_inode(fs.inode(file).unwrap(), FileOptions::default()).unwrap();
-        let mut queue = volume.queue(&QueueOptions { depth: 4 }).unwrap();
+        let opened =
+            volume.open_inode(fs.inode(file).unwrap(), FileOptions::new().write(true)).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(4)).unwrap();
         let block = Buffer::aligned(4096).unwrap();
         let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
         for round in 0..200 {
@@ -210,7 +208,7 @@ fn stamps_of_many_threads_are_kept() {
     volume.close().unwrap();
     drop(volume);
     image.check();
-    let fs = image.ext4();
+    let fs = image.fs();
     files.iter().for_each(|file| assert_eq!(times(&fs, *file)[1], USED));
 }
 

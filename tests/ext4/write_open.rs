@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use crate::common::image::scratch;
 use ironmap::bio::Buffer;
 use ironmap::device::{Device, Limits, Ram, Record};
-use ironmap::fs::ext4::{Clock, Credentials, NewFile, ROOT, SetAttributes};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, NewFile, SetAttributes};
 use ironmap::units::{DevOffset, FilePos};
-use ironmap::{ErrorKind, FileOptions, Location, OpenOptions, QueueOptions, Volume};
+use ironmap::{ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
 
 fn fsck(image: &Path) {
     let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
@@ -20,7 +21,7 @@ fn fsck(image: &Path) {
 }
 
 fn open(image: &Path) -> Volume {
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true);
     let location: Location = image.to_str().unwrap().parse().unwrap();
     crate::common::beneath::open(&location, &options).unwrap()
 }
@@ -199,13 +200,13 @@ fn a_file_that_outlives_its_volume_is_committed() {
     );
     let location: Location = image.to_str().unwrap().parse().unwrap();
     let commit = Duration::from_millis(20);
-    let options = OpenOptions { write: true, commit, ..OpenOptions::default() };
-    let volume = Volume::open(&location, &options).unwrap();
+    let options = VolumeOptions::new().write(true).commit(commit);
+    let volume = options.open(&location).unwrap();
     let number =
         volume.fs().create(ROOT, b"f", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
     volume.fs().sync().unwrap();
     let inode = volume.fs().inode(number).unwrap();
-    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let file = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     drop(volume);
     file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
@@ -215,7 +216,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
         std::fs::copy(&image, &copy).unwrap();
         let location: Location = copy.to_str().unwrap().parse().unwrap();
         // A copy that was made beside a commit may be torn.
-        let left = Volume::open(&location, &OpenOptions::default()).ok()?;
+        let left = Volume::open(&location).ok()?;
         left.fs().lookup(ROOT, b"f").ok().map(|inode| inode.size())
     };
     let late = Instant::now() + Duration::from_secs(60);

@@ -5,13 +5,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::common::image::scratch;
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{
-    Clock, Credentials, DirCursor, Ext4, Fallocate, Follow, NewFile, ROOT, RenameFlags,
-    SetAttributes, SetXattr,
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{
+    Clock, Credentials, DirCursor, Fallocate, FileSystem, Follow, NewFile, RenameFlags,
+    SetAttributes, SetXattr, Timestamp,
 };
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{ErrorKind, FileOptions, Location, OpenOptions, QueueOptions, Volume};
+use ironmap::{ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
 use tempfile::TempDir;
 
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
@@ -36,21 +36,21 @@ impl Image {
     }
 
     fn open(&self) -> Volume {
-        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let options = VolumeOptions::new().write(true);
         let location: Location = self.path().to_str().unwrap().parse().unwrap();
         crate::common::beneath::open(&location, &options).unwrap()
     }
 
     /// Runs on the volume, closes it, and asks e2fsck; then runs the check on the volume, opened anew and read-only.
-    fn run(&self, work: impl FnOnce(&Volume), check: impl FnOnce(&Arc<Ext4>)) {
+    fn run(&self, work: impl FnOnce(&Volume), check: impl FnOnce(&Volume)) {
         let volume = self.open();
         work(&volume);
         volume.close().unwrap();
         drop(volume);
         fsck(&self.path(), &self.what);
         let location: Location = self.path().to_str().unwrap().parse().unwrap();
-        let volume = crate::common::beneath::open(&location, &OpenOptions::default()).unwrap();
-        check(volume.fs());
+        let volume = crate::common::beneath::open(&location, &VolumeOptions::default()).unwrap();
+        check(&volume);
     }
 }
 
@@ -60,13 +60,13 @@ fn fsck(image: &Path, what: &str) {
     assert!(out.status.success(), "{what}: {text}");
 }
 
-fn number(fs: &Arc<Ext4>, path: &str) -> InodeNo {
+fn number(fs: &Arc<dyn FileSystem>, path: &str) -> InodeNo {
     fs.resolve(path.as_bytes(), Follow::NotLast).unwrap_or_else(|error| panic!("{error}")).number()
 }
 
 fn content(volume: &Volume, path: &str) -> Vec<u8> {
     let inode = volume.fs().resolve(path.as_bytes(), Follow::All).unwrap();
-    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let file = volume.open_inode(inode, FileOptions::new()).unwrap();
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     let mut bytes = vec![0; file.size() as usize + 10];
     let count = file.read_at(&mut queue, &mut bytes, FilePos(0)).unwrap();
@@ -117,7 +117,8 @@ fn files_of_every_type_are_made_and_removed() {
                 fs.unlink(sub, b"gone").unwrap();
                 fs.rmdir(dir, b"sub").unwrap();
             },
-            |fs| {
+            |volume| {
+                let fs = volume.fs();
                 assert_eq!(fs.resolve(b"/other", Follow::All).unwrap().stat().links, 2);
                 let link = fs.resolve(b"/dir/long", Follow::NotLast).unwrap();
                 assert_eq!(link.read_link().unwrap(), [b'x'; 300]);
@@ -223,32 +224,33 @@ fn names_move_replace_and_change_places() {
                 let none = RenameFlags::empty();
                 let (a, b) = (mkdir(ROOT, "a"), mkdir(ROOT, "b"));
                 let file = touch(a, "file");
-                fs.rename(a, b"file", b, b"moved", none).unwrap();
+                fs.rename((a, b"file"), (b, b"moved"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/b/moved"), file);
                 let sub = mkdir(a, "sub");
-                fs.rename(a, b"sub", b, b"sub", none).unwrap();
+                fs.rename((a, b"sub"), (b, b"sub"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/b/sub/.."), b);
-                let error = fs.rename(ROOT, b"b", sub, b"x", none).unwrap_err();
+                let error = fs.rename((ROOT, b"b"), (sub, b"x"), none, &WHO).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput);
                 let other = touch(a, "other");
-                fs.rename(a, b"other", b, b"moved", none).unwrap();
+                fs.rename((a, b"other"), (b, b"moved"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/b/moved"), other);
-                let error = fs.rename(b, b"moved", b, b"sub", none).unwrap_err();
+                let error = fs.rename((b, b"moved"), (b, b"sub"), none, &WHO).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::IsADirectory);
                 touch(sub, "in");
                 let empty = mkdir(a, "empty");
-                fs.rename(b, b"sub", a, b"empty", none).unwrap();
+                fs.rename((b, b"sub"), (a, b"empty"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/a/empty"), sub);
                 assert!(fs.inode(empty).is_err());
-                fs.rename(ROOT, b"a", ROOT, b"a", none).unwrap();
-                fs.rename(a, b"empty", b, b"moved", RenameFlags::EXCHANGE).unwrap();
+                fs.rename((ROOT, b"a"), (ROOT, b"a"), none, &WHO).unwrap();
+                fs.rename((a, b"empty"), (b, b"moved"), RenameFlags::EXCHANGE, &WHO).unwrap();
                 assert_eq!(number(fs, "/a/empty"), other);
                 assert_eq!(number(fs, "/b/moved/.."), b);
-                fs.rename(b, b"moved", ROOT, b"white", RenameFlags::WHITEOUT).unwrap();
+                fs.rename((b, b"moved"), (ROOT, b"white"), RenameFlags::WHITEOUT, &WHO).unwrap();
                 let white = fs.resolve(b"/b/moved", Follow::NotLast).unwrap();
                 assert_eq!(white.stat().device, Some((0, 0)));
             },
-            |fs| {
+            |volume| {
+                let fs = volume.fs();
                 assert_eq!(fs.resolve(b"/b", Follow::All).unwrap().stat().links, 2);
                 assert_eq!(fs.resolve(b"/", Follow::All).unwrap().stat().links, 6);
             },
@@ -270,9 +272,10 @@ fn names_in_one_directory_change_places() {
                     fs.create(dir, name, NewFile::Regular, 0o644, &WHO).unwrap();
                 }
                 numbers.set((number(fs, "d/one"), number(fs, "d/two")));
-                fs.rename(dir, b"one", dir, b"two", RenameFlags::EXCHANGE).unwrap();
+                fs.rename((dir, b"one"), (dir, b"two"), RenameFlags::EXCHANGE, &WHO).unwrap();
             },
-            |fs| {
+            |volume| {
+                let fs = volume.fs();
                 let (one, two) = numbers.get();
                 assert_eq!((number(fs, "d/one"), number(fs, "d/two")), (two, one), "{options}");
             },
@@ -292,21 +295,21 @@ fn an_open_file_outlives_its_name() {
                     fs.write(file, FilePos(0), &[7; 100_000]).unwrap();
                     let held = fs.hold(file).unwrap();
                     let inode = fs.inode(file).unwrap();
-                    let open = volume.open_inode(inode, FileOptions::default()).unwrap();
+                    let open = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
                     fs.unlink(ROOT, b"file").unwrap();
                     fs.sync().unwrap();
                     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
                     let mut bytes = vec![0; 100_000];
                     open.read_at(&mut queue, &mut bytes, FilePos(0)).unwrap();
                     assert!(bytes.iter().all(|byte| *byte == 7), "{kind}");
-                    assert_eq!(fs.orphans().unwrap(), 1, "{kind}");
+                    assert_eq!(volume.ext4().unwrap().orphans().unwrap(), 1, "{kind}");
                     if close {
                         drop((held, open));
-                        assert_eq!(fs.orphans().unwrap(), 0, "{kind}");
+                        assert_eq!(volume.ext4().unwrap().orphans().unwrap(), 0, "{kind}");
                     }
                 }
             },
-            |fs| assert_eq!(fs.orphans().unwrap(), 0, "{kind}"),
+            |volume| assert_eq!(volume.ext4().unwrap().orphans().unwrap(), 0, "{kind}"),
         );
     }
 }
@@ -317,13 +320,14 @@ fn attributes_are_set() {
         let image = Image::new(kind);
         image.run(
             |volume| {
-                let fs = volume.fs();
+                let fs = volume.ext4().unwrap();
                 let file = fs.create(ROOT, b"file", NewFile::Regular, 0o4755, &WHO).unwrap();
                 let set = SetAttributes { uid: Some(70_000), gid: Some(5), ..Default::default() };
                 fs.set_attributes(file, &set).unwrap();
                 fs.setxattr(file, b"user.colour", b"red", SetXattr::Create).unwrap();
             },
-            |fs| {
+            |volume| {
+                let fs = volume.fs();
                 let file = fs.resolve(b"/file", Follow::All).unwrap();
                 let stat = file.stat();
                 assert_eq!((stat.uid, stat.gid, stat.mode), (70_000, 5, 0o100_755), "{kind}");
@@ -341,7 +345,7 @@ fn what_was_preallocated_can_be_written_on_a_full_volume() {
         let image = Image::new(kind);
         image.run(
             |volume| {
-                let fs = volume.fs();
+                let fs = volume.ext4().unwrap();
                 let block = fs.superblock().block_size.bytes() as u64;
                 let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
                 let how = Fallocate::Allocate { keep_size: false };
@@ -365,15 +369,16 @@ fn what_was_preallocated_can_be_written_on_a_full_volume() {
                 let more = fs.write(rest, FilePos(size), &[9; 1 << 20]);
                 assert_eq!(more.unwrap_err().kind(), ErrorKind::NoSpace, "{kind}: kept for nodes");
             },
-            |fs| {
+            |volume| {
+                let fs = volume.fs();
                 let file = fs.resolve(b"/file", Follow::All).unwrap();
                 let block = u64::from(file.stat().block_size);
                 assert_eq!(file.size(), 1200 * block, "{kind}");
             },
         );
         let location: Location = image.path().to_str().unwrap().parse().unwrap();
-        let volume = crate::common::beneath::open(&location, &OpenOptions::default()).unwrap();
-        let block = volume.fs().superblock().block_size.bytes();
+        let volume = crate::common::beneath::open(&location, &VolumeOptions::default()).unwrap();
+        let block = volume.ext4().unwrap().superblock().block_size.bytes();
         for (at, found) in content(&volume, "/file").chunks(block).enumerate() {
             let expected = if at % 3 == 1 && at != 100 { (at / 3) as u8 } else { 0 };
             assert!(found.iter().all(|byte| *byte == expected), "{kind}, block {at}");
@@ -388,7 +393,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let image = Image::new("-t ext4 -I 256 -N 64");
     let location: Location = image.path().to_str().unwrap().parse().unwrap();
     let clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
-    let options = OpenOptions { write: true, clock, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true).clock(clock);
     let long = [b'x'; 200];
     let kinds = [NewFile::Regular, NewFile::Directory, NewFile::Symlink(&long)];
     let make = |volume: &Volume, name: &str, kind: NewFile<'_>| {
@@ -427,7 +432,12 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
                 refused(read.lookup(b"..").map(drop).unwrap_err());
                 refused(read.list(DirCursor::START).map(drop).unwrap_err());
             } else {
-                refused(volume.open_inode(opened, FileOptions::default()).map(drop).unwrap_err());
+                refused(
+                    volume
+                        .open_inode(opened, FileOptions::new().write(true))
+                        .map(drop)
+                        .unwrap_err(),
+                );
             }
             if matches!(old, NewFile::Symlink(_)) {
                 refused(read.read_link().map(drop).unwrap_err());
@@ -465,8 +475,8 @@ fn a_large_value_is_read_while_it_is_replaced() {
             }
         });
     };
-    image.run(work, |fs| {
-        let file = fs.resolve(b"/file", Follow::NotLast).unwrap();
+    image.run(work, |volume| {
+        let file = volume.fs().resolve(b"/file", Follow::NotLast).unwrap();
         assert_eq!(file.xattr(b"user.large").unwrap().unwrap(), value(ROUNDS - 1));
     });
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use ironmap::fs::ext4::{
-    Credentials, Ext4, Fallocate, Inode, InodeFlags, NewFile, ROOT, RenameFlags, SetAttributes,
+use ironmap::fs::ext4::ROOT;
+
+use ironmap::fs::{
+    Credentials, Fallocate, FileSystem, Inode, InodeFlags, NewFile, RenameFlags, SetAttributes,
     SetXattr,
 };
 use ironmap::fs::{FileType, Timestamp};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{Error, ErrorKind, OpenOptions, Result, Volume};
+use ironmap::{Error, ErrorKind, Result, Volume, VolumeOptions};
 
 use crate::common::image::Image;
 use crate::common::skip::Need;
@@ -57,7 +59,7 @@ const VERBS: [(&str, Verb); 15] = [
 
 /// A volume that is open, and what went wrong with it.
 struct At<'a> {
-    fs: &'a Arc<Ext4>,
+    fs: &'a Arc<dyn FileSystem>,
     errors: std::cell::RefCell<Vec<Error>>,
 }
 
@@ -228,7 +230,7 @@ fn write(at: &At<'_>) {
 }
 
 fn fallocate(at: &At<'_>) {
-    let unit = at.fs.superblock().block_size.bytes() as u64;
+    let unit = u64::from(at.fs.usage().block_size);
     for file in at.files() {
         let Some(size) = size(at, file) else { continue };
         let change = |how, first: u64, count: u64| {
@@ -268,7 +270,12 @@ fn rename(at: &At<'_>) {
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
-            at.tried(at.fs.rename(dir, name, own, new.as_bytes(), flags));
+            at.tried(at.fs.rename(
+                (dir, name),
+                (own, new.as_bytes()),
+                flags,
+                &Credentials::default(),
+            ));
         }
     }
 }
@@ -277,8 +284,18 @@ fn replace(at: &At<'_>) {
     for (dir, names) in at.directories() {
         for pair in names.chunks_exact(2).take(3) {
             let (one, other) = (&pair[0].0, &pair[1].0);
-            at.tried(at.fs.rename(dir, one, dir, other, RenameFlags::EXCHANGE));
-            at.tried(at.fs.rename(dir, one, dir, other, RenameFlags::empty()));
+            at.tried(at.fs.rename(
+                (dir, one),
+                (dir, other),
+                RenameFlags::EXCHANGE,
+                &Credentials::default(),
+            ));
+            at.tried(at.fs.rename(
+                (dir, one),
+                (dir, other),
+                RenameFlags::empty(),
+                &Credentials::default(),
+            ));
         }
     }
 }
@@ -322,7 +339,7 @@ fn remove_all(at: &At<'_>) {
 }
 
 fn open(image: &Image) -> Result<Volume> {
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true);
     crate::common::beneath::open(&image.location(), &options)
 }
 

@@ -1,6 +1,6 @@
 //! `check` finds something where e2fsck does, of the images and of what e2fsck makes of them.
 
-use ironmap::OpenOptions;
+use ironmap::VolumeOptions;
 
 use crate::common::image::Image;
 use crate::common::skip::Need;
@@ -10,8 +10,8 @@ use crate::{fsck, require};
 
 /// Whether ironmap finds the volume clean, and what it says.
 fn check(image: &Image) -> (bool, String) {
-    let opened = crate::common::beneath::open(&image.location(), &OpenOptions::default());
-    match opened.and_then(|volume| volume.fs().check(&mut |_| {})) {
+    let opened = crate::common::beneath::open(&image.location(), &VolumeOptions::default());
+    match opened.and_then(|volume| volume.ext4().unwrap().check(&mut |_| {})) {
         Err(error) => (false, error.to_string()),
         Ok(report) => {
             let lines = report.findings.iter().take(8).map(ToString::to_string);

@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Inode, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{FileType, Inode};
 use ironmap::units::FilePos;
-use ironmap::{Error, ErrorKind, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Volume, VolumeOptions};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::common::command::run;
@@ -85,8 +85,8 @@ struct Ours {
 
 impl Ours {
     fn open(image: &Image) -> ironmap::Result<Self> {
-        let volume = crate::common::beneath::open(&image.location(), &OpenOptions::default())?;
-        let queue = volume.queue(&QueueOptions { depth: 8 })?;
+        let volume = crate::common::beneath::open(&image.location(), &VolumeOptions::default())?;
+        let queue = volume.queue(&QueueOptions::new().depth(8))?;
         Ok(Self { volume, queue })
     }
 

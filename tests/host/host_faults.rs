@@ -13,10 +13,9 @@ use ironmap::bio::Buffer;
 use ironmap::device::{BlockFile, Device, Faults, OpenMode, Psync, Sim, Uring, UringOptions};
 use ironmap::dio::DioFlags;
 use ironmap::events::{Direction, ErrorEvent};
-use ironmap::host::{Host, HostOptions};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
-use ironmap::{Errno, ErrorKind, Queue, QueueOptions};
+use ironmap::{Errno, ErrorKind, Host, HostOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0x4_fa017;
 const ROUNDS: usize = 200;
@@ -105,7 +104,7 @@ fn what_fails_both_ways_is_an_error_once() {
     let mounted = Mounted::new("mke2fs -t ext4 -b 4096", 64, "noatime");
     let path = mounted.write("file", &Rng::new(SEED).bytes(1 << 20));
     let host = Host::new(&HostOptions::default()).unwrap();
-    let mut queue = host.queue(&QueueOptions { depth: 16 }).unwrap();
+    let mut queue = host.queue(&QueueOptions::new().depth(16)).unwrap();
     let both = Both::open(&host, &path);
     assert_eq!(both.served(), "raw");
     let image = OsOptions::new().write(true).open(mounted.image()).unwrap();

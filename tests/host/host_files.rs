@@ -9,9 +9,8 @@ use crate::common::mounted::Mounted;
 use crate::common::skip::Need;
 use ironmap::dio::DioFlags;
 use ironmap::fs::host::Refusal;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, Queue, QueueOptions};
+use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 
 /// Content of which each eight bytes say where they are, and in which version.
 fn content(len: usize, version: u64) -> Vec<u8> {

@@ -10,8 +10,7 @@ use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::common::ways::Both;
-use ironmap::QueueOptions;
-use ironmap::host::{Host, HostOptions};
+use ironmap::{Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x9e_4215;
 const NOBODY: u32 = 65534;

@@ -12,8 +12,7 @@ use crate::common::skip::{Need, note_part};
 use crate::common::ways::{Both, Way, read};
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
-use ironmap::host::{Host, HostOptions};
-use ironmap::{Queue, QueueOptions};
+use ironmap::{Host, HostOptions, Queue, QueueOptions};
 use rustix::fs::FallocateFlags;
 
 const SEED: u64 = 0x4ea_d500;
@@ -23,7 +22,7 @@ const EXTENTS: u64 = 600;
 const NONE: DioFlags = DioFlags::empty();
 
 fn host(engine: Engine) -> (Host, Queue) {
-    let host = Host::new(&HostOptions { engine }).unwrap();
+    let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
     let queue = host.queue(&QueueOptions::default()).unwrap();
     (host, queue)
 }

@@ -15,9 +15,8 @@ use crate::common::rng::Rng;
 use crate::common::skip::{Need, note_part};
 use crate::common::ways::Both;
 use ironmap::fs::host::Refusal;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{FileOptions, Queue, QueueOptions};
+use ironmap::{FileOptions, Host, HostOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0x4ef_05a1;
 const ROUNDS: usize = 200;
@@ -185,7 +184,7 @@ fn xfs_with_reflink() {
     let mounted = Mounted::xfs_with_reflink();
     let path = mounted.write("file", &content(SIZE));
     assert_served(&path, "dedupe");
-    let promise = FileOptions { assume_no_dedupe: true, ..FileOptions::default() };
+    let promise = FileOptions::new().assume_no_dedupe(true);
     check(&path, promise, "raw");
     // Shared extents are no hindrance then.
     let shared = mounted.path("shared");

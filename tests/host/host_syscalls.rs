@@ -8,9 +8,8 @@ use crate::common::skip::{Need, note_part};
 use crate::require;
 use ironmap::bio::Buffer;
 use ironmap::device::Engine;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{FileOptions, QueueOptions};
+use ironmap::{FileOptions, Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x5_ca11;
 const READS: usize = 1000;
@@ -20,7 +19,7 @@ const BLOCKS: u64 = 64;
 /// Reads between two calls of `getppid`, which nothing else here makes.
 fn reads(path: &str) {
     for engine in [Engine::Psync, Engine::IoUring] {
-        let host = Host::new(&HostOptions { engine }).unwrap();
+        let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
         let mut queue = host.queue(&QueueOptions::default()).unwrap();
         let file = host.open(path, FileOptions::default()).unwrap();
         let (mut rng, mut buffer) = (Rng::new(SEED), Buffer::aligned(BLOCK).unwrap());

@@ -9,8 +9,7 @@ use crate::common::skip::Need;
 use crate::common::ways::{Both, WAYS, read};
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
-use ironmap::host::{Host, HostOptions};
-use ironmap::{ErrorKind, QueueOptions};
+use ironmap::{ErrorKind, Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x0dd;
 /// `IOV_MAX` of Linux is one less.
@@ -60,7 +59,7 @@ fn odd_requests_are_answered_alike_raw_and_by_the_kernel() {
     let mounted = Mounted::ext4();
     let path = mounted.write("file", &Rng::new(SEED).bytes(700_001));
     for engine in [Engine::Psync, Engine::IoUring] {
-        let host = Host::new(&HostOptions { engine }).unwrap();
+        let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
         let both = Both::open(&host, &path);
         assert_eq!(both.served(), "raw");
         let raw = answers(&host, &both);

@@ -13,9 +13,8 @@ use crate::common::rng::Rng;
 use crate::common::skip::{Need, note_part};
 use crate::common::ways::Both;
 use crate::sys::Watch;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{FileOptions, QueueOptions};
+use ironmap::{FileOptions, Host, HostOptions, QueueOptions};
 use libc::{
     FAN_ACCESS, FAN_ACCESS_PERM, FAN_CLASS_CONTENT, FAN_CLASS_NOTIF, FAN_CLASS_PRE_CONTENT,
     FAN_EVENT_ON_CHILD, FAN_MARK_FILESYSTEM, FAN_MARK_INODE, FAN_MARK_MOUNT, FAN_OPEN_EXEC_PERM,

@@ -30,8 +30,7 @@ use common::mounted::Mounted;
 use common::process::{self, Process};
 use common::rng::Rng;
 use common::skip::Need;
-use ironmap::Engine;
-use ironmap::host::{Host, HostOptions};
+use ironmap::{Engine, Host, HostOptions};
 use ledger::Ledger;
 use reader::Seen;
 
@@ -227,7 +226,7 @@ fn torture(kind: Kind) {
         (0..MUTATORS).map(|number| setting.start(&number.to_string())).collect();
     processes.extend(["churn", "administer"].map(|role| setting.start(role)));
     let hosts = [Engine::IoUring, Engine::Psync, Engine::Auto]
-        .map(|engine| Host::new(&HostOptions { engine }).unwrap());
+        .map(|engine| Host::new(&HostOptions::new().engine(engine)).unwrap());
     let mut seen = Seen::default();
     std::thread::scope(|scope| {
         let (setting, ledger, hosts) = (&setting, &ledger, &hosts);

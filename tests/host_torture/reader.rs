@@ -10,9 +10,8 @@ use std::time::Duration;
 use ironmap::bio::Buffer;
 use ironmap::dio::{Completion, DioFlags};
 use ironmap::fs::host::Refusal;
-use ironmap::host::Host;
 use ironmap::units::FilePos;
-use ironmap::{File, FileOptions, Queue, QueueOptions};
+use ironmap::{File, FileOptions, Host, Queue, QueueOptions};
 
 use super::Setting;
 use super::common::process::pause;
@@ -67,7 +66,7 @@ struct Reader<'a> {
 
 /// Reads until all are told to stop.
 pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) -> Seen {
-    let queue = host.queue(&QueueOptions { depth: DEPTH as u32 }).expect("a queue");
+    let queue = host.queue(&QueueOptions::new().depth(DEPTH as u32)).expect("a queue");
     let rng = Rng::new(setting.seed ^ number << 16);
     let (seen, in_flight) = (Seen::default(), HashMap::new());
     let mut reader = Reader { setting, ledger, host, queue, rng, seen, in_flight };
@@ -111,7 +110,7 @@ impl Reader<'_> {
                 continue;
             };
             let kept = path.ends_with(Setting::IMMUTABLE) || path.ends_with(Setting::DEDUPED);
-            let options = FileOptions { assume_no_dedupe: !kept, ..FileOptions::default() };
+            let options = FileOptions::new().assume_no_dedupe(!kept);
             let same = format!("/proc/self/fd/{}", os.as_raw_fd());
             let file = self.host.open(same, options).expect("open");
             if path.ends_with(Setting::DEDUPED) {

@@ -52,7 +52,7 @@ fn an_endless_orphan_file_is_refused() {
     let mut scratch = all_of_ext4();
     let file = *scratch.base().spots.iter().find(|spot| spot.sum == Sum::Orphan).unwrap();
     scratch.write(file.owner + 0x6C, &[1]);
-    let error = scratch.repaired().unwrap().fs().orphans().unwrap_err();
+    let error = scratch.repaired().unwrap().ext4().unwrap().orphans().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
 }
 

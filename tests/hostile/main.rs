@@ -77,7 +77,7 @@ fn the_bases_are_sound() {
     for base in Base::all() {
         let mut scratch = Scratch::new(base);
         let volume = scratch.damaged(&[], None).unwrap();
-        let recovery = format!("{:?}", volume.fs().journal());
+        let recovery = format!("{:?}", volume.ext4().unwrap().journal());
         assert!(recovery.contains("transactions: 3"), "{}: {recovery}", scratch.base().name);
         let root = volume.fs().inode(ironmap::fs::ext4::ROOT).unwrap();
         for entry in root.read_dir().unwrap() {

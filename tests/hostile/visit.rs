@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{DirCursor, Follow, Inode, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{DirCursor, FileType, Follow, Inode};
 use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Result, Volume};
@@ -17,9 +17,10 @@ const MAPPINGS: usize = 2000;
 /// Walks the tree, and goes to some inodes by their number, in use or not.
 pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
-    let mut queue = volume.queue(&QueueOptions { depth: 8 }).unwrap();
-    seen(fs.orphans().map(|_| ()));
-    seen(fs.check(&mut |_| {}).map(|_| ()));
+    let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
+    let ext4 = volume.ext4().unwrap();
+    seen(ext4.orphans().map(|_| ()));
+    seen(ext4.check(&mut |_| {}).map(|_| ()));
     for path in [
         &b"linear/../short"[..],
         b"long/b",

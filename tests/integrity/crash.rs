@@ -89,7 +89,7 @@ impl Case {
         };
         let device = Integrity::open_with(record.clone(), None, &open).unwrap().device;
         let mut run = Run {
-            queue: device.queue(&QueueOptions { depth: 8 }).unwrap(),
+            queue: device.queue(&QueueOptions::new().depth(8)).unwrap(),
             device,
             record: &record,
             rng: Rng::new(seed),

@@ -3,8 +3,8 @@
 use arbitrary::Arbitrary;
 use ironmap::ErrorKind;
 use ironmap::device::Device;
-use ironmap::integrity::guard::nvme64;
 use ironmap::integrity::{FormatOptions, IntegrityOptions, Mode};
+use ironmap::protection::guard::nvme64;
 
 use crate::rng::Rng;
 use crate::stand::{Stand, all_options, read, write};

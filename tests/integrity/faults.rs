@@ -10,7 +10,7 @@ use ironmap::device::{
     Verdict, WrongTuple,
 };
 use ironmap::integrity::{
-    Event, Finding, FormatOptions, Integrity, IntegrityOptions, Mode, format,
+    Event, FormatOptions, Integrity, IntegrityOptions, Mode, ScrubFinding, format,
 };
 use ironmap::units::DevOffset;
 use ironmap::{Errno, ErrorKind};
@@ -461,7 +461,7 @@ fn read_only_after_a_crash() {
         let scrubbed =
             opened.device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
         assert!(
-            matches!(found[..], [Finding::Mismatch(mismatch)] if mismatch.sector == 200),
+            matches!(found[..], [ScrubFinding::Mismatch(mismatch)] if mismatch.sector == 200),
             "{found:?}"
         );
         let (dirty, all) = ((64 << 10) / 512, SIZE / 512);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ironmap::device::{Device, Faults, Ram, Sim};
 use ironmap::integrity::{
-    Finding, FormatOptions, Half, Integrity, IntegrityOptions, Mode, Problem, check,
+    FormatOptions, Half, Integrity, IntegrityOptions, Mode, Problem, ScrubFinding, check,
 };
 use ironmap::{Errno, Error};
 
@@ -13,7 +13,7 @@ use crate::stand::{Stand, all_options, as_device, change, read, write};
 
 const SIZE: u64 = 256 << 10;
 
-fn findings(device: &Integrity) -> Vec<Finding> {
+fn findings(device: &Integrity) -> Vec<ScrubFinding> {
     let mut found = Vec::new();
     device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
     found
@@ -36,7 +36,7 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     }
     let found = findings(&device);
     assert!(
-        matches!(found[..], [Finding::Mismatch(mismatch)] if mismatch.sector == 5),
+        matches!(found[..], [ScrubFinding::Mismatch(mismatch)] if mismatch.sector == 5),
         "{found:?}"
     );
     assert_eq!(device.counts().mismatches, 1);
@@ -104,7 +104,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
         drop(device);
         let found = findings(&stand.open().device);
         let sectors = found.iter().map(|found| match found {
-            Finding::Mismatch(mismatch) => mismatch.sector,
+            ScrubFinding::Mismatch(mismatch) => mismatch.sector,
             other => panic!("{other:?}"),
         });
         assert_eq!(sectors.collect::<Vec<_>>(), (FIRST..FIRST + wrong).collect::<Vec<_>>());
@@ -161,13 +161,17 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         let mut found = Vec::new();
         let scrubbed =
             opened.device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
-        let of_data =
-            |sector| Finding::Unreadable { half: Half::Data, sector, count: 1, errno: Errno::EIO };
+        let of_data = |sector| ScrubFinding::Unreadable {
+            half: Half::Data,
+            sector,
+            count: 1,
+            errno: Errno::EIO,
+        };
         assert_eq!((scrubbed.sectors, scrubbed.unreadable), (all - 3, 3), "{what}");
         assert_eq!((scrubbed.mismatches, scrubbed.lost), (1, 0), "{what}");
         assert_eq!((found[0], found[2], found[3]), (of_data(0), of_data(3), of_data(all - 1)));
         assert!(
-            matches!(found[1], Finding::Mismatch(mismatch) if mismatch.sector == flipped),
+            matches!(found[1], ScrubFinding::Mismatch(mismatch) if mismatch.sector == flipped),
             "{what}: {found:?}"
         );
         drop(opened);
@@ -182,7 +186,8 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         assert_eq!((scrubbed.sectors, scrubbed.unreadable), (all - in_block, in_block), "{what}");
         let mut left = 0;
         for finding in found {
-            let Finding::Unreadable { half: Half::Tags, sector, count, errno } = finding else {
+            let ScrubFinding::Unreadable { half: Half::Tags, sector, count, errno } = finding
+            else {
                 panic!("{what}: {finding:?}")
             };
             assert_eq!((sector, errno), (left, Errno::ENODATA), "{what}");

@@ -147,5 +147,5 @@ pub(crate) fn read_each_way(
 }
 
 pub(crate) fn queue(device: &dyn Device) -> AnyQueue {
-    device.queue(&QueueOptions { depth: 64 }).unwrap()
+    device.queue(&QueueOptions::new().depth(64)).unwrap()
 }

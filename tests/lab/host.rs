@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ironmap::device::door::DoorKind;
-use ironmap::host::{Host, HostOptions};
 use ironmap::units::FilePos;
-use ironmap::{Engine, FileOptions, QueueOptions};
+use ironmap::{Engine, FileOptions, Host, HostOptions, QueueOptions};
 
 use crate::given;
 use crate::reads::assert_reads;
@@ -33,14 +32,14 @@ fn a_mounted_file_is_read_by_commands() {
     for device in [given("LAB_BLOCK1"), given("LAB_BLOCK2")] {
         for engine in [Engine::Psync, Engine::IoUring] {
             let mounted = Mounted::on(&device);
-            let host = Host::new(&HostOptions { engine }).unwrap();
+            let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
             let file = host.open(mounted.0.join("data"), FileOptions::default()).unwrap();
             let report = file.host().unwrap();
             let door = report.device.as_ref().unwrap().door.as_ref().map(|(_, kind)| *kind);
             assert!(report.is_raw() && door == Some(DoorKind::NvmeChar), "{report:?}");
             assert_reads(
                 &file,
-                |depth| host.queue(&QueueOptions { depth }).unwrap(),
+                |depth| host.queue(&QueueOptions::new().depth(depth)).unwrap(),
                 &content,
                 0x905,
                 &format!("mounted {device}, {engine}"),

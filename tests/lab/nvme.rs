@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{
-    AnyQueue, BlockFile, Device, DeviceQueue, LentPart, OpenMode, Opened, open_engine,
+    AnyQueue, BlockFile, Device, DeviceQueue, LentPart, OpenMode, OpenedEngine, open_engine,
 };
 use ironmap::units::{DevOffset, FilePos, InodeNo};
-use ironmap::{Engine, Errno, ErrorKind, OpenOptions, QueueOptions, Volume};
+use ironmap::{Engine, Errno, ErrorKind, QueueOptions, Volume, VolumeOptions};
 use smallvec::smallvec;
 
 use crate::common::rng::Rng;
@@ -27,14 +27,14 @@ fn a_volume_on_a_namespace_reads_the_same() {
 
 fn device(path: &str, engine: Engine, write: bool) -> Arc<dyn Device> {
     let mode = OpenMode { write, ..OpenMode::default() };
-    let Opened { device, engine: opened, notices } =
+    let OpenedEngine { device, engine: opened, notices } =
         open_engine(BlockFile::open(path.as_ref(), &mode).unwrap(), engine).unwrap();
     assert_eq!((opened, notices), (engine, Vec::<String>::new()));
     device
 }
 
 fn queue(device: &dyn Device) -> AnyQueue {
-    let queue = device.queue(&QueueOptions { depth: 8 }).unwrap();
+    let queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     assert!(matches!(queue, AnyQueue::Nvme(_)));
     queue
 }
@@ -92,7 +92,7 @@ fn a_namespace_with_metadata_is_refused_by_name() {
 #[test]
 fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     let (character, block) = (given("LAB_CHAR1"), given("LAB_BLOCK1"));
-    let open = |path: &str| Volume::open(&path.parse().unwrap(), &OpenOptions::default());
+    let open = |path: &str| Volume::open(path);
     for (first, second) in [(&character, &block), (&block, &character), (&character, &character)] {
         let volume = open(first).unwrap();
         assert_eq!(open(second).err().map(|error| error.kind()), Some(ErrorKind::Busy), "{second}");

@@ -25,7 +25,7 @@ fn all_that_are_in_flight_can_be_waited_for() {
     for path in [given("LAB_BLOCK1"), given("LAB_CHAR1"), given("LAB_NULL")] {
         let file = BlockFile::open(path.as_ref(), &OpenMode::default()).unwrap();
         let device = open_engine(file, Engine::IoUringPoll).unwrap().device;
-        let mut queue = device.queue(&QueueOptions { depth: DEPTH as u32 }).unwrap();
+        let mut queue = device.queue(&QueueOptions::new().depth(DEPTH as u32)).unwrap();
         let mut free: Vec<_> = (0..DEPTH).map(|_| Buffer::aligned(4096).unwrap()).collect();
         for round in 0..100 {
             for (at, buffer) in (0..).zip(free.drain(..)) {

@@ -135,7 +135,7 @@ fn what_is_written_with_tuples_is_what_the_kernel_reads() {
     for path in protected() {
         let mut expected = Vec::new();
         let device = device(&path, Engine::IoUring);
-        let mut queue = device.queue(&QueueOptions { depth: 8 }).unwrap();
+        let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
         let mut memories: Vec<Memory> =
             queue.register_buffers(2, 8192).unwrap().into_iter().map(Memory::Flat).collect();
         memories.push(Memory::Flat(Buffer::aligned(128 << 10).unwrap()));
@@ -179,7 +179,7 @@ fn many_requests_carry_their_own_tuples() {
     const DEPTH: u64 = 32;
     for path in protected() {
         let device = device(&path, Engine::IoUring);
-        let mut queue = device.queue(&QueueOptions { depth: DEPTH as u32 }).unwrap();
+        let mut queue = device.queue(&QueueOptions::new().depth(DEPTH as u32)).unwrap();
         for op in [BioOp::Write, BioOp::Read] {
             for token in 0..DEPTH {
                 let mut buffer = Buffer::aligned(4096).unwrap();
@@ -213,7 +213,7 @@ fn a_wrong_tuple_is_told_by_sector_and_field() {
             continue;
         }
         let device = device(&path, Engine::IoUring);
-        let mut queue = device.queue(&QueueOptions { depth: 8 }).unwrap();
+        let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
         let unit = u64::from(device.limits().logical_block);
         let first = MADE / unit;
         let guard = if unit == 512 { 0 } else { 0x6482_D367_EB22_B64E };
@@ -262,7 +262,7 @@ fn a_stale_tuple_is_told_by_sector() {
     let path = given("LAB_SCSI");
     let setting = format!("/sys/block/{}/integrity/write_generate", &path["/dev/".len()..]);
     let device = device(&path, Engine::IoUring);
-    let mut queue = device.queue(&QueueOptions { depth: 8 }).unwrap();
+    let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let whole = |byte| {
         let mut buffer = Buffer::aligned(4096).unwrap();
         buffer.fill(byte);
@@ -291,7 +291,7 @@ fn a_part_of_a_device_has_the_numbers_of_the_device() {
         let mode = OpenMode { write: true, exclusive: false, window, ..OpenMode::default() };
         let file = BlockFile::open(path.as_ref(), &mode).unwrap();
         let device = open_engine(file, Engine::IoUring).unwrap().device;
-        let mut queue = device.queue(&QueueOptions { depth: 8 }).unwrap();
+        let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
         let mut memory = Buffer::aligned(8192).unwrap();
         memory.fill(9);
         let (memory, result) = run(&mut queue, BioOp::Write, 4096, Memory::Flat(memory));

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::units::FilePos;
-use ironmap::{Engine, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Volume, VolumeOptions};
 
 use crate::common::rng::Rng;
 use crate::given;
@@ -17,13 +17,11 @@ const LARGEST: u64 = 256 << 10;
 /// Opens the volume on a device and reads its only file, whose content the job has kept.
 pub(crate) fn assert_volume_reads(device: &str, engine: Engine, seed: u64) {
     let content = std::fs::read(given("LAB_DATA")).expect("the content of the volume's file");
-    let volume =
-        Volume::open(&device.parse().unwrap(), &OpenOptions { engine, ..OpenOptions::default() })
-            .unwrap();
+    let volume = VolumeOptions::new().engine(engine).open(device).unwrap();
     assert_eq!((volume.engine(), volume.notices()), (engine, [].as_slice()), "{device}");
     let inode = volume.fs().resolve(b"/data", Follow::All).unwrap();
     let file = volume.open_inode(inode, FileOptions::default()).unwrap();
-    let queue = |depth| volume.queue(&QueueOptions { depth }).unwrap();
+    let queue = |depth| volume.queue(&QueueOptions::new().depth(depth)).unwrap();
     assert_reads(&file, queue, &content, seed, &format!("{device}, {engine}"));
 }
 

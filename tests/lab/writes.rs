@@ -2,19 +2,19 @@
 
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::units::FilePos;
-use ironmap::{Engine, Errno, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Engine, Errno, File, FileOptions, Queue, QueueOptions, Volume, VolumeOptions};
 
 use crate::common::rng::Rng;
 use crate::given;
 
 fn open(path: &str, engine: Engine) -> (Volume, File) {
-    let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
-    let volume = Volume::open(&path.parse().unwrap(), &options).unwrap();
+    let options = VolumeOptions::new().engine(engine).write(true);
+    let volume = options.open(path).unwrap();
     assert_eq!((volume.engine(), volume.notices()), (engine, [].as_slice()), "{path}");
     let inode = volume.fs().resolve(b"/written", Follow::All).unwrap();
-    let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+    let file = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
     (volume, file)
 }
 
@@ -39,7 +39,7 @@ fn polled_overwrites_are_what_is_read() {
         for engine in [Engine::IoUringPoll, Engine::IoUring, Engine::Psync] {
             let (volume, file) = open(&path, engine);
             assert!(volume.device().limits().poll, "{path}");
-            let mut queue = volume.queue(&QueueOptions { depth: 16 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
             let mut expected = content(&file, &mut queue);
             let flags = [DioFlags::empty(), DioFlags::HIPRI, DioFlags::HIPRI | DioFlags::DSYNC];
             for (round, flags) in flags.into_iter().cycle().take(30).enumerate() {
@@ -83,7 +83,7 @@ fn atomic_writes_go_where_the_device_promises_them() {
             let what = |len: usize, pos: u64| format!("{path}, {engine}: {len} at {pos}");
             let (volume, file) = open(&path, engine);
             assert_eq!(volume.device().limits().atomic_write as usize, most, "{path}, {engine}");
-            let mut queue = volume.queue(&QueueOptions { depth: 16 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
             let mut expected = content(&file, &mut queue);
             let atomic = DioFlags::ATOMIC;
             let extents = [(0, 4096), (4096, 4096), (16 << 10, 16 << 10), (0, 16 << 10)];

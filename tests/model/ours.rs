@@ -5,11 +5,11 @@ use std::fs::OpenOptions;
 use std::sync::Arc;
 
 use ironmap::device::Ram;
-use ironmap::fs::ext4::{
-    Clock, Credentials, Ext4, Fallocate, Follow, Inode, NewFile, ROOT, RenameFlags, SetAttributes,
-    SetXattr,
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{
+    Clock, Credentials, Fallocate, FileSystem, FileType, Follow, Inode, NewFile, RenameFlags,
+    SetAttributes, SetXattr, Timestamp,
 };
-use ironmap::fs::{FileType, Timestamp};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, FileOptions, QueueOptions, Volume};
 use tempfile::TempDir;
@@ -83,7 +83,7 @@ impl Ours {
         }
     }
 
-    fn fs(&self) -> &Arc<Ext4> {
+    fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 
@@ -163,7 +163,8 @@ impl Target for Ours {
                     Renaming::Exchange => RenameFlags::EXCHANGE,
                 };
                 let dirs = (self.parent(from).map_err(fail)?, self.parent(to).map_err(fail)?);
-                fs.rename(dirs.0, last(from), dirs.1, last(to), flags).map_err(fail)
+                let (from, to) = ((dirs.0, last(from)), (dirs.1, last(to)));
+                fs.rename(from, to, flags, &Credentials::default()).map_err(fail)
             }
             Op::Write(path, pos, len, byte) => {
                 let written = fs.write(self.open(path)?, FilePos(*pos), &vec![*byte; *len]);
@@ -225,9 +226,11 @@ fn seen(volume: &Volume, inode: Inode) -> Seen {
         inode.xattrs().unwrap().into_iter().map(|xattr| (xattr.name, xattr.value)).collect();
     let content = match inode.file_type() {
         FileType::Regular => {
-            let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+            let file = volume
+                .open_inode(inode, FileOptions::new().write(volume.fs().is_writable()))
+                .unwrap();
             let mut content = vec![0; stat.size as usize];
-            let mut queue = volume.queue(&QueueOptions { depth: 4 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(4)).unwrap();
             assert_eq!(file.read_at(&mut queue, &mut content, FilePos(0)).unwrap(), content.len());
             content
         }

@@ -1,24 +1,51 @@
-//! The project's own chores: `cargo run -p xtask -- COMMAND`.
+//! The chores of `./x`, and the rules of the house: `cargo run -p xtask -- tidy`. Started in the root of the workspace.
 
+mod beneath;
+mod clean_up;
+mod deb;
+mod debian_source;
+mod fio;
+mod foreign;
+mod lab;
+mod lint;
+mod mount;
+mod nightly;
+mod package;
+mod shell;
+mod test;
 mod tidy;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use shell::{Tee, fail};
+
 fn main() -> ExitCode {
-    // Asked of cargo at run time: a program built in one checkout may run in another that shares its target directory.
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let Some(root) = manifest.as_deref().and_then(Path::parent) else {
-        eprintln!(
-            "xtask: cargo did not say where the workspace is: start it as cargo run -p xtask"
-        );
-        return ExitCode::from(2);
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["test", args @ ..] => test::run(args),
+        ["lint"] => lint::run(),
+        ["tidy"] => tidy::run(),
+        ["tidy", dir] => tidy::phrases(dir),
+        ["lab"] => lab::test(&mut Tee::default()),
+        ["lab", "count"] => lab::count(),
+        ["fuzz", seconds] => nightly::fuzz(seconds),
+        ["miri"] => nightly::miri(),
+        ["crash", states] => beneath::crash(states),
+        ["beneath", modes @ ..] => beneath::suites(modes),
+        ["mount", "all", ..] => mount::all(),
+        ["mount", "programs", ..] => mount::programs(),
+        ["mount", "databases", ..] => mount::databases(),
+        ["mount", "random", ..] => mount::random(),
+        ["mount", "speed", args @ ..] => mount::speed(args),
+        ["foreign", name @ ..] => foreign::tests(name.first().unwrap_or(&"")),
+        ["fio", "build", ..] => fio::build(),
+        ["fio", args @ ..] => fio::beside_bench(args),
+        ["package"] => package::run(),
+        ["deb"] => deb::run(),
+        ["deb", "test", program] => deb::test(program.as_ref()),
+        ["clean-up"] => clean_up::run(),
+        _ => fail(format!("there is no chore {args:?}: see ./x help")),
     };
-    match std::env::args().nth(1).as_deref() {
-        Some("tidy") => tidy::run(root),
-        _ => {
-            eprintln!("usage: cargo run -p xtask -- tidy    check the rules of the house");
-            ExitCode::from(2)
-        }
-    }
+    result.map_or_else(|failure| failure.status().into(), |()| ExitCode::SUCCESS)
 }

@@ -1,11 +1,12 @@
 //! The command line: the subcommands and what their help has in common.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench;
 use crate::cmd::{
-    cat, chattr, check, chmod, chown, completions, cp, demo, fallocate, host, info, integrity, ln,
-    ls, man, map, mkdir, mkfs, mv, rm, rmdir, setfattr, stat, sync, touch, truncate,
+    cat, chattr, check, chmod, chown, completions, cp, demo, df, diff, du, dump, fallocate, find,
+    getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv, readlink, rm, rmdir,
+    setfattr, stat, sync, tar, touch, truncate, tune, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
@@ -13,7 +14,8 @@ use crate::mount;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
-MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume.
+MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
+is its inode 12.
 
 integrity:DATA,TAGS is a volume too: DATA is a device or image whose every sector is verified against its tag on TAGS, and both may be \
 partitions. integrity:DATA has the tags in its own tail; ironmap integrity makes and checks them.
@@ -29,7 +31,7 @@ instead, the journal keeps the volume consistent. Permissions are not looked at:
 
 Exit codes:
   0  success
-  1  an operation failed: a missing file, a directory given to cat, a device error
+  1  an operation failed: a missing file, a directory given to cat, a device error; diff found a difference
   2  the command line is wrong
   3  the volume cannot be used: missing, in use, unsupported, or of another format
   4  the volume is corrupt
@@ -43,9 +45,15 @@ Where several things fail, each has a line on standard error, and the highest co
 #[command(name = "ironmap", version, propagate_version = true, after_help = AFTER_HELP)]
 #[command(max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// Read volumes without their journals, as mount -o ro,noload: what these hold is missing
+    /// Read volumes without their journals, as mount -o ro,noload: the changes in these are missing
     #[arg(long = "noload", global = true)]
     pub(crate) no_load: bool,
+    /// Read the volume by the backup of its superblock in this block, as e2fsck -b; where the superblock is damaged, one is found without
+    #[arg(long, global = true, value_name = "BLOCK")]
+    pub(crate) superblock: Option<u64>,
+    /// Read a volume that was cut short as far as it goes; reads past its end are I/O errors
+    #[arg(long, global = true)]
+    pub(crate) truncated: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -57,16 +65,27 @@ pub(crate) enum Command {
     Stat(stat::Args),
     Cat(cat::Args),
     Map(map::Args),
+    Find(find::Args),
+    Du(du::Args),
+    Df(df::Args),
+    Readlink(readlink::Args),
+    Getfattr(getfattr::Args),
+    Diff(diff::Args),
     Host(host::Args),
     Check(check::Args),
+    Dump(dump::Args),
     Integrity(integrity::Args),
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
+    Tune(Box<tune::Args>),
+    Write(write::Args),
     Mkdir(mkdir::Args),
+    Mknod(mknod::Args),
     Rmdir(rmdir::Args),
     Rm(rm::Args),
     Mv(mv::Args),
     Ln(ln::Args),
+    Tar(tar::Args),
     Touch(touch::Args),
     Truncate(truncate::Args),
     Fallocate(fallocate::Args),
@@ -86,24 +105,35 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command. What it survives goes to the report; what ends it is returned.
+    /// Runs the command. Failures that it survives go to the report; the failure that ends it is returned.
     pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
         match self {
             Self::Info(args) => info::run(args),
             Self::Ls(args) => ls::run(args, report),
-            Self::Stat(args) => stat::run(args),
+            Self::Stat(args) => stat::run(args, report),
             Self::Cat(args) => cat::run(args, report),
-            Self::Map(args) => map::run(args),
+            Self::Map(args) => map::run(args, report),
+            Self::Find(args) => find::run(args, report),
+            Self::Du(args) => du::run(args, report),
+            Self::Df(args) => df::run(args, report),
+            Self::Readlink(args) => readlink::run(args, report),
+            Self::Getfattr(args) => getfattr::run(args, report),
+            Self::Diff(args) => diff::run(args, report),
+            Self::Write(args) => write::run(args, report),
+            Self::Mknod(args) => mknod::run(args, report),
             Self::Host(args) => host::run(args, report),
             Self::Check(args) => check::run(args, report),
+            Self::Dump(args) => dump::run(args),
             Self::Integrity(args) => integrity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
+            Self::Tune(args) => tune::run(args),
             Self::Mkdir(args) => mkdir::run(args, report),
             Self::Rmdir(args) => rmdir::run(args, report),
             Self::Rm(args) => rm::run(args, report),
             Self::Mv(args) => mv::run(args, report),
             Self::Ln(args) => ln::run(args, report),
+            Self::Tar(args) => tar::run(args, report),
             Self::Touch(args) => touch::run(args, report),
             Self::Truncate(args) => truncate::run(args, report),
             Self::Fallocate(args) => fallocate::run(args, report),
@@ -117,17 +147,22 @@ impl Command {
             #[cfg(feature = "fuse")]
             Self::Umount(args) => mount::unmount(args),
             Self::Bench(args) => bench::run(args),
-            Self::Demo(args) => demo::run(args, report),
-            Self::Completions(args) => completions::run(args),
-            Self::Man(args) => man::run(args),
+            Self::Demo(args) => demo::run(args, report, run_line),
+            Self::Completions(args) => completions::run(args, Cli::command()),
+            Self::Man(args) => man::run(args, Cli::command()),
         }
     }
 }
 
+/// Runs a command as its words say.
+fn run_line(words: &[&str], report: &mut Report) -> Result<(), Failure> {
+    let cli = Cli::try_parse_from([&["ironmap"], words].concat());
+    let cli = cli.map_err(|error| Failure::new(error.to_string()))?;
+    cli.command.run(report)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

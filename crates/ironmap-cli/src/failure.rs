@@ -114,10 +114,9 @@ impl Failure {
         self.kind == Some(ErrorKind::NoSpace)
     }
 
-    /// A path that cannot be resolved. The error names the path, but not the volume.
-    pub(crate) fn resolve(volume: &str, error: &Error) -> Self {
-        let failure = Self::at(volume, error);
-        Self { message: failure.message.replacen(": ", ":", 1), ..failure }
+    /// Whether the reader of standard output has gone: nobody wants the rest.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.code == Code::Success
     }
 
     /// A volume that contradicts itself in a way that the library does not look for.
@@ -195,6 +194,22 @@ impl Report {
         if !failure.message.is_empty() {
             self.line(&failure.message);
         }
+    }
+
+    /// Works on each of several files: what fails is reported, and the rest goes on.
+    pub(crate) fn each<T>(
+        &mut self,
+        items: &[T],
+        mut work: impl FnMut(&T, &mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        for item in items {
+            match work(item, self) {
+                Err(failure) if failure.is_unread() => return Err(failure),
+                Err(failure) => self.error(&failure),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Prints a line that does not change the exit code.

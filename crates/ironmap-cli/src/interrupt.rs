@@ -1,10 +1,14 @@
 //! Ctrl-C, SIGTERM and SIGHUP while something is changed: the command stops at the next file and tidies up, so that nothing is left to
 //! recover or to remove.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Once};
 use std::{io, thread};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use rustix_libc::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -65,4 +69,23 @@ pub(crate) fn check() -> Result<(), Failure> {
         SIGHUP => Err(Failure::interrupted(Code::HungUp)),
         _ => Err(Failure::interrupted(Code::Interrupted)),
     }
+}
+
+/// Waits until there is something to read, or nobody who could write any more.
+///
+/// # Errors
+/// `INTR` once a signal came, `CANCELED` once it is not wanted any more.
+pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
+    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    while !caught() {
+        if !is_wanted() {
+            return Err(Errno::CANCELED);
+        }
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
+            Ok(0) => {}
+            // It is for the read to tell what is wrong.
+            _ => return Ok(()),
+        }
+    }
+    Err(Errno::INTR)
 }

@@ -1,18 +1,23 @@
 //! The `ironmap` program: files of an ext4 volume that nobody has mounted, and of mounted file systems, from the command line.
 
+mod acl;
+mod archive;
 mod bench;
 mod cli;
 mod cmd;
 mod epoch;
 mod failure;
+mod glob;
 mod host_stat;
 mod interrupt;
 mod mode;
 #[cfg(feature = "fuse")]
 mod mount;
+mod needs;
 mod new;
 mod output;
 mod owner;
+mod owners;
 mod show;
 mod size;
 mod source;
@@ -38,6 +43,7 @@ fn main() -> ExitCode {
     if cli.no_load {
         source::set_no_load();
     }
+    source::set_rescue(cli.superblock, cli.truncated);
     let mut report = Report::default();
     if let Err(failure) = cli.command.run(&mut report) {
         report.error(&failure);

@@ -1,6 +1,6 @@
 //! New files of a volume, as the caller's.
 
-use ironmap::fs::ext4::{Credentials, Follow, Inode, NewFile};
+use ironmap::fs::{Credentials, Follow, Inode, NewFile};
 use ironmap::{Error, ErrorKind};
 
 use crate::failure::Failure;

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::fs::host::Refusal;
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
-use ironmap::host::HostReport;
+use ironmap::{HostReport, Location};
 use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
@@ -139,6 +139,8 @@ impl fmt::Display for Served {
 /// A file as `ls --json` and `stat --json` give it.
 #[derive(Serialize)]
 pub(crate) struct FileRecord {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume: Option<String>,
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
@@ -197,6 +199,7 @@ impl FileRecord {
         let encoding = Encoding::of([path].into_iter().chain(target));
         let time = |at: Timestamp| rfc3339(at);
         Self {
+            volume: None,
             path: encoding.text(path),
             target: target.map(|target| encoding.text(target)),
             encoding,
@@ -221,6 +224,11 @@ impl FileRecord {
             xattrs: xattrs.map(|xattrs| xattrs.iter().map(XattrRecord::new).collect()),
             served: None,
         }
+    }
+
+    /// The same of a file of this volume.
+    pub(crate) fn of_volume(self, volume: &Location) -> Self {
+        Self { volume: Some(volume.to_string()), ..self }
     }
 
     /// The same of a file of a mounted file system, whose generation the kernel keeps to itself.

@@ -63,9 +63,109 @@ pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     text
 }
 
-/// The type in `stat`'s words, or its name in JSON.
-pub(crate) fn type_name(file_type: FileType) -> &'static str {
-    match file_type {
+/// Bytes as people read them, rounded up: `999`, `1.5K`, `234M`, as `ls -h`.
+pub(crate) fn human(bytes: u64) -> String {
+    let mut unit: u128 = 1;
+    for suffix in ["", "K", "M", "G", "T", "P", "E"] {
+        let whole = u128::from(bytes).div_ceil(unit);
+        let tenths = (u128::from(bytes) * 10).div_ceil(unit);
+        if unit > 1 && tenths < 100 {
+            return format!("{}.{}{suffix}", tenths / 10, tenths % 10);
+        }
+        if whole < 1024 {
+            return format!("{whole}{suffix}");
+        }
+        unit *= 1024;
+    }
+    bytes.to_string()
+}
+
+/// The letters of the flags of inodes, each in its place, after chattr(1) and `lsattr` of e2fsprogs 1.47.
+const FLAG_LETTERS: [(char, u32); 22] = [
+    ('s', 0x1),
+    ('u', 0x2),
+    ('S', 0x8),
+    ('D', 0x1_0000),
+    ('i', 0x10),
+    ('a', 0x20),
+    ('d', 0x40),
+    ('A', 0x80),
+    ('c', 0x4),
+    ('E', 0x800),
+    ('I', 0x1000),
+    ('j', 0x4000),
+    ('t', 0x8000),
+    ('T', 0x2_0000),
+    ('e', 0x8_0000),
+    ('C', 0x80_0000),
+    ('x', 0x200_0000),
+    ('F', 0x4000_0000),
+    ('N', 0x1000_0000),
+    ('P', 0x2000_0000),
+    ('V', 0x10_0000),
+    ('m', 0x400),
+];
+
+/// The flags of an inode as `lsattr` shows them: a letter, or a dash, for each.
+pub(crate) fn flag_letters(flags: u32) -> String {
+    FLAG_LETTERS
+        .iter()
+        .map(|(letter, flag)| if flags & flag != 0 { *letter } else { '-' })
+        .collect()
+}
+
+/// A name in quotes, as a shell takes it and `stat -c %N` writes it.
+pub(crate) fn quoted(name: &[u8]) -> String {
+    // What stands alike within both kinds of quotes.
+    let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:]_' ".contains(char);
+    if let Ok(text) = std::str::from_utf8(name)
+        && text.contains('\'')
+        && text.chars().all(plain)
+    {
+        return format!("\"{text}\"");
+    }
+    let mut shown = String::from("'");
+    let mut escaped = false;
+    let mut escape = |shown: &mut String, begins: bool| {
+        if begins != escaped {
+            shown.push_str(if begins { "'$'" } else { "''" });
+            escaped = begins;
+        }
+    };
+    for chunk in name.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            escape(&mut shown, char.is_control());
+            match char {
+                '\'' => shown.push_str("'\\''"),
+                '\n' => shown.push_str("\\n"),
+                '\t' => shown.push_str("\\t"),
+                '\r' => shown.push_str("\\r"),
+                '\x07' => shown.push_str("\\a"),
+                '\x08' => shown.push_str("\\b"),
+                '\x0b' => shown.push_str("\\v"),
+                '\x0c' => shown.push_str("\\f"),
+                char if char.is_control() => {
+                    let mut bytes = [0; 4];
+                    for byte in char.encode_utf8(&mut bytes).bytes() {
+                        let _ = write!(shown, "\\{byte:03o}");
+                    }
+                }
+                char => shown.push(char),
+            }
+        }
+        for byte in chunk.invalid() {
+            escape(&mut shown, true);
+            let _ = write!(shown, "\\{byte:03o}");
+        }
+    }
+    shown.push('\'');
+    shown
+}
+
+/// The type in `stat`'s words.
+pub(crate) fn type_name(stat: &Stat) -> &'static str {
+    match stat.file_type {
+        FileType::Regular if stat.size == 0 => "regular empty file",
         FileType::Regular => "regular file",
         FileType::Directory => "directory",
         FileType::Symlink => "symbolic link",
@@ -119,7 +219,8 @@ fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
 /// Names of owners, by this machine's account data.
 pub(crate) struct Owners {
     cache: UsersCache,
-    numeric: bool,
+    /// Numbers are shown, not names.
+    pub(crate) numeric: bool,
 }
 
 impl Owners {
@@ -153,6 +254,42 @@ mod tests {
         assert_eq!(utc.full(at(-1, 250_000_000)), "1969-12-31 23:59:59.250000000 +0000");
         assert_eq!(utc.minutes(at(15_032_385_535, 0)), "2446-05-10 22:38");
         assert_eq!(rfc3339(at(0, 1)), "1970-01-01T00:00:00.000000001Z");
+    }
+
+    /// What ls -lh of coreutils 9.1 shows of files of these sizes.
+    #[test]
+    fn sizes_for_people_are_rounded_up() {
+        let shown = [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10_137, "9.9K"),
+            (10_138, "10K"),
+            (1 << 20, "1.0M"),
+            ((1 << 20) - 1, "1.0M"),
+            (5 << 30, "5.0G"),
+            (u64::MAX, "16E"),
+        ];
+        for (bytes, text) in shown {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    /// What stat -c %N of coreutils 9.1 shows.
+    #[test]
+    fn names_are_quoted_for_a_shell() {
+        let shown: [(&[u8], &str); 6] = [
+            (b"a b", "'a b'"),
+            (b"a'b", "\"a'b\""),
+            (b"a b$\"'", "'a b$\"'\\'''"),
+            (b"a\nb'c", "'a'$'\\n''b'\\''c'"),
+            (b"\xff", "''$'\\377'"),
+            (b"\x01\x02", "''$'\\001\\002'"),
+        ];
+        for (name, text) in shown {
+            assert_eq!(quoted(name), text);
+        }
     }
 
     #[test]

@@ -1,22 +1,22 @@
 //! The volume, or the mounted file system, that a command works on: the library's names for what the commands need.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ironmap::fs::ext4::{Clock, Ext4, Follow, Inode};
+use ironmap::fs::ext4::Ext4;
+use ironmap::fs::{Clock, FileSystem, Follow, Inode};
 use ironmap::fs::{DirEntry, FileType};
-use ironmap::host::{HostOptions, HostReport};
 use ironmap::units::InodeNo;
 use ironmap::{
-    Errno, Error, ErrorKind, File, FileOptions, Host, Location, OpenOptions, Queue, QueueOptions,
-    Volume,
+    Errno, Error, ErrorKind, File, FileOptions, Host, HostOptions, HostReport, Location, Queue,
+    QueueOptions, Volume, VolumeOptions,
 };
 
 use crate::epoch;
 use crate::failure::{Failure, Report, note};
-use crate::target::Target;
+use crate::target::inode_of;
 
 /// `--noload`, which concerns every volume of the command.
 static NO_LOAD: AtomicBool = AtomicBool::new(false);
@@ -30,15 +30,30 @@ pub(crate) fn no_load() -> bool {
     NO_LOAD.load(Ordering::Relaxed)
 }
 
+/// `--superblock` and `--truncated`, which concern every volume of the command.
+static RESCUE: OnceLock<(Option<u64>, bool)> = OnceLock::new();
+
+/// Damaged volumes are read so from now on.
+pub(crate) fn set_rescue(superblock: Option<u64>, truncated: bool) {
+    let _ = RESCUE.set((superblock, truncated));
+}
+
+/// The options with those that concern every volume of the command.
+pub(crate) fn with_rescue(options: VolumeOptions) -> VolumeOptions {
+    let (superblock, truncated) = RESCUE.get().copied().unwrap_or_default();
+    options.superblock(superblock).truncated(truncated)
+}
+
 /// An open volume and the name that the user gave it.
 pub(crate) struct Source {
     pub(crate) volume: Volume,
+    location: Location,
     name: String,
 }
 
 impl Source {
     pub(crate) fn open(location: &Location) -> Result<Self, Failure> {
-        Self::open_with(location, &OpenOptions { no_load: no_load(), ..OpenOptions::default() })
+        Self::open_with(location, VolumeOptions::new().no_load(no_load()))
     }
 
     /// At the time of a reproducible build, where that is set.
@@ -48,22 +63,21 @@ impl Source {
 
     /// Opens for writing: where a time is given everything happens then, and nothing depends on how long it takes.
     pub(crate) fn open_at(location: &Location, time: Option<i64>) -> Result<Self, Failure> {
-        let mut options = OpenOptions { write: true, no_load: no_load(), ..OpenOptions::default() };
+        let mut options = VolumeOptions::new().write(true).no_load(no_load());
         if let Some(seconds) = time {
-            options.clock = Clock::Fixed(epoch::at(seconds));
-            options.commit = Duration::ZERO;
+            options = options.clock(Clock::Fixed(epoch::at(seconds))).commit(Duration::ZERO);
         }
-        Self::open_with(location, &options)
+        Self::open_with(location, options)
     }
 
-    fn open_with(location: &Location, options: &OpenOptions) -> Result<Self, Failure> {
-        let volume = Volume::open(location, options);
+    fn open_with(location: &Location, options: VolumeOptions) -> Result<Self, Failure> {
+        let volume = with_rescue(options).open(location);
         let volume = volume.map_err(|error| Failure::open(&error))?;
         if let Some(integrity) = volume.integrity() {
-            let lines = integrity.recovered.notices(options.write);
+            let lines = integrity.recovered.notices(volume.fs().is_writable());
             lines.iter().for_each(|line| note(format!("{location}: {line}")));
         }
-        let source = Self { volume, name: location.to_string() };
+        let source = Self { volume, location: location.clone(), name: location.to_string() };
         source.tell_left();
         Ok(source)
     }
@@ -75,7 +89,7 @@ impl Source {
 
     /// Says what was passed over or left undone.
     fn tell_left(&self) {
-        for line in self.fs().take_left() {
+        for line in self.fs().take_notices() {
             Report::default().warning(format!("{}: {line}", self.name));
         }
     }
@@ -85,16 +99,26 @@ impl Source {
         self.fs().sync().map_err(|error| Failure::at(&self.name, &error))
     }
 
-    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+    /// The file system as the ext4 that it is.
+    pub(crate) fn ext4(&self) -> Result<&Arc<Ext4>, Failure> {
+        let other = || Failure::new(format!("{}: only an ext4 volume has that", self.name));
+        self.volume.ext4().ok_or_else(other)
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 
-    /// Opens the volume of a target and finds the file.
-    pub(crate) fn open_target(target: &Target, follow: Follow) -> Result<(Self, Inode), Failure> {
-        let source = Self::open(&target.volume)?;
-        let inode = source.volume.fs().resolve(&target.path, follow);
-        let inode = inode.map_err(|error| Failure::resolve(&source.name, &error))?;
-        Ok((source, inode))
+    /// The file of a path; `<12>` and what follows it begin at inode 12.
+    pub(crate) fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode, Failure> {
+        let (from, rest) = inode_of(path).unwrap_or((self.fs().root(), path));
+        let inode = self.fs().resolve_at(from, rest, follow);
+        inode.map_err(|error| Failure::at(self.name(path), &error))
+    }
+
+    /// As the user named it.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
     }
 
     /// How a path of the volume is named in messages.
@@ -132,9 +156,31 @@ impl Source {
         Ok(entries)
     }
 
+    /// The same where blocks of the directory may be damaged: each of them is reported, and the names of all others are given. Says too
+    /// whether all was read.
+    pub(crate) fn entries_found(
+        &self,
+        dir: &Inode,
+        path: &[u8],
+        report: &mut Report,
+    ) -> (Vec<DirEntry>, bool) {
+        let (mut entries, mut all) = (Vec::new(), true);
+        let mut failed = |error: Error| {
+            report.error(&Failure::at(self.name(path), &error));
+            all = false;
+        };
+        match dir.read_dir() {
+            Ok(found) => entries.extend(found.filter_map(|entry| entry.map_err(&mut failed).ok())),
+            Err(error) => failed(error),
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        (entries, all)
+    }
+
     /// A handle for a regular file's data.
     pub(crate) fn file(&self, inode: Inode, path: &[u8]) -> Result<File, Failure> {
-        let file = self.volume.open_inode(inode, FileOptions::default());
+        let file =
+            self.volume.open_inode(inode, FileOptions::new().write(self.volume.fs().is_writable()));
         file.map_err(|error| Failure::at(self.name(path), &error))
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::location::{INTEGRITY, NO_LOAD};
+use ironmap::units::InodeNo;
 use ironmap::{Error, Location};
 
 use crate::failure::Failure;
@@ -15,7 +16,7 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) volume: Location,
-    /// From the root of the volume; begins with a slash.
+    /// From the root of the volume, with a slash at the beginning; or from an inode, as `<12>`.
     pub(crate) path: Vec<u8>,
 }
 
@@ -29,6 +30,29 @@ impl Target {
         let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
         Ok(Self { volume, path: bytes[colon + 1..].to_vec() })
     }
+
+    /// The same, and `VOLUME` alone is its root.
+    pub(crate) fn parse_tree(text: &OsStr) -> Result<Self, String> {
+        if end_of_volume(text.as_bytes()).is_some() {
+            return Self::parse(text);
+        }
+        Ok(Self { volume: parse_volume(text)?, path: b"/".to_vec() })
+    }
+
+    /// As it is written on the command line.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [self.volume.to_string().as_bytes(), b":", &self.path].concat()
+    }
+}
+
+/// The inode with which a path begins that is no path from the root, and the rest: `<12>/name`.
+pub(crate) fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
+    let text = path.strip_prefix(b"<")?;
+    let end = text.iter().position(|byte| *byte == b'>')?;
+    let digits = text[..end].iter().all(u8::is_ascii_digit).then_some(&text[..end])?;
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let rest = &text[end + 1..];
+    matches!(rest, [] | [b'/', ..]).then_some((InodeNo(number), rest))
 }
 
 /// How long what stands before the path of a volume is: `integrity:`, `noload:`, both or neither.
@@ -38,10 +62,14 @@ fn prefix_of_volume(text: &[u8]) -> usize {
     })
 }
 
-/// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but that of `integrity:/...` is no end.
+/// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but that of `integrity:/...` is no end; or at the first `:<12>`.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let skip = prefix_of_volume(text);
-    text[skip..].windows(2).position(|pair| pair == b":/").map(|colon| skip + colon)
+    let ends = |at: usize| {
+        let path = text[at..].strip_prefix(b":");
+        path.is_some_and(|path| path.starts_with(b"/") || inode_of(path).is_some())
+    };
+    (skip..text.len()).find(|at| ends(*at))
 }
 
 fn refuse_host(text: &OsStr) -> Result<(), String> {
@@ -63,10 +91,17 @@ pub(crate) enum Subject {
 
 impl Subject {
     fn parse(text: &OsStr) -> Result<Self, String> {
+        Self::parse_by(text, Target::parse)
+    }
+
+    fn parse_by(
+        text: &OsStr,
+        parse: impl FnOnce(&OsStr) -> Result<Target, String>,
+    ) -> Result<Self, String> {
         match text.as_bytes().strip_prefix(HOST) {
             Some(b"") => Err("no path: write host:FILE".to_owned()),
             Some(path) => Ok(Self::Host(Path::new(OsStr::from_bytes(path)).to_owned())),
-            None => Target::parse(text).map(Self::Volume),
+            None => parse(text).map(Self::Volume),
         }
     }
 
@@ -158,6 +193,11 @@ pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
 }
 
+/// The parser of a `VOLUME:/PATH` argument where `VOLUME` alone is its root.
+pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
+    OsStringValueParser::new().try_map(|text: OsString| Target::parse_tree(&text))
+}
+
 /// An error that begins with the volume's name, or with its device's, as those of devices do by themselves.
 pub(crate) fn named(volume: &Location, error: Error) -> Error {
     let (text, name) = (error.to_string(), volume.to_string());
@@ -174,6 +214,12 @@ pub(crate) fn anywhere() -> impl TypedValueParser<Value = Subject> {
 /// The parser of an argument that is `VOLUME:/PATH` or `host:FILE`.
 pub(crate) fn subject() -> impl TypedValueParser<Value = Subject> {
     OsStringValueParser::new().try_map(|text: OsString| Subject::parse(&text))
+}
+
+/// The same where `VOLUME` alone is its root.
+pub(crate) fn subject_or_tree() -> impl TypedValueParser<Value = Subject> {
+    let parse = |text: OsString| Subject::parse_by(&text, Target::parse_tree);
+    OsStringValueParser::new().try_map(parse)
 }
 
 #[cfg(test)]
@@ -201,6 +247,21 @@ mod tests {
         for wrong in ["a.img", "a.img:etc", "", ":/etc", "/etc"] {
             assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_number_in_angle_brackets_is_a_path() {
+        let no = |volume: &str, path: &str| (volume.to_owned(), path.to_owned());
+        assert_eq!(split("a.img:<12>"), no("a.img", "<12>"));
+        assert_eq!(split("a:<2>/etc:/x"), no("a", "<2>/etc:/x"));
+        assert_eq!(split("a:/<12>"), no("a", "/<12>"));
+        assert_eq!(split("a:<x>:/b"), no("a:<x>", "/b"));
+        for wrong in ["a:<>", "a:<12", "a:<12>x", "a:<-1>", "a:<99999999999999999999>"] {
+            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!(inode_of(b"<12>/a"), Some((InodeNo(12), &b"/a"[..])));
+        let root = Target::parse_tree(OsStr::new("a.img@p2")).unwrap();
+        assert_eq!(root.to_string(), "a.img@p2:/");
     }
 
     #[test]

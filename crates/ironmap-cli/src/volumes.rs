@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Ext4, Follow, Inode, ROOT};
+use ironmap::fs::{FileSystem, FileType, Follow, Inode};
 use ironmap::location::Site;
 use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind, Location};
@@ -14,7 +13,7 @@ use ironmap::{Error, ErrorKind, Location};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::{Source, join};
-use crate::target::Target;
+use crate::target::{Target, inode_of};
 
 /// The same location with the one name of each device that all of its names lead to.
 fn canonical(location: &Location) -> Location {
@@ -37,19 +36,26 @@ pub(crate) fn with_paths(location: &Location, path: &dyn Fn(&Path) -> Option<Pat
 }
 
 /// The volumes of one command, each opened once, however many of the arguments are in it.
-#[derive(Default)]
-pub(crate) struct Volumes(Vec<(Location, Rc<Source>)>);
+pub(crate) struct Volumes {
+    write: bool,
+    opened: Vec<(Location, Rc<Source>)>,
+}
 
 impl Volumes {
+    /// Of a command that changes nothing.
+    pub(crate) fn to_read() -> Self {
+        Self { write: false, opened: Vec::new() }
+    }
+
     /// Runs a command and closes what it has opened. A volume that cannot be closed is a failure of the command.
     pub(crate) fn change(
         report: &mut Report,
         work: impl FnOnce(&mut Self, &mut Report) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         interrupt::catch();
-        let mut volumes = Self::default();
+        let mut volumes = Self { write: true, opened: Vec::new() };
         let result = work(&mut volumes, report);
-        for (_, source) in volumes.0 {
+        for (_, source) in volumes.opened {
             if let Err(failure) = source.close() {
                 report.error(&failure);
             }
@@ -74,19 +80,24 @@ impl Volumes {
         })
     }
 
-    /// The volume at a location, open for writing.
+    /// The volume at a location.
     pub(crate) fn open(&mut self, location: &Location) -> Result<Rc<Source>, Failure> {
         let canonical = canonical(location);
-        if let Some((_, source)) = self.0.iter().find(|(known, _)| *known == canonical) {
+        if let Some((_, source)) = self.opened.iter().find(|(known, _)| *known == canonical) {
             return Ok(Rc::clone(source));
         }
-        let source = Rc::new(Source::open_for_writing(location)?);
-        self.0.push((canonical, Rc::clone(&source)));
+        let open = if self.write { Source::open_for_writing } else { Source::open };
+        let source = Rc::new(open(location)?);
+        self.opened.push((canonical, Rc::clone(&source)));
         Ok(source)
     }
 
     /// The last name of a path, and the directory that it is in.
     pub(crate) fn name(&mut self, target: &Target) -> Result<Name, Failure> {
+        if inode_of(&target.path).is_some() {
+            let what = "the number of an inode, where a name is needed";
+            return Err(Failure::usage(format_args!("{target}: {what}")));
+        }
         Name::of(self.open(&target.volume)?, &target.path)
     }
 
@@ -95,6 +106,14 @@ impl Volumes {
         let name = self.name(target)?;
         let inode = name.find(follow)?;
         Ok(Found { name, inode })
+    }
+
+    /// The file of a path, or of an inode's number, for a command that only reads it.
+    pub(crate) fn file(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
+        let source = self.open(&target.volume)?;
+        let inode = source.resolve(&target.path, follow)?;
+        let (path, name) = (target.path.clone(), split(&target.path).1.to_vec());
+        Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
     }
 
     /// What DEST means, as `cp`, `mv` and `ln` have it: a directory to go into, or the name itself.
@@ -176,10 +195,15 @@ impl Name {
 
     /// The root directory.
     pub(crate) fn root(source: &Rc<Source>) -> Self {
-        Self { source: Rc::clone(source), dir: ROOT, name: b".".to_vec(), path: b"/".to_vec() }
+        Self {
+            source: Rc::clone(source),
+            dir: source.fs().root(),
+            name: b".".to_vec(),
+            path: b"/".to_vec(),
+        }
     }
 
-    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         self.source.fs()
     }
 
@@ -255,14 +279,14 @@ impl fmt::Display for Name {
     }
 }
 
-/// A file and the name by which it was found.
+/// A file and the name by which it was found. The name's directory counts only where the command changes names.
 pub(crate) struct Found {
     pub(crate) name: Name,
     pub(crate) inode: Inode,
 }
 
 impl Found {
-    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         self.name.fs()
     }
 

@@ -35,6 +35,16 @@ struct Level {
 pub(crate) fn walk(
     root: Found,
     report: &mut Report,
+    visit: impl FnMut(&Found, Visit, &mut Report) -> Result<(), Failure>,
+) -> Result<bool, Failure> {
+    walk_to(root, usize::MAX, report, visit)
+}
+
+/// The same, at most so many levels below the root. What lies deeper is not read, and a directory that is not entered has no last visit.
+pub(crate) fn walk_to(
+    root: Found,
+    most: usize,
+    report: &mut Report,
     mut visit: impl FnMut(&Found, Visit, &mut Report) -> Result<(), Failure>,
 ) -> Result<bool, Failure> {
     let mut seen = HashSet::new();
@@ -46,10 +56,11 @@ pub(crate) fn walk(
         if let Some(found) = next.take() {
             match visit(&found, Visit::First, report) {
                 Ok(()) => {
-                    if found.is_directory() {
+                    if found.is_directory() && levels.len() < most {
                         levels.push(enter(found, &mut seen, report));
                     }
                 }
+                Err(failure) if failure.is_unread() => return Err(failure),
                 Err(failure) => {
                     report.error(&failure);
                     failed = true;
@@ -71,6 +82,9 @@ pub(crate) fn walk(
         }
         let Some(mut level) = levels.pop() else { return Ok(!failed) };
         if let Err(failure) = visit(&level.dir, Visit::Last { intact: !level.failed }, report) {
+            if failure.is_unread() {
+                return Err(failure);
+            }
             report.error(&failure);
             level.failed = true;
         }

@@ -1,11 +1,10 @@
 //! Where C becomes Rust: the functions and structures of `shim/shim.h`. No panic gets out of here.
 
 use std::any::Any;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::slice;
-use std::sync::{Mutex, PoisonError};
 
 use ironmap::dio::DioFlags;
 use ironmap::error::Context;
@@ -15,6 +14,7 @@ use ironmap::{Engine, Errno, Error, ErrorKind, FileOptions};
 use crate::job::{Job, Op, Queued, Request};
 use crate::layout::{self, Content, Layout};
 use crate::options::{Options, Place, stable_pages};
+use crate::tell::tell;
 use crate::version;
 
 /// `struct ironmap_job`.
@@ -80,26 +80,6 @@ const BUSY: c_int = 2;
 #[cfg(all(fio, not(test)))]
 unsafe extern "C" {
     fn ironmap_fio_ops() -> *mut c_void;
-    fn ironmap_fio_tell(line: *const c_char);
-}
-
-/// A line for fio's user, told once: all jobs of a kind meet the same errors.
-pub(crate) fn tell(line: &str) {
-    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.len() >= 64 || told.iter().any(|known| known == line) {
-        return;
-    }
-    told.push(line.to_owned());
-    drop(told);
-    let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
-    #[cfg(all(fio, not(test)))]
-    // SAFETY: it is a C string, which the function only reads.
-    unsafe {
-        ironmap_fio_tell(line.as_ptr());
-    }
-    #[cfg(not(all(fio, not(test))))]
-    eprintln!("ironmap: {}", line.to_string_lossy());
 }
 
 /// Gives fio the engine, or tells why not.
@@ -166,11 +146,9 @@ unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     // SAFETY: the same.
     let integrity = unsafe { text(raw.integrity) };
     let place = Place::of(volume, raw.host != 0, raw.writes != 0)?;
-    let file = FileOptions {
-        strict: raw.strict != 0,
-        stable_pages: integrity.map(stable_pages).transpose()?,
-        ..FileOptions::default()
-    };
+    let file = FileOptions::new()
+        .direct(raw.strict != 0)
+        .stable_pages(integrity.map(stable_pages).transpose()?);
     Ok(Options {
         place,
         engine: engine.map(str::parse::<Engine>).transpose()?.unwrap_or_default(),

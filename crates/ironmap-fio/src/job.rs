@@ -5,9 +5,9 @@ use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
 use ironmap::{Errno, Error, ErrorKind, File, Queue, QueueOptions, Result};
 
-use crate::abi::tell;
 use crate::options::{Options, Place};
 use crate::store::Store;
+use crate::tell::tell;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn open(options: Options) -> Result<Self> {
         let store = Store::open(&options)?;
-        let mut queue = store.queue(&QueueOptions { depth: options.depth })?;
+        let mut queue = store.queue(&QueueOptions::new().depth(options.depth))?;
         queue.set_simple(options.simple);
         let waits = options.depth == 1 && store.engine(&options).is_immediate();
         let slots = if waits { Vec::new() } else { slots(&mut queue, &options)? };

@@ -4,9 +4,9 @@ use std::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ironmap::error::Context;
-use ironmap::{Engine, Error, ErrorKind, Location, OpenOptions, Volume};
+use ironmap::{Engine, Error, ErrorKind, Volume, VolumeOptions};
 
-use crate::abi::tell;
+use crate::tell::tell;
 
 static VOLUMES: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
@@ -64,8 +64,8 @@ pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Erro
         return Ok(Lent { volume: Some(open.volume.clone()), name });
     }
     let writable = write || shared.writes;
-    let how = OpenOptions { engine, write: writable, ..OpenOptions::default() };
-    let volume = Volume::open(&name.parse::<Location>()?, &how).map_err(explain)?;
+    let how = VolumeOptions::new().engine(engine).write(writable);
+    let volume = how.open(name.as_str()).map_err(explain)?;
     volume.notices().iter().for_each(|notice| tell(&format!("{name}: {notice}")));
     let process = process::id();
     shared.open = Some(Open { volume: volume.clone(), engine, writable, users: 1, process });

@@ -4,14 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ironmap::fs::ext4::{Fallocate, Follow};
-use ironmap::host::HostOptions;
+use ironmap::fs::{Fallocate, Follow};
 use ironmap::units::FilePos;
-use ironmap::{Engine, Error, File, FileOptions, Host, Queue, QueueOptions, Result};
+use ironmap::{Engine, Error, File, FileOptions, Host, HostOptions, Queue, QueueOptions, Result};
 
-use crate::abi::tell;
 use crate::options::{Options, Place};
 use crate::shared::{self, Lent};
+use crate::tell::tell;
 
 /// What a job's files are on.
 pub(crate) enum Store {
@@ -25,7 +24,7 @@ impl Store {
             Place::Volume(name) => {
                 Self::Volume(shared::open(name, options.engine, options.writes)?)
             }
-            Place::Host => Self::Host(Host::new(&HostOptions { engine: options.engine })?),
+            Place::Host => Self::Host(Host::new(&HostOptions::new().engine(options.engine))?),
         })
     }
 
@@ -49,7 +48,10 @@ impl Store {
         match self {
             Self::Volume(lent) => {
                 let volume = lent.volume();
-                volume.open_inode(volume.fs().resolve(path, Follow::All)?, options)
+                volume.open_inode(
+                    volume.fs().resolve(path, Follow::All)?,
+                    options.write(volume.fs().is_writable()),
+                )
             }
             Self::Host(host) => {
                 let path = Path::new(OsStr::from_bytes(path));

@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{AnyQueue, BlockFile, DeviceQueue, OpenMode, open_engine};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::Follow;
-use ironmap::host::{Host, HostOptions};
+use ironmap::fs::Follow;
 use ironmap::units::{DevOffset, FilePos, InodeNo};
-use ironmap::{Engine, Error, File, FileOptions, OpenOptions, Queue, QueueOptions, Result, Volume};
+use ironmap::{
+    Engine, Error, File, FileOptions, Host, HostOptions, Queue, QueueOptions, Result, VolumeOptions,
+};
 
 const BLOCK: u64 = 4096;
 /// What is read of a device: all that a file of this length would be.
@@ -29,19 +30,18 @@ enum Target {
 
 impl Target {
     fn open(text: &str, engine: Engine, options: &QueueOptions) -> Result<Self> {
-        let strict = FileOptions { strict: true, ..FileOptions::default() };
+        let strict = FileOptions::new().direct(true);
         let (volume, path) = match text.split_once(":/") {
             None => return Self::device(text, engine, options),
             Some(("kernel", path)) => return Self::device(&format!("/{path}"), engine, options),
             Some(("host", path)) => {
-                let host = Host::new(&HostOptions { engine })?;
+                let host = Host::new(&HostOptions::new().engine(engine))?;
                 let file = host.open(format!("/{path}"), strict)?;
                 return Ok(Self::File(file, host.queue(options)?));
             }
             Some(of_volume) => of_volume,
         };
-        let volume =
-            Volume::open(&volume.parse()?, &OpenOptions { engine, ..OpenOptions::default() })?;
+        let volume = VolumeOptions::new().engine(engine).open(volume)?;
         let inode = volume.fs().resolve(format!("/{path}").as_bytes(), Follow::All)?;
         let file = volume.open_inode(inode, strict)?;
         Ok(Self::File(file, volume.queue(options)?))
@@ -162,7 +162,7 @@ fn run(args: &[String]) -> Result<()> {
         |text: &str| text.parse::<u32>().map_err(|error| Error::invalid(error.to_string()));
     let (depth, requests) = (number(depth)?, u64::from(number(count)?));
     let slots = depth.max(1);
-    let mut open = Target::open(target, engine.parse()?, &QueueOptions { depth: slots })?;
+    let mut open = Target::open(target, engine.parse()?, &QueueOptions::new().depth(slots))?;
     let mut free = open.buffers(slots as usize, buffers == "fixed")?;
     let mut state = 0x9E37_79B9_7F4A_7C15;
     open.run(requests / 4, &mut free, depth == 0, &mut state)?;

@@ -1,7 +1,7 @@
-//! Bounce buffers: what the device cannot take, and what others could change under its hands, goes through memory of the queue's own.
+//! Bounce buffers: memory that the device cannot take, or that other code could change during the transfer, is copied through the queue's own memory.
 //!
 //! They come from the queue's [pool](Pool), piece by piece: a large request needs no large pool, and waits for the completions of others
-//! where pieces are short. Copying is done by whoever waits or pops.
+//! if no piece is free. The thread that waits or pops makes the copies.
 
 mod pool;
 pub(super) mod short;
@@ -13,19 +13,14 @@ use smallvec::SmallVec;
 
 pub(super) use self::pool::{PIECE, Pool, is_long, room_for};
 
-use super::parts::{copy, within, within_mut};
-use super::transfer::{self, Way};
-use super::write::Rest;
-use super::{DioFlags, State, Target, generic, pump};
-use crate::bio::{BioFlags, Buffer};
+use super::parts::{Buffers, copy, within, within_mut};
+use super::transfer::{self, TransferTo};
+use super::{Request, State, Target, generic, pump};
+use crate::bio::{BioFlags, Buffer, Memory};
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Error, Result};
 use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
-
-/// The pieces of one transfer: of lent memory as many as a [`LentPart`] has without an allocation, so that larger requests are done one
-/// after the other.
-pub(super) type Pieces = SmallVec<[Buffer; 2]>;
 
 /// Takes pieces of so many bytes together; waits for those that requests in flight have.
 pub(super) fn take<Q: DeviceQueue>(
@@ -33,8 +28,8 @@ pub(super) fn take<Q: DeviceQueue>(
     state: &mut State,
     len: usize,
     nowait: bool,
-) -> Result<Pieces> {
-    let mut pieces = Pieces::new();
+) -> Result<Buffers> {
+    let mut pieces = Buffers::new();
     let mut left = len;
     if room_for(len) > state.pool.limit() {
         // Only an atomic write must be in memory as a whole.
@@ -71,9 +66,18 @@ pub(super) fn give<Q: DeviceQueue>(
     pieces.into_iter().for_each(|piece| state.pool.give(queue, piece));
 }
 
-/// The device begins with what was copied while the next is.
+/// The same of a bio's memory.
+#[inline(always)]
+pub(super) fn give_back<Q: DeviceQueue>(queue: &mut Q, state: &mut State, memory: Memory) {
+    match memory {
+        Memory::Flat(piece) => state.pool.give(queue, piece),
+        Memory::Vectored(pieces) => give(queue, state, pieces),
+    }
+}
+
+/// The device begins with the copied pieces while the next one is copied.
 pub(super) fn hand_over<Q: DeviceQueue>(queue: &mut Q) {
-    // What fails stays queued, and whoever waits hears of it.
+    // A failed request stays queued, and the thread that waits gets the error.
     let _ = queue.commit();
 }
 
@@ -83,22 +87,20 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &mut [IoSliceMut<'_>],
-    pos: FilePos,
-    flags: DioFlags,
+    request: &Request,
 ) -> Result<usize> {
     state.stats.bounced += 1;
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let want = target.size.saturating_sub(pos.0).min(len as u64) as usize;
+    let want = target.span(request).count;
     let mut done = 0;
     while done < want {
-        let here = FilePos(pos.0 + done as u64);
+        let here = FilePos(request.pos.0 + done as u64);
         let (start, widened, skip) = target.geometry.widen(here, want - done);
         let len = state.pool.transfer(widened);
-        let nowait = flags.contains(DioFlags::NOWAIT);
-        let mut pieces = take(queue, state, len, nowait)?;
+        let mut pieces = take(queue, state, len, request.is_nowait())?;
+        let widened = Request { pos: start, len, ..*request };
         let mut slices: SmallVec<[_; 2]> =
             pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-        let result = generic::read_aligned(queue, state, target, &mut slices, start, flags);
+        let result = generic::read_aligned(queue, state, target, &mut slices, &widened);
         drop(slices);
         if let Ok(count) = result {
             let count = count.min(skip + want - done) - skip;
@@ -111,26 +113,25 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     Ok(done)
 }
 
-/// Writes what is left of lent memory to `len` bytes of the device; all in one where it is atomic.
+/// Writes lent memory to the device; all in one where it is atomic.
 pub(super) fn write_now<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    way: Way,
-    rest: &mut Rest<'_, '_>,
+    to: TransferTo,
+    bufs: &[IoSlice<'_>],
     at: DevOffset,
-    len: usize,
     failed: impl Fn(&State, Errno) -> Error,
 ) -> Result<()> {
-    let atomic = way.flags.contains(BioFlags::ATOMIC);
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let atomic = to.flags.contains(BioFlags::ATOMIC);
     let mut done = 0;
     while done < len {
         let count = if atomic { len } else { state.pool.transfer(len - done) };
-        let mut pieces = take(queue, state, count, way.flags.contains(BioFlags::NOWAIT))?;
-        let from = rest.take(count);
-        copy(within(&from, 0..count), within_mut(&mut pieces, 0..count));
+        let mut pieces = take(queue, state, count, to.flags.contains(BioFlags::NOWAIT))?;
+        copy(within(bufs, done..done + count), within_mut(&mut pieces, 0..count));
         let slices: SmallVec<[_; 2]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let at = DevOffset(at.0 + done as u64);
-        let result = transfer::write_all(queue, state, way, &slices, at);
+        let result = transfer::write_all(queue, state, to, &slices, at);
         drop(slices);
         give(queue, state, pieces);
         result.map_err(|errno| failed(state, errno))?;
@@ -139,17 +140,17 @@ pub(super) fn write_now<Q: DeviceQueue>(
     Ok(())
 }
 
-/// Reads once more what did not match its checksums, into memory that nobody else can reach, and copies it. It never waits for a piece.
+/// Repeats a read that did not match its checksums, into memory that no other code can reach, and copies it. It never waits for a piece.
 #[cold]
 pub(super) fn read_again<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    way: Way,
+    to: TransferTo,
     at: DevOffset,
     bufs: &mut [impl DerefMut<Target = [u8]>],
 ) -> Result<(), Errno> {
     state.stats.reread += 1;
-    let way = Way { flags: way.flags - BioFlags::REREAD, ..way };
+    let to = TransferTo { flags: to.flags - BioFlags::REREAD, ..to };
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
     let mut piece = state.pool.take_last().map_err(|_| Errno::ENOMEM)?;
     let (mut done, mut result) = (0, Ok(()));
@@ -157,7 +158,7 @@ pub(super) fn read_again<Q: DeviceQueue>(
         let count = PIECE.min(len - done);
         let slice = IoSliceMut::new(&mut piece[..count]);
         let part = LentPart::new([slice].into_iter().collect(), DevOffset(at.0 + done as u64));
-        result = transfer::read_parts(queue, state, way, [part].into_iter().collect());
+        result = transfer::read_parts(queue, state, to, [part].into_iter().collect());
         if result.is_ok() {
             let from = std::iter::once(&piece[..count]);
             copy(from, within_mut(bufs, done..done + count));

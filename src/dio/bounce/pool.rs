@@ -8,10 +8,10 @@ use crate::sys::copy;
 
 /// The sizes of pieces, in bytes. A request takes the smallest that holds it, or several.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// What a pool has at least, and the largest piece for what is shorter than the one below.
+/// The least size of a pool, and the largest piece for transfers that are shorter than the one below.
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The largest piece: what a request to the device costs beside its bytes counts less here, and a pool holds enough of them to keep a device
-/// busy.
+/// The largest piece: large enough that the fixed cost of a request has little weight, and small enough that a pool holds several to keep a
+/// device busy.
 const LARGE: usize = 4 * PIECE;
 /// A pool of this many bytes has large pieces.
 const ROOMY: usize = 4 * LARGE;
@@ -32,7 +32,7 @@ pub(in crate::dio) struct Pool {
     long: usize,
     /// By their sizes.
     idle: [Vec<Buffer>; SIZES.len()],
-    /// For what is read again, which cannot wait for others, and for what is copied and written before the call returns.
+    /// For repeated reads, which cannot wait for other requests, and for copies that are written before the call returns.
     last: Option<Buffer>,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
 }
 
-/// How many bytes the pieces for a transfer take, as [`Pool::take`] gives them for what is left of it.
+/// How many bytes the pieces for a transfer take, as [`Pool::take`] gives them for the rest of it.
 pub(in crate::dio) fn room_for(len: usize) -> usize {
     let tail = len % PIECE;
     let rest = if tail > 0 { SIZES[class(tail)] } else { 0 };
@@ -181,7 +181,7 @@ impl Pool {
         }
     }
 
-    /// A copy of memory, which stays until the next one is made; `None` for what is longer than a [`PIECE`], or for want of memory.
+    /// A copy of memory, which stays until the next one is made; `None` for more than a [`PIECE`], or without free memory.
     #[inline(always)]
     pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
         if of.len() > PIECE {
@@ -201,7 +201,7 @@ impl Pool {
         Some(())
     }
 
-    /// The piece for what is read again.
+    /// The piece for repeated reads.
     pub(in crate::dio) fn take_last(&mut self) -> Result<Buffer> {
         self.last.take().map_or_else(|| Buffer::aligned(PIECE), Ok)
     }

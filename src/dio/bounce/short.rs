@@ -1,18 +1,16 @@
 //! The short way of a request that is copied and nothing else: one extent, one piece, one transfer, and no plan.
 //!
-//! It has the gate of the simple path, but for the memory. What does not pass, and what finds no piece, goes the generic way.
+//! It has the gate of the simple path, without the check of the memory. Requests that do not pass, or find no piece, take the generic path.
 
-use super::{PIECE, give, hand_over, is_long};
+use super::{PIECE, give_back, hand_over, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
 use crate::device::DeviceQueue;
-use crate::dio::live::Owed;
-use crate::dio::request::{self, COPY};
-use crate::dio::simple;
-use crate::dio::write::{Passed, REFUSED};
-use crate::dio::{Completion, DioFlags, Hold, Holding, State, Target, read_again};
-use crate::error::{Errno, Error, Result};
-use crate::events::Direction;
+use crate::dio::split::{self, COPY};
+use crate::dio::write::REFUSED;
+use crate::dio::{Completion, DioFlags, Hold, Holding, Request, State, Target, read_again, simple};
+use crate::error::{Errno, Result};
 use crate::iomap::MapFile;
+use crate::open_file::Completing;
 use crate::sys::copy;
 use crate::units::{DevOffset, FilePos, InodeNo};
 
@@ -39,11 +37,11 @@ enum Of {
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
-    /// What it owes a file that can change.
-    pub(in crate::dio) fn owed(&self) -> Option<Owed> {
+    /// The completion work of a file that can change.
+    pub(in crate::dio) fn completing(&self) -> Option<Completing> {
         let Of::Live { slot, left } = self.of else { return None };
         let holding = Holding { slot, hold: Hold::Lane };
-        Some(holding.owes(left, self.pos, self.memory.len()))
+        Some(holding.completing(left, self.pos, self.memory.len()))
     }
 }
 
@@ -71,124 +69,79 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     pos: FilePos,
     flags: DioFlags,
 ) -> Option<(Buffer, DevOffset)> {
-    let address = buf.as_ptr().addr();
-    let at = simple::gate_copied(state, target, pos, buf.len(), address, flags).ok()?;
+    let request = Request::read(pos, buf.len(), flags);
+    let at = simple::gate_copied(state, target, &request, buf.as_ptr().addr()).ok()?;
     Some((take_one(queue, state, buf.len())?, at))
 }
 
-/// What comes of that read: its `result` was read into the piece.
+/// The result of that read, from the piece and the bytes in it.
 #[inline(never)]
-#[allow(clippy::too_many_arguments, reason = "a request's parts, and what came of it")]
 pub(in crate::dio) fn end_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
-    piece: Buffer,
-    result: Result<usize, Errno>,
     buf: &mut [u8],
-    pos: FilePos,
-    flags: DioFlags,
+    piece: Buffer,
+    (pos, flags, read): (FilePos, DioFlags, Result<usize, Errno>),
 ) -> Result<usize> {
-    let clean = result == Ok(buf.len());
+    let clean = read == Ok(buf.len());
     if clean {
         copy(&piece, buf);
         state.stats.bounced += 1;
     }
     state.pool.give(queue, piece);
-    if clean { Ok(buf.len()) } else { read_again(queue, state, target, buf, pos, flags, result) }
+    if clean {
+        return Ok(buf.len());
+    }
+    let request = Request::read(pos, buf.len(), flags);
+    read_again(queue, state, target, buf, &request, read)
 }
 
-/// Starts a read into owned memory, which is given back where it is not this way's.
-#[inline(never)]
-pub(in crate::dio) fn submit_read<Q: DeviceQueue, M: MapFile>(
+/// Starts a request for owned memory, which is given back where it is not this way's.
+#[inline(always)]
+pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
     memory: Memory,
-    pos: FilePos,
-    flags: DioFlags,
-    token: u64,
+    request: &Request,
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
-    let (len, address) = (buffer.len(), buffer.address());
-    if !can_start(queue, target) {
+    let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
+    // A small state describes a request at the device: it has space for a bio, and for how the file's content is held.
+    if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
-    let Ok(at) = simple::gate_copied(state, target, pos, len, address, flags) else {
-        return Err(buffer.into());
+    let passed = if is_write {
+        simple::gate_write(state, target, request, address, target.geometry.copied.ours)
+    } else {
+        simple::gate_copied(state, target, request, address).map(|at| (at, CompletionWork::empty()))
     };
-    let Some(piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
-    let passed = (at, CompletionWork::empty());
-    submit(queue, state, target, BioOp::Read, passed, buffer, piece, pos, flags, token)
-}
-
-/// Starts a write of owned memory, which is given back where it is not this way's.
-#[inline(never)]
-pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    memory: Memory,
-    pos: FilePos,
-    flags: DioFlags,
-    token: u64,
-) -> Result<(), Memory> {
-    let Memory::Flat(buffer) = memory else { return Err(memory) };
-    if flags.intersects(REFUSED) || !can_start(queue, target) {
-        return Err(buffer.into());
-    }
-    let (len, address, aligned) = (buffer.len(), buffer.address(), target.geometry.copied.ours);
-    let Ok(passed) = simple::gate_write(state, target, pos, len, address, aligned, flags) else {
-        return Err(buffer.into());
-    };
+    let Ok((at, left)) = passed else { return Err(buffer.into()) };
     let Some(mut piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
-    copy(&buffer, &mut piece);
-    submit(queue, state, target, BioOp::Write, passed, buffer, piece, pos, flags, token)?;
-    if is_long(len) {
-        hand_over(queue);
-    }
-    state.stats.writes += 1;
-    Ok(())
-}
-
-/// Whether there is room for a bio, and the file's content is held in a way that is told by little.
-#[inline(always)]
-fn can_start<Q: DeviceQueue, M>(queue: &Q, target: &Target<'_, M>) -> bool {
-    queue.room() > 0 && target.live.is_none_or(|holding| holding.is_light())
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "a request's parts, and where they go")]
-fn submit<Q: DeviceQueue, M>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    op: BioOp,
-    (at, left): Passed,
-    buffer: Buffer,
-    piece: Buffer,
-    pos: FilePos,
-    flags: DioFlags,
-    token: u64,
-) -> Result<(), Memory> {
+    let flags = if is_write {
+        copy(&buffer, &mut piece);
+        request.flags.for_bio()
+    } else {
+        target.geometry.for_read(request.flags)
+    };
     let of = match target.live {
         None => Of::Frozen(target.inode),
         Some(holding) => Of::Live { slot: holding.slot, left },
     };
-    let short = Short { token, pos, memory: buffer, of };
-    let request = state.shorts.insert(short);
-    let flags = match op {
-        BioOp::Read => target.geometry.for_read(flags),
-        _ => flags.for_bio(),
-    };
-    let memory = Memory::Flat(piece);
-    let bio =
-        Bio { op, flags, dev: target.dev, at, memory, end: BioEnd::Part { request, part: COPY } };
+    let short = Short { token: request.token, pos: request.pos, memory: buffer, of };
+    let index = state.shorts.insert(short);
+    let end = BioEnd::Part { request: index, part: COPY };
+    let bio = Bio { op: request.op, flags, dev: target.dev, at, memory: Memory::Flat(piece), end };
     if let Err(bio) = queue.submit(bio) {
-        return refused(queue, state, bio, request);
+        return refused(queue, state, bio, index);
     }
     state.outstanding += 1;
     state.stats.bounced += 1;
+    state.stats.writes += u64::from(is_write);
+    if is_write && is_long(len) {
+        hand_over(queue);
+    }
     Ok(())
 }
 
@@ -222,7 +175,7 @@ pub(in crate::dio) fn pop<Q: DeviceQueue>(
     done: Done,
     request: u32,
 ) -> Option<Completion> {
-    let short = finish(queue, state, done, request)?;
+    let short = end_transfer(queue, state, done, request, true)?;
     if let Of::Live { slot, .. } = short.of {
         state.lives.leave(slot, Hold::Lane);
     }
@@ -231,17 +184,18 @@ pub(in crate::dio) fn pop<Q: DeviceQueue>(
     Some(Completion { token: short.token, memory: short.memory.into(), result })
 }
 
-/// Copies what was read, and gives the piece back.
+/// Gives the piece back: of a read that was `clean`, when it has been copied.
 #[inline(always)]
-fn finish<Q: DeviceQueue>(
+fn end_transfer<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
     done: Done,
     request: u32,
+    clean: bool,
 ) -> Option<Short> {
     let Bio { op, memory: piece, .. } = done.bio;
     let short = state.shorts.remove(request).map(|mut short| {
-        if let (BioOp::Read, Memory::Flat(piece)) = (op, &piece) {
+        if let (true, BioOp::Read, Memory::Flat(piece)) = (clean, op, &piece) {
             copy(piece, &mut short.memory);
         }
         short
@@ -257,42 +211,17 @@ pub(in crate::dio) fn complete<Q: DeviceQueue>(
     mut done: Done,
     request: u32,
 ) {
-    let completion = match request::finish_transfer(queue, state, &mut done) {
-        Ok(()) => finish(queue, state, done, request).and_then(|short| end(state, short, None)),
-        Err(errno) => {
-            let direction = match done.bio.op {
-                BioOp::Read => Direction::DirectRead,
-                _ => Direction::DirectWrite,
-            };
-            give_back(queue, state, done.bio.memory);
-            state.shorts.remove(request).and_then(|short| {
-                let inode = match short.of {
-                    Of::Frozen(inode) => inode,
-                    Of::Live { slot, .. } => state.lives.number(slot),
-                };
-                let len = short.memory.len();
-                let error = state.failed_as(direction, errno, inode, short.pos, len);
-                end(state, short, Some(error))
-            })
-        }
+    let (op, result) = (done.bio.op, split::finish_transfer(queue, state, &mut done));
+    let Some(short) = end_transfer(queue, state, done, request, result.is_ok()) else { return };
+    let (completing, pos, len) = (short.completing(), short.pos, short.memory.len());
+    let inode = match short.of {
+        Of::Frozen(inode) => inode,
+        Of::Live { slot, .. } => state.lives.number(slot),
     };
-    state.finished.extend(completion);
-}
-
-fn end(state: &mut State, short: Short, error: Option<Error>) -> Option<Completion> {
-    let (owed, token, len) = (short.owed(), short.token, short.memory.len());
-    let result = error.map_or(Ok(len), Err);
-    let completion = Completion { token, memory: short.memory.into(), result };
-    match owed {
-        None => Some(completion),
-        Some(owed) => state.lives.end(owed, completion),
-    }
-}
-
-#[inline(always)]
-fn give_back<Q: DeviceQueue>(queue: &mut Q, state: &mut State, memory: Memory) {
-    match memory {
-        Memory::Flat(piece) => state.pool.give(queue, piece),
-        Memory::Vectored(pieces) => give(queue, state, pieces),
-    }
+    let result = match result {
+        Ok(()) => Ok(len),
+        Err(errno) => Err(state.failed(errno, inode, &Request::of(op, pos, len))),
+    };
+    let completion = Completion { token: short.token, memory: short.memory.into(), result };
+    split::finish(state, completing, completion);
 }

@@ -8,7 +8,7 @@ use super::write::would_change;
 use crate::bio::{CompletionWork, Memory};
 use crate::dio::{DioFlags, Rejected};
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode::At;
+use crate::iomap::WriteAt;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -22,7 +22,7 @@ impl LiveFile {
     ) -> Result<FilePos> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut place = FilePos(0);
-        match self.write_somewhere(queue, bufs, At::End, flags, &mut place)? {
+        match self.write_somewhere(queue, bufs, WriteAt::End, flags, &mut place)? {
             count if count == len => Ok(place),
             count => {
                 let what = format!("{count} of {len} bytes were appended");
@@ -38,12 +38,12 @@ impl LiveFile {
         flags: DioFlags,
         token: u64,
     ) -> Result<FilePos, Box<Rejected>> {
-        self.submit_somewhere(queue, memory, At::End, flags, token)
+        self.submit_somewhere(queue, memory, WriteAt::End, flags, token)
     }
 
     /// Where a write goes whose content is held. An append has the place until it [ends](Self::end_place).
-    pub(super) fn place(&self, at: At, len: usize, flags: DioFlags) -> Result<FilePos> {
-        if let At::Pos(pos) = at {
+    pub(super) fn place(&self, at: WriteAt, len: usize, flags: DioFlags) -> Result<FilePos> {
+        if let WriteAt::Pos(pos) = at {
             return Ok(pos);
         }
         if flags.contains(DioFlags::NOWAIT) {
@@ -52,7 +52,7 @@ impl LiveFile {
         let open = &self.0.open;
         loop {
             let changes = open.changes();
-            let size = self.inode()?.size();
+            let size = self.0.file.size()?;
             let is_old = || open.changes() != changes;
             if let Some(at) = open.pending.append(size, len as u64, is_old) {
                 return Ok(FilePos(at));

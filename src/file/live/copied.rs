@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::LiveFile;
+use super::target::{stamp_overwrite, target_by_metadata};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, Keep};
+use crate::dio::{self, DioFlags, Hold, Holding, Keep, Request};
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -21,23 +22,24 @@ impl LiveFile {
     ) -> Result<(), Memory> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
-        let Some(view) = queue.views.get(live) else {
+        let Some(view) = live.view(&queue.views) else {
             return Err(memory);
         };
         let Some(inode) = queue.state.lives.enter(&view.known, keep) else {
             return Err(memory);
         };
-        let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
+        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         let submitted = if view.takes_overwrites(inode) {
-            let target = view.target_by_metadata(live, Some(holding));
+            let target = target_by_metadata(view, live, Some(holding));
+            let request = Request::write(pos, memory.len(), flags).token(token);
             with_queue!(&mut queue.device, device => {
-                dio::submit_copied(device, &mut queue.state, &target, memory, pos, flags, token)
+                dio::submit_copied(device, &mut queue.state, &target, memory, &request)
             })
         } else {
             Err(memory)
         };
         match &submitted {
-            Ok(()) => view.stamp_write(live),
+            Ok(()) => stamp_overwrite(view, live),
             Err(_) => queue.state.lives.turn_back(&view.known),
         }
         submitted

@@ -5,33 +5,31 @@
 
 mod append;
 mod copied;
-mod finish;
 mod read;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
+mod target;
 #[cfg(test)]
 mod tests;
 mod unaligned;
-mod view;
 mod write;
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-pub(crate) use self::finish::{finish_writes, lose};
-pub(crate) use self::view::Views;
-
-use crate::device::{Limits, with_queue};
+use crate::device::with_queue;
 use crate::dio::{self, Geometry, Hold};
 use crate::error::{Error, Result};
 use crate::file::FileOptions;
-use crate::fs::ext4::{CommitTimer, Ext4, Held, Inode, KeepSetId};
-use crate::inode::{InFlight, OpenInode, Ticket};
-use crate::iomap::{Iomap, MapFile};
-use crate::queue::{Owner, Queue};
+use crate::fs::{Held, KeepSetId};
+use crate::iomap::{Contended, Iomap, IomapType, WriteAt, WriteFile, WriteIntent};
+use crate::open_file::Owner;
+use crate::open_file::{InFlight, OpenHandle, OpenInode, QueueFiles, Ticket, View, Viewed, Views};
+use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
 /// An open file that can change.
@@ -41,52 +39,123 @@ pub(crate) struct LiveFile(Arc<Live>);
 pub(crate) struct Live {
     /// Nobody else has it, ever.
     id: u64,
-    slot: Slot,
+    index: FileIndex,
     /// What was written is committed in time, also where the file outlives its volume's last handle. Before the inode that is held, since the
     /// timer's thread must not be the last to have the file system.
-    _timer: Option<Arc<CommitTimer>>,
-    held: Held,
+    _timer: Option<Arc<dyn Any + Send + Sync>>,
+    file: Arc<dyn WriteFile>,
     open: Arc<OpenInode>,
+    held: Held,
+    number: InodeNo,
     strict: bool,
-    keep_set_id: KeepSetId,
-    write_back: bool,
+    writing: Writing,
+    /// What all writes by this handle are meant like.
+    intent: WriteIntent,
     volume: Owner,
     geometry: Geometry,
 }
 
+/// Where a handle writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    /// It only reads.
+    Nowhere,
+    /// Where it is told to.
+    Anywhere,
+    /// At the end of the file.
+    AtEnd,
+}
+
+impl Writing {
+    fn of(options: &FileOptions) -> Self {
+        match (options.append, options.write) {
+            (true, _) => Self::AtEnd,
+            (false, true) => Self::Anywhere,
+            (false, false) => Self::Nowhere,
+        }
+    }
+
+    /// Where a write goes that is to go there.
+    fn admit(self, at: WriteAt) -> Result<WriteAt> {
+        match self {
+            Self::Anywhere => Ok(at),
+            Self::AtEnd => Ok(WriteAt::End),
+            Self::Nowhere => Err(Error::read_only("the file was opened for reading")),
+        }
+    }
+}
+
 /// The numbers of a volume's open files: small ones, so that queues find their views by them.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(Mutex<(u32, Vec<u32>)>);
+pub(crate) struct FileIndexes(Mutex<(u32, Vec<u32>)>);
 
-struct Slot {
-    slots: Arc<Slots>,
+struct FileIndex {
+    indexes: Arc<FileIndexes>,
     number: u32,
 }
 
-impl Slot {
-    fn take(slots: &Arc<Slots>) -> Self {
-        let mut inner = slots.0.lock();
+impl FileIndex {
+    fn take(indexes: &Arc<FileIndexes>) -> Self {
+        let mut inner = indexes.0.lock();
         let number = inner.1.pop().unwrap_or_else(|| {
             inner.0 += 1;
             inner.0 - 1
         });
-        Self { slots: Arc::clone(slots), number }
+        Self { indexes: Arc::clone(indexes), number }
     }
 }
 
-impl Drop for Slot {
+impl Drop for FileIndex {
     fn drop(&mut self) {
-        self.slots.0.lock().1.push(self.number);
+        self.indexes.0.lock().1.push(self.number);
     }
 }
 
 impl Live {
-    fn fs(&self) -> &Arc<Ext4> {
-        self.held.fs()
+    /// The view of the file that a queue has, current or not.
+    #[inline(always)]
+    fn view<'q>(&self, views: &'q Views) -> Option<&'q View> {
+        views.get(self.index.number, self.id)
+    }
+
+    /// The same, made current.
+    fn current<'q>(
+        &self,
+        views: &'q mut Views,
+        files: &mut QueueFiles,
+        nowait: bool,
+    ) -> Result<&'q View> {
+        views.current(files, &self.viewed(), nowait)
+    }
+
+    fn viewed(&self) -> Viewed<'_> {
+        Viewed {
+            id: self.id,
+            index: self.index.number,
+            number: self.number,
+            open: &self.open,
+            file: &self.file,
+            intent: self.intent,
+            overwrites: self.writing == Writing::Anywhere,
+        }
+    }
+}
+
+impl OpenHandle for Live {
+    fn id(&self) -> u64 {
+        self.id
     }
 
     fn number(&self) -> InodeNo {
-        self.held.number()
+        self.number
+    }
+
+    fn inode(&self) -> &OpenInode {
+        &self.open
+    }
+
+    fn file(&self) -> &dyn WriteFile {
+        &*self.file
     }
 }
 
@@ -94,73 +163,67 @@ impl LiveFile {
     /// `None` on a volume that is read-only.
     pub(crate) fn new(
         held: Held,
-        timer: Option<Arc<CommitTimer>>,
+        timer: Option<Arc<dyn Any + Send + Sync>>,
         options: FileOptions,
         volume: Owner,
-        limits: &Limits,
-        slots: &Arc<Slots>,
+        geometry: Geometry,
+        indexes: &Arc<FileIndexes>,
     ) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let open = Arc::clone(held.open_inode()?);
-        let block = held.fs().superblock().block_size.bytes() as u64;
+        let (open, file) = held.writes()?;
+        let mut intent = WriteIntent::empty();
+        intent.set(WriteIntent::KEEP_SET_ID, options.keep_set_id == KeepSetId::Yes);
+        intent.set(WriteIntent::WRITE_BACK, options.write_back);
         Some(Self(Arc::new(Live {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            slot: Slot::take(slots),
+            index: FileIndex::take(indexes),
             _timer: timer,
-            held,
+            file,
             open,
-            strict: options.strict,
-            keep_set_id: options.keep_set_id,
-            write_back: options.write_back,
+            number: held.number(),
+            held,
+            strict: options.direct,
+            writing: Writing::of(&options),
+            intent,
             volume,
-            geometry: Geometry::new(limits, block).with(options.stable_pages),
+            geometry,
         })))
     }
 
     pub(super) fn number(&self) -> InodeNo {
-        self.0.number()
-    }
-
-    /// The inode as its metadata tell.
-    fn inode(&self) -> Result<Inode> {
-        let fs = self.0.fs();
-        let _shared = fs.writing()?.locks.shared(self.number());
-        fs.watch(|| self.0.held.inode())
+        self.0.number
     }
 
     pub(super) fn size(&self) -> u64 {
-        // A conversion moves the one to the other under the inode's lock.
-        let _shared = self.0.fs().writing().map(|writing| writing.locks.shared(self.number()));
-        self.0.held.inode().map_or(0, |inode| inode.size().max(self.0.open.pending.size()))
+        self.0.file.size().unwrap_or(0)
+    }
+
+    pub(super) fn appends(&self) -> bool {
+        self.0.writing == Writing::AtEnd
     }
 
     /// The mapping of a position, with what was written and is not converted.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
+        let open = &self.0.open;
         loop {
-            let shared = self.0.fs().writing()?.locks.shared(self.number());
-            let changes = self.0.open.changes();
-            let iomap = self.0.fs().watch(|| self.0.held.inode()?.map(pos, 1))?;
-            drop(shared);
-            let is_old = || self.0.open.changes() != changes;
-            match iomap.kind {
-                crate::iomap::IomapType::Unwritten => {
-                    if let Some(refined) = self.0.open.pending.refine(iomap, pos, is_old) {
-                        return Ok(refined);
-                    }
-                }
-                _ => return Ok(iomap),
+            let (iomap, changes) = self.0.file.map(pos)?;
+            if iomap.kind != IomapType::Unwritten {
+                return Ok(iomap);
+            }
+            if let Some(refined) = open.pending.refine(iomap, pos, || open.changes() != changes) {
+                return Ok(refined);
             }
         }
     }
 
     pub(super) fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
-        self.inode()?.read_inline(buf, pos)
+        self.0.file.read_inline(buf, pos)
     }
 
     /// Enters a range of the content, by the lane if that is open; the view is current then.
     fn enter(&self, queue: &mut Queue, range: Range<u64>, nowait: bool) -> Result<Hold> {
         let live = &*self.0;
-        let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
+        let view = live.current(&mut queue.views, &mut queue.state.lives, nowait)?;
         let hold = if view.known.enter() {
             Hold::Lane
         } else {
@@ -169,7 +232,7 @@ impl LiveFile {
             Hold::Range(ticket)
         };
         // What held it before may have changed it.
-        match queue.views.current(&mut queue.state.lives, live, nowait) {
+        match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
             Ok(_) => Ok(hold),
             Err(error) => {
                 self.leave(queue, hold);
@@ -180,7 +243,7 @@ impl LiveFile {
 
     fn leave(&self, queue: &Queue, hold: Hold) {
         match hold {
-            Hold::Lane => queue.views.get(&self.0).into_iter().for_each(|view| view.known.leave()),
+            Hold::Lane => self.0.view(&queue.views).into_iter().for_each(|view| view.known.leave()),
             Hold::Range(ticket) => self.0.open.content.give_back(ticket),
         }
     }
@@ -188,11 +251,8 @@ impl LiveFile {
     /// Waits for a range. What this queue has in flight is waited for first, since others may wait for that.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.0.open.content;
-        if !nowait
-            && !content.has(&ticket)
-            && let Ok(writing) = self.0.fs().writing()
-        {
-            writing.counters.waited();
+        if !nowait && !content.has(&ticket) {
+            self.0.file.contended(Contended::Waited);
         }
         while !content.has(&ticket) {
             let waited = if nowait {

@@ -4,12 +4,13 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use super::LiveFile;
+use super::target::current_target;
 use super::write::would_change;
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected};
+use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected, Request};
 use crate::error::Result;
-use crate::inode::At;
+use crate::iomap::WriteAt;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -23,12 +24,13 @@ impl LiveFile {
         flags: DioFlags,
     ) -> Result<usize> {
         let live = &*self.0;
-        if let Some(view) = queue.views.get(live)
+        if let Some(view) = live.view(&queue.views)
             && let Some(inside) = view.enter()
-            && let Some(target) = view.current_target(live, &inside, None)
+            && let Some(target) = current_target(view, live, &inside, None)
         {
+            let request = Request::read(pos, buf.len(), flags);
             return with_queue!(&mut queue.device, device => {
-                dio::read_now(device, &mut queue.state, &target, buf, pos, flags)
+                dio::read_now(device, &mut queue.state, &target, buf, &request)
             });
         }
         self.read_vectored_at(queue, &mut [IoSliceMut::new(buf)], pos, flags)
@@ -45,18 +47,22 @@ impl LiveFile {
         let live = &*self.0;
         queue.check(live.volume)?;
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let hold =
-            self.enter(queue, At::Pos(pos).range(len as u64), flags.contains(DioFlags::NOWAIT))?;
+        let hold = self.enter(
+            queue,
+            WriteAt::Pos(pos).range(len as u64),
+            flags.contains(DioFlags::NOWAIT),
+        )?;
         let nowait = flags.contains(DioFlags::NOWAIT);
         // Size and map are of one time: with an older map, what was appended since would read as zeros.
         let result = loop {
-            let view = match queue.views.current(&mut queue.state.lives, live, nowait) {
+            let view = match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
                 Ok(view) => view,
                 Err(error) => break Err(error),
             };
-            if let Some(target) = view.current_target(live, view.open(), None) {
+            if let Some(target) = current_target(view, live, view.open(), None) {
+                let request = Request::read(pos, len, flags);
                 break with_queue!(&mut queue.device, device => {
-                    dio::read_vectored_now(device, &mut queue.state, &target, bufs, pos, flags)
+                    dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
                 });
             }
             if nowait {
@@ -78,13 +84,14 @@ impl LiveFile {
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
-        if let Some(view) = queue.views.get(live)
+        if let Some(view) = live.view(&queue.views)
             && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
-            let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
-            if let Some(target) = view.current_target(live, inode, Some(holding)) {
+            let holding = Holding { slot: live.index.number, hold: Hold::Lane };
+            if let Some(target) = current_target(view, live, inode, Some(holding)) {
+                let request = Request::queued_read(pos, flags, token);
                 let submitted = with_queue!(&mut queue.device, device => {
-                    dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+                    dio::submit_read(device, &mut queue.state, &target, memory, &request)
                 });
                 if submitted.is_err() {
                     queue.state.lives.turn_back(&view.known);
@@ -106,7 +113,7 @@ impl LiveFile {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
-        let range = At::Pos(pos).range(memory.len() as u64);
+        let range = WriteAt::Pos(pos).range(memory.len() as u64);
         let entered = queue
             .check(live.volume)
             .and_then(|()| self.enter(queue, range, flags.contains(DioFlags::NOWAIT)));
@@ -114,18 +121,19 @@ impl LiveFile {
             Ok(hold) => hold,
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
-        let holding = Holding { slot: live.slot.number, hold };
+        let holding = Holding { slot: live.index.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
         let nowait = flags.contains(DioFlags::NOWAIT);
         // As above.
         let submitted = loop {
-            let view = match queue.views.current(&mut queue.state.lives, live, nowait) {
+            let view = match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
                 Ok(view) => view,
                 Err(error) => break Err(Rejected::boxed(error, memory)),
             };
-            if let Some(target) = view.current_target(live, view.open(), Some(holding)) {
+            if let Some(target) = current_target(view, live, view.open(), Some(holding)) {
+                let request = Request::queued_read(pos, flags, token);
                 break with_queue!(&mut queue.device, device => {
-                    dio::submit_read(device, &mut queue.state, &target, memory, pos, flags, token)
+                    dio::submit_read(device, &mut queue.state, &target, memory, &request)
                 });
             }
             if nowait {

@@ -8,7 +8,8 @@ use shuttle::thread;
 use crate::bio::Buffer;
 use crate::device::{Device, Ram, yielding};
 use crate::dio::DioFlags;
-use crate::fs::ext4::{Clock, Credentials, Fallocate, MkfsOptions, NewFile, ROOT};
+use crate::fs::ext4::{MkfsOptions, ROOT};
+use crate::fs::{Clock, Credentials, Fallocate, NewFile};
 use crate::sync::{explore, run};
 use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
@@ -55,12 +56,12 @@ impl Model {
         let device: Arc<dyn Device> = Arc::new(yielding(Arc::new(base())));
         let volume = Volume::writable_on(device, Clock::System).unwrap();
         let inode = volume.fs().lookup(ROOT, b"file").unwrap();
-        let file = volume.open_inode(inode, FileOptions::default()).unwrap();
+        let file = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
         Arc::new(Self { volume, file, written: Default::default(), appended: AtomicU64::new(0) })
     }
 
     fn queue(&self) -> Queue {
-        self.volume.queue(&QueueOptions { depth: 4 }).unwrap()
+        self.volume.queue(&QueueOptions::new().depth(4)).unwrap()
     }
 
     fn write(&self, queue: &mut Queue, block: usize) {
@@ -151,12 +152,12 @@ fn a_close_keeps_what_others_have_written() {
         let volume = Volume::writable_on(Arc::new(base()), Clock::System).unwrap();
         let open = |volume: &Volume| {
             let inode = volume.fs().lookup(ROOT, b"file").unwrap();
-            volume.open_inode(inode, FileOptions::default()).unwrap()
+            volume.open_inode(inode, FileOptions::new().write(true)).unwrap()
         };
         let write = move |volume: &Volume, block: usize| {
             let mut buf = Buffer::aligned(BLOCK).unwrap();
             buf.fill(block as u8 + 1);
-            let mut queue = volume.queue(&QueueOptions { depth: 1 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(1)).unwrap();
             let file = open(volume);
             file.write_at(&mut queue, &buf, FilePos((block * BLOCK) as u64)).unwrap();
         };
@@ -166,7 +167,7 @@ fn a_close_keeps_what_others_have_written() {
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let (file, mut buf) = (open(&volume), Buffer::aligned(4 * BLOCK).unwrap());
-        let mut queue = volume.queue(&QueueOptions { depth: 1 }).unwrap();
+        let mut queue = volume.queue(&QueueOptions::new().depth(1)).unwrap();
         file.read_at(&mut queue, &mut buf, FilePos((BLOCKS * BLOCK) as u64)).unwrap();
         for (at, block) in buf.chunks(BLOCK).enumerate() {
             assert!(block.iter().all(|byte| *byte == (BLOCKS + at) as u8 + 1), "block {at}");

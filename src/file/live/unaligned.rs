@@ -4,12 +4,13 @@
 use std::io::IoSlice;
 
 use super::LiveFile;
-use super::write::{Ready, SYNCED, cut, cut_from, would_change};
+use super::target::target;
+use super::write::{Ready, SYNCED, Wanted, cut, cut_from, would_change};
 use crate::bio::{Buffer, CompletionWork};
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, How};
+use crate::dio::{self, DioFlags, Hold, Request};
 use crate::error::{Error, Result};
-use crate::inode::At;
+use crate::iomap::{Contended, WriteAt};
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -32,7 +33,7 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        at: At,
+        at: WriteAt,
         flags: DioFlags,
         place: &mut FilePos,
     ) -> Result<usize> {
@@ -44,10 +45,10 @@ impl LiveFile {
             return Err(Error::invalid("an atomic write that is not of whole sectors"));
         }
         let range = match at {
-            At::End => at.range(0),
-            At::Pos(pos) => {
+            WriteAt::End => at.range(0),
+            WriteAt::Pos(pos) => {
                 let (start, widened, _) = live.geometry.widen(pos, len);
-                At::Pos(start).range(widened as u64)
+                WriteAt::Pos(start).range(widened as u64)
             }
         };
         let mut zeroed = None;
@@ -55,9 +56,10 @@ impl LiveFile {
             let ticket = live.open.content.ask(range.clone(), true);
             self.wait_for(queue, ticket, false)?;
             let hold = Hold::Range(ticket);
-            let written = self.write_unaligned_held(queue, bufs, at, flags, hold, zeroed, place);
+            let wanted = Wanted { at, len, flags, hold, zeroed };
+            let written = self.write_unaligned_held(queue, bufs, wanted, place);
             self.leave(queue, hold);
-            live.fs().writing()?.counters.locked();
+            live.file.contended(Contended::Alone);
             match written? {
                 Unaligned::Gap(size) => {
                     self.zero_gap(queue)?;
@@ -65,7 +67,8 @@ impl LiveFile {
                 }
                 Unaligned::ByFileSystem(done) => {
                     let (rest, begin) = (cut_from(bufs, done, len - done), *place);
-                    let at = if done == 0 { at } else { At::Pos(FilePos(begin.0 + done as u64)) };
+                    let at =
+                        if done == 0 { at } else { WriteAt::Pos(FilePos(begin.0 + done as u64)) };
                     let written = self.write_by_file_system(queue, &rest, at, flags, place);
                     if done > 0 {
                         *place = begin;
@@ -85,51 +88,43 @@ impl LiveFile {
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
     fn write_unaligned_held(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        at: At,
-        flags: DioFlags,
-        hold: Hold,
-        zeroed: Option<u64>,
+        wanted: Wanted,
         place: &mut FilePos,
     ) -> Result<Unaligned> {
-        let len = bufs.iter().map(|buf| buf.len()).sum();
-        let pos = self.place(at, len, flags)?;
+        let pos = self.place(wanted.at, wanted.len, wanted.flags)?;
         *place = pos;
-        let written = self.write_pieces(queue, bufs, pos, at == At::End, flags, hold, zeroed);
-        if at == At::End {
+        let written = self.write_pieces(queue, bufs, pos, wanted);
+        if wanted.at == WriteAt::End {
             self.end_place(CompletionWork::PLACE);
         }
         written
     }
 
     /// Writes piece by piece what nobody else is at.
-    #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
     fn write_pieces(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
         pos: FilePos,
-        is_end: bool,
-        flags: DioFlags,
-        hold: Hold,
-        zeroed: Option<u64>,
+        wanted: Wanted,
     ) -> Result<Unaligned> {
-        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let Wanted { len, flags, .. } = wanted;
         let (mut done, mut full) = (0, false);
         // What is wanted whole has room for all of it before a part is written.
         let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
             let count = most.min(len - done);
-            match self.prepare_held(queue, at, is_end, count, flags - SYNCED, hold, zeroed) {
-                Ok(Ready::Blocks { len, how, left, .. }) => {
-                    let piece = cut_from(bufs, done, len);
-                    full |= self.write_widened(queue, &piece, at, len, how, left)?;
-                    done += len;
+            let piece = Wanted { len: count, flags: flags - SYNCED, ..wanted };
+            match self.prepare_held(queue, at, piece) {
+                Ok(Ready::Blocks { request, left, .. }) => {
+                    let piece = cut_from(bufs, done, request.len);
+                    full |= self.write_widened(queue, &piece, &request, left)?;
+                    done += request.len;
                 }
                 Ok(Ready::Gap(size)) => return Ok(Unaligned::Gap(size)),
                 Ok(Ready::ByFileSystem | Ready::Unaligned(_)) => {
@@ -147,21 +142,19 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        pos: FilePos,
-        len: usize,
-        how: How,
+        request: &Request,
         left: CompletionWork,
     ) -> Result<bool> {
-        let live = &*self.0;
+        let (live, Request { pos, len, .. }) = (&*self.0, *request);
         let (start, widened, skip) = live.geometry.widen(pos, len);
         let mut buffer = Buffer::aligned(widened)?;
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
         // Nobody else can reach this memory.
-        let how = How { ours: true, ..how };
-        let more = self.write_held(queue, &[IoSlice::new(&buffer)], start, how)?;
+        let widened = Request { pos: start, len: widened, ours: true, ..*request };
+        let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
         live.stamp_write();
-        let full = live.open.wrote(start, widened, (left | more) - CompletionWork::GROW);
+        let full = live.open.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
         // The size is what was asked for, not what was written.
         live.open.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
@@ -188,12 +181,13 @@ impl LiveFile {
             edges[1] = Some(last);
         }
         for edge in edges.into_iter().flatten() {
-            let view = queue.views.current(&mut queue.state.lives, live, false)?;
-            let target = view.target(live, None);
+            let view = live.current(&mut queue.views, &mut queue.state.lives, false)?;
+            let target = target(view, live, None);
             let into = &mut buffer[edge..edge + sector];
             let at = FilePos(start.0 + edge as u64);
+            let request = Request::read(at, sector, DioFlags::empty());
             with_queue!(&mut queue.device, device => {
-                dio::read_now(device, &mut queue.state, &target, into, at, DioFlags::empty())
+                dio::read_now(device, &mut queue.state, &target, into, &request)
             })?;
         }
         Ok(())

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::target::{stamp_overwrite, target_by_metadata};
 use super::{Live, LiveFile};
 use crate::bio::{CompletionWork, Memory};
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, How, Keep, Rejected};
+use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected, Request};
 use crate::error::{Errno, Error, ErrorKind, Result};
-use crate::fs::ext4::{Access, Ext4, InodeFlags, Patience};
-use crate::inode::At;
+use crate::iomap::{Begun, Write, WriteAt, WriteIntent};
 use crate::queue::Queue;
 use crate::units::FilePos;
 
@@ -20,14 +20,26 @@ pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
 /// What a write is ready for.
 pub(super) enum Ready {
-    /// Over blocks that the file has now, so many bytes of it, held like this.
-    Blocks { hold: Hold, pos: FilePos, len: usize, how: How, left: CompletionWork },
+    /// Over blocks that the file has now, perhaps fewer bytes than were asked for, held like this.
+    Blocks { hold: Hold, request: Request, left: CompletionWork },
     /// The end of the file, where it goes, is not that of a sector.
     Unaligned(FilePos),
     /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
     ByFileSystem,
     /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
     Gap(u64),
+}
+
+/// A write that is more than an overwrite, and what is known of it.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) at: WriteAt,
+    pub(super) len: usize,
+    pub(super) flags: DioFlags,
+    /// How the content is held.
+    pub(super) hold: Hold,
+    /// The size behind which the last block has been zeroed.
+    pub(super) zeroed: Option<u64>,
 }
 
 impl LiveFile {
@@ -41,19 +53,19 @@ impl LiveFile {
     ) -> Result<usize> {
         let live = &*self.0;
         let mut full = false;
-        if let Some(view) = queue.views.get(live)
+        if let Some(view) = live.view(&queue.views)
             && let Some(inside) = view.enter()
             && view.takes_overwrites(&inside)
         {
-            let target = view.target_by_metadata(live, None);
+            let target = target_by_metadata(view, live, None);
             // By one bio that reaches the medium, where nothing else is to be synced.
-            let through = flags.contains(DioFlags::DSYNC) && view.is_durable(live);
+            let through = flags.contains(DioFlags::DSYNC) && view.is_durable();
+            let request = Request { through, ..Request::write(pos, buf.len(), flags) };
             let written = with_queue!(&mut queue.device, device => {
-                let how = How { flags, through, ours: false };
-                dio::overwrite_now(device, &mut queue.state, &target, buf, pos, how)
+                dio::overwrite_now(device, &mut queue.state, &target, buf, &request)
             });
             if let Some(left) = written {
-                view.stamp_write(live);
+                stamp_overwrite(view, live);
                 if left.is_empty() || !live.open.wrote(pos, buf.len(), left) {
                     return Ok(buf.len());
                 }
@@ -75,7 +87,7 @@ impl LiveFile {
         pos: FilePos,
         flags: DioFlags,
     ) -> Result<usize> {
-        self.write_somewhere(queue, bufs, At::Pos(pos), flags, &mut FilePos(pos.0))
+        self.write_somewhere(queue, bufs, WriteAt::Pos(pos), flags, &mut FilePos(pos.0))
     }
 
     /// Gives how many bytes were written. `place` becomes where, also where it fails behind a part.
@@ -83,17 +95,18 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        at: At,
+        at: WriteAt,
         flags: DioFlags,
         place: &mut FilePos,
     ) -> Result<usize> {
         let live = &*self.0;
         queue.check(live.volume)?;
+        let at = live.writing.admit(at)?;
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         // That of the end is known when the content is held.
-        let pos = if let At::Pos(pos) = at { pos } else { FilePos(0) };
+        let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         if len == 0 {
-            *place = if at == At::End { FilePos(self.size()) } else { pos };
+            *place = if at == WriteAt::End { FilePos(self.size()) } else { pos };
             return Ok(0);
         }
         let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
@@ -103,16 +116,17 @@ impl LiveFile {
         if !live.geometry.takes(pos, len) {
             return self.write_unaligned(queue, bufs, at, flags, place);
         }
-        let (hold, pos, len, how, left) = match self.prepare(queue, at, len, flags)? {
-            Ready::Blocks { hold, pos, len, how, left } => (hold, pos, len, how, left),
+        let (hold, request, left) = match self.prepare(queue, at, len, flags)? {
+            Ready::Blocks { hold, request, left } => (hold, request, left),
             Ready::Unaligned(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
             Ready::Unaligned(_) | Ready::Gap(_) => {
                 return self.write_unaligned(queue, bufs, at, flags, place);
             }
             Ready::ByFileSystem => return self.write_by_file_system(queue, bufs, at, flags, place),
         };
+        let Request { pos, len, .. } = request;
         *place = pos;
-        let result = self.write_held(queue, &cut(bufs, len), pos, how);
+        let result = self.write_held(queue, &cut(bufs, len), &request);
         let full = match &result {
             Ok(more) => {
                 live.stamp_write();
@@ -136,18 +150,24 @@ impl LiveFile {
     ///
     /// The content is held from the first step on, so that nothing moves any more; what is done to the inode comes in between, under its
     /// own lock. A write with NOWAIT does none of that.
-    fn prepare(&self, queue: &mut Queue, at: At, len: usize, flags: DioFlags) -> Result<Ready> {
+    fn prepare(
+        &self,
+        queue: &mut Queue,
+        at: WriteAt,
+        len: usize,
+        flags: DioFlags,
+    ) -> Result<Ready> {
         let mut zeroed = None;
         loop {
             let range = at.range(len as u64);
             let hold = self.enter(queue, range, flags.contains(DioFlags::NOWAIT))?;
-            let ready = self.prepare_entered(queue, at, len, flags, hold, zeroed);
+            let ready = self.prepare_entered(queue, Wanted { at, len, flags, hold, zeroed });
             if !matches!(ready, Ok(Ready::Blocks { .. })) {
                 self.leave(queue, hold);
             }
             match ready {
                 // Of appends that come behind those in flight: that is no gap for who is alone.
-                Ok(Ready::Gap(_)) if at == At::End && !flags.contains(DioFlags::ATOMIC) => {
+                Ok(Ready::Gap(_)) if at == WriteAt::End && !flags.contains(DioFlags::ATOMIC) => {
                     return ready;
                 }
                 Ok(Ready::Gap(size)) => {
@@ -160,87 +180,64 @@ impl LiveFile {
     }
 
     /// The same with the content held. What makes the file longer has a place from here on.
-    fn prepare_entered(
-        &self,
-        queue: &mut Queue,
-        at: At,
-        len: usize,
-        flags: DioFlags,
-        hold: Hold,
-        zeroed: Option<u64>,
-    ) -> Result<Ready> {
+    fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
+        let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.0.open.pending;
         let pos = self.place(at, len, flags)?;
         let mut ready = if self.0.geometry.takes(pos, len) {
-            self.prepare_held(queue, pos, at == At::End, len, flags, hold, zeroed)
+            self.prepare_held(queue, pos, wanted)
         } else {
             Ok(Ready::Unaligned(pos))
         };
         match &mut ready {
-            Ok(Ready::Blocks { pos, len, left, .. }) => {
-                if at != At::End && left.contains(CompletionWork::GROW) {
-                    pending.extends(pos.0 + *len as u64);
+            Ok(Ready::Blocks { request, left, .. }) => {
+                if at != WriteAt::End && left.contains(CompletionWork::GROW) {
+                    pending.extends(request.pos.0 + request.len as u64);
                 }
                 // Others behind an append may have made the file longer already.
                 left.set(
                     CompletionWork::PLACE,
-                    at == At::End || left.contains(CompletionWork::GROW),
+                    at == WriteAt::End || left.contains(CompletionWork::GROW),
                 );
             }
-            _ if at == At::End => pending.place_ended(),
+            _ if at == WriteAt::End => pending.place_ended(),
             _ => {}
         }
         ready
     }
 
     pub(super) fn zero_gap(&self, queue: &mut Queue) -> Result<()> {
-        self.alone(queue, |live| live.fs().zero_behind_end(live.number()))
+        queue.alone(|| self.0.file.zero_tail())
     }
 
-    /// The steps in the content that is held. `is_end`: it goes where the file ends, wherever that is. `zeroed`: the size behind which the
-    /// last block has been zeroed.
-    #[allow(clippy::too_many_arguments, reason = "a request's parts, and what is known of it")]
+    /// The steps in the content that is held, at the position where the write goes.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
         pos: FilePos,
-        is_end: bool,
-        len: usize,
-        flags: DioFlags,
-        hold: Hold,
-        zeroed: Option<u64>,
+        wanted: Wanted,
     ) -> Result<Ready> {
+        let Wanted { at, len, flags, hold, zeroed } = wanted;
         let (live, nowait) = (&*self.0, flags.contains(DioFlags::NOWAIT));
-        let (fs, number) = (live.fs(), live.number());
         let end = pos.0.saturating_add(len as u64);
-        let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
+        let view = live.current(&mut queue.views, &mut queue.state.lives, nowait)?;
         let size = match view.size_at_once() {
             Some(size) => size,
             None if nowait => return Err(would_change()),
             None => view.size(),
         };
-        let anywhere = live.write_back || is_end;
-        fs.admit_write(&view.inode, pos, len as u64, (!anywhere).then_some(size))?;
         live.check_atomic(pos, len, flags)?;
-        if !view.is_plain() && Ext4::has_privileges(&view.inode, live.keep_set_id)? {
-            if nowait {
-                return Err(would_change());
-            }
-            fs.strip_privileges(number, live.keep_set_id)?;
-        }
-        let has_extents = view.inode.flags().contains(InodeFlags::EXTENTS);
-        if view.inode.has_inline_data() || is_end && !has_extents {
-            return if nowait { Err(would_change()) } else { Ok(Ready::ByFileSystem) };
-        }
+        let mut intent = live.intent;
+        intent.set(WriteIntent::NOWAIT, nowait);
+        intent.set(WriteIntent::APPEND, at == WriteAt::End);
+        let write = Write { pos, len: len as u64, size, zeroed, intent };
+        let allocates = match view.map().begin(&write)? {
+            Begun::Direct { allocates } => allocates,
+            Begun::ByFileSystem => return Ok(Ready::ByFileSystem),
+            Begun::ZeroTail => return Ok(Ready::Gap(size)),
+        };
         let grows = end > size;
-        if grows && nowait {
-            return Err(would_change());
-        }
-        let block = fs.superblock().block_size.bytes() as u64;
-        if pos.0 > size && !size.is_multiple_of(block) && zeroed != Some(size) {
-            return Ok(Ready::Gap(size));
-        }
-        let view = queue.views.current(&mut queue.state.lives, live, nowait)?;
+        let view = live.current(&mut queue.views, &mut queue.state.lives, nowait)?;
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(true) => true,
@@ -251,13 +248,13 @@ impl LiveFile {
             }
             Some(false) => false,
             None if nowait => return Err(would_change()),
-            None if !has_extents => return Ok(Ready::ByFileSystem),
+            None if !allocates => return Ok(Ready::ByFileSystem),
             None => {
                 let whole = flags.contains(DioFlags::WHOLE);
-                let reached = fs.allocate_for_write(number, &live.open, pos.0..end, whole)?;
+                let reached = live.file.allocate(pos.0..end, whole)?;
                 // To the end, or to a block's.
                 len = (reached.min(end) - pos.0) as usize;
-                queue.views.current(&mut queue.state.lives, live, false)?;
+                live.current(&mut queue.views, &mut queue.state.lives, false)?;
                 false
             }
         };
@@ -266,13 +263,14 @@ impl LiveFile {
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
             && !grows
-            && fs.map_is_durable(&live.open);
+            && live.file.is_durable();
         if !through && flags.contains(DioFlags::SYNC) {
             left |= CompletionWork::SYNC;
         } else if !through && flags.contains(DioFlags::DSYNC) {
             left |= CompletionWork::DATASYNC;
         }
-        Ok(Ready::Blocks { hold, pos, len, how: How { flags, through, ours: false }, left })
+        let request = Request { through, ..Request::write(pos, len, flags) };
+        Ok(Ready::Blocks { hold, request, left })
     }
 
     /// Writes what is held and has blocks.
@@ -280,18 +278,13 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        pos: FilePos,
-        how: How,
+        request: &Request,
     ) -> Result<CompletionWork> {
         let live = &*self.0;
-        let view = queue.views.current(
-            &mut queue.state.lives,
-            live,
-            how.flags.contains(DioFlags::NOWAIT),
-        )?;
-        let target = view.target_by_metadata(live, None);
+        let view = live.current(&mut queue.views, &mut queue.state.lives, request.is_nowait())?;
+        let target = target_by_metadata(view, live, None);
         with_queue!(&mut queue.device, device => {
-            dio::write_now(device, &mut queue.state, &target, bufs, pos, how)
+            dio::write_now(device, &mut queue.state, &target, bufs, request)
         })
     }
 
@@ -304,28 +297,12 @@ impl LiveFile {
     }
 
     pub(super) fn convert(&self, queue: &mut Queue) -> Result<()> {
-        self.alone(queue, |live| live.fs().convert(live.number(), &live.open, Patience::Some))
+        queue.alone(|| self.0.file.convert())
     }
 
     /// Makes durable what was written, and the metadata that are needed to read it, or all.
     pub(in crate::file) fn sync(&self, queue: &mut Queue, data_only: bool) -> Result<()> {
-        self.alone(queue, |live| live.fs().sync_open(live.number(), &live.open, data_only))
-    }
-
-    /// Does what may have to wait for requests in flight: those of this queue first, if it does.
-    pub(super) fn alone<R>(
-        &self,
-        queue: &mut Queue,
-        work: impl Fn(&Live) -> Result<R>,
-    ) -> Result<R> {
-        loop {
-            match work(&self.0) {
-                Err(error) if error.kind() == ErrorKind::Busy && !queue.state.lives.is_idle() => {
-                    with_queue!(&mut queue.device, device => dio::pump(device, &mut queue.state))?;
-                }
-                result => return result,
-            }
-        }
+        queue.alone(|| self.0.file.sync(data_only))
     }
 
     /// Writes by the file system's own way.
@@ -333,14 +310,14 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        at: At,
+        at: WriteAt,
         flags: DioFlags,
         place: &mut FilePos,
     ) -> Result<usize> {
-        let (cache, whole) = (self.0.write_back, flags.contains(DioFlags::WHOLE));
-        *place = if let At::Pos(pos) = at { pos } else { FilePos(self.size()) };
-        let (pos, count) =
-            self.alone(queue, |live| live.fs().write_from(live.number(), at, bufs, cache, whole))?;
+        let mut intent = self.0.intent;
+        intent.set(WriteIntent::WHOLE, flags.contains(DioFlags::WHOLE));
+        *place = if let WriteAt::Pos(pos) = at { pos } else { FilePos(self.size()) };
+        let (pos, count) = queue.alone(|| self.0.file.write_from(at, bufs, intent))?;
         *place = pos;
         if flags.intersects(SYNCED) {
             self.sync(queue, !flags.contains(DioFlags::SYNC))?;
@@ -359,21 +336,22 @@ impl LiveFile {
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
-        if let Some(view) = queue.views.get(live)
+        if let Some(view) = live.view(&queue.views)
             && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
-            let holding = Holding { slot: live.slot.number, hold: Hold::Lane };
-            let target = view.target_by_metadata(live, Some(holding));
+            let holding = Holding { slot: live.index.number, hold: Hold::Lane };
+            let target = target_by_metadata(view, live, Some(holding));
+            let request = Request::write(pos, memory.len(), flags).token(token);
             if view.takes_overwrites(inode)
                 && let Some(passed) =
-                    dio::pass_overwrite(&mut queue.state, &target, &memory, pos, flags)
+                    dio::pass_overwrite(&mut queue.state, &target, &memory, &request)
             {
                 let submitted = with_queue!(&mut queue.device, device => {
-                    dio::submit_overwrite(device, &mut queue.state, &target, passed, memory, pos, flags, token)
+                    dio::submit_overwrite(device, &mut queue.state, &target, passed, memory, &request)
                 });
                 return match submitted {
                     Ok(()) => {
-                        view.stamp_write(live);
+                        stamp_overwrite(view, live);
                         Ok(())
                     }
                     Err(memory) => {
@@ -404,7 +382,7 @@ impl LiveFile {
         } else {
             memory
         };
-        self.submit_somewhere(queue, memory, At::Pos(pos), flags, token).map(drop)
+        self.submit_somewhere(queue, memory, WriteAt::Pos(pos), flags, token).map(drop)
     }
 
     /// Starts a write that is not just an overwrite; gives where it goes.
@@ -412,16 +390,17 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        at: At,
+        at: WriteAt,
         flags: DioFlags,
         token: u64,
     ) -> Result<FilePos, Box<Rejected>> {
         let live = &*self.0;
+        let at = match queue.check(live.volume).and_then(|()| live.writing.admit(at)) {
+            Ok(at) => at,
+            Err(error) => return Err(Rejected::boxed(error, memory)),
+        };
         // That of the end is known when the content is held.
-        let pos = if let At::Pos(pos) = at { pos } else { FilePos(0) };
-        if let Err(error) = queue.check(live.volume) {
-            return Err(Rejected::boxed(error, memory));
-        }
+        let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let len = memory.len();
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
         if live.strict && len > 0 && !live.geometry.is_aligned(pos, addresses) {
@@ -430,28 +409,25 @@ impl LiveFile {
         if !live.geometry.takes(pos, len) || len == 0 {
             return self.write_at_once(queue, memory, at, flags, token);
         }
-        let (hold, pos, reached, how, left) = match self.prepare(queue, at, len, flags) {
-            Ok(Ready::Blocks { hold, pos, len, how, left }) => (hold, pos, len, how, left),
+        let (hold, request, left) = match self.prepare(queue, at, len, flags) {
+            Ok(Ready::Blocks { hold, request, left }) => (hold, request.token(token), left),
             Ok(_) => return self.write_at_once(queue, memory, at, flags, token),
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
-        if reached < len {
+        if request.len < len {
             self.end_place(left);
             self.leave(queue, hold);
             return self.write_at_once(queue, memory, at, flags, token);
         }
-        let holding = Holding { slot: live.slot.number, hold };
+        let holding = Holding { slot: live.index.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
-        let submitted = match queue.views.current(
-            &mut queue.state.lives,
-            live,
-            how.flags.contains(DioFlags::NOWAIT),
-        ) {
+        let nowait = request.is_nowait();
+        let submitted = match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
-                let target = view.target_by_metadata(live, Some(holding));
+                let target = target_by_metadata(view, live, Some(holding));
                 with_queue!(&mut queue.device, device => {
-                    dio::submit_write(device, &mut queue.state, &target, memory, pos, how, left, token)
+                    dio::submit_write(device, &mut queue.state, &target, memory, &request, left)
                 })
             }
         };
@@ -465,7 +441,7 @@ impl LiveFile {
                 queue.state.lives.cancel(holding);
             }
         }
-        submitted.map(|()| pos)
+        submitted.map(|()| request.pos)
     }
 
     /// Writes before it returns; the completion is there to be popped.
@@ -473,7 +449,7 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        at: At,
+        at: WriteAt,
         flags: DioFlags,
         token: u64,
     ) -> Result<FilePos, Box<Rejected>> {
@@ -494,11 +470,6 @@ impl LiveFile {
 }
 
 impl Live {
-    #[cold]
-    pub(super) fn stamp_write(&self) {
-        self.held.stamp(Access::Write);
-    }
-
     /// What Linux asks of an atomic write, and the device must promise.
     fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
         if !flags.contains(DioFlags::ATOMIC) {

@@ -1,5 +1,6 @@
 //! What writing has cost: counted where it costs something already, so that the way of an overwrite counts nothing.
 
+use crate::fs::WriteCounts;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Debug, Default)]
@@ -11,25 +12,6 @@ pub(crate) struct Counters {
     upgrades: AtomicU64,
     waits: AtomicU64,
     drains: AtomicU64,
-}
-
-/// What a volume that is open for writing has done since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WriteCounts {
-    /// Handles of the journal that were begun: one for each operation that changes metadata.
-    pub handles: u64,
-    /// Ranges of unwritten extents that were converted after data was written to them.
-    pub conversions: u64,
-    /// Bytes of blocks written in part that were zeroed.
-    pub zeroed: u64,
-    /// How often someone wanted a range of a file for himself alone: no direct I/O is let in by the short way meanwhile.
-    pub exclusive: u64,
-    /// Steps of writes that locked an inode for themselves: to allocate, to take privileges away, to zero up to where the file grows.
-    pub upgrades: u64,
-    /// Requests that waited for someone who had their range for himself.
-    pub waits: u64,
-    /// How often someone who wanted a range for himself had to wait for requests in flight.
-    pub drains: u64,
 }
 
 impl Counters {

@@ -5,12 +5,12 @@ use std::collections::btree_map;
 use super::casefold::Wanted;
 use super::dir_block::{Area, Found, PLACE};
 use super::features::Incompat;
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use super::jbd2::fast_commit::DirEdit;
-use super::listing::{DirCursor, Listing};
+use super::listing::Listing;
 use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
-use crate::fs::{DirEntry, FileType};
+use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
 
@@ -54,7 +54,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, `.` and `..` among them. After an error it ends.
+/// The entries of a directory, `.` and `..` among them. On a volume that is only read, an error concerns what is left of one block, and the
+/// next block follows; else it ends after an error.
 pub struct ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
@@ -75,22 +76,30 @@ impl Iterator for ReadDir<'_> {
 
 /// The entries of a directory that does not change, in the order in which they stand on disk; what fast commits added comes last.
 ///
-/// Holds one block of the directory. After an error it ends.
+/// Holds one block of the directory. An error concerns what is left of the block; where no next one can be found it ends.
 pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
+    /// The block that was to come when the last error was met.
+    failed_at: Option<FileBlock>,
     added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,
 }
 
 impl DiskOrder<'_> {
+    /// The block that is read last, counted from the directory's start.
+    pub(super) fn block(&self) -> FileBlock {
+        FileBlock(self.areas.next.0.saturating_sub(1))
+    }
+
     fn step(&mut self) -> Result<Option<DirEntry>> {
         let dir = self.areas.dir;
         let edit = dir.fast_commit_edit();
         loop {
             let Some(area) = self.area.as_ref().filter(|area| self.at < area.end) else {
                 self.at = 0;
+                self.area = None;
                 self.area = self.areas.next()?;
                 if self.area.is_none() {
                     return self.next_added();
@@ -137,7 +146,16 @@ impl Iterator for DiskOrder<'_> {
             return None;
         }
         let step = self.step();
-        self.ended = !matches!(step, Ok(Some(_)));
+        match &step {
+            Ok(Some(_)) => {}
+            Ok(None) => self.ended = true,
+            Err(_) => {
+                // Without a step forward the same error would come again.
+                let next = Some(self.areas.next);
+                self.ended = std::mem::replace(&mut self.failed_at, next) == next;
+                self.area = None;
+            }
+        }
         step.transpose()
     }
 }
@@ -165,7 +183,7 @@ impl Inode {
         self.check_readable_names()?;
         let areas = Areas { dir: self, next: FileBlock(0) };
         let added = self.fast_commit_edit().map(|edit| edit.names.iter());
-        Ok(DiskOrder { areas, area: None, at: 0, added, ended: false })
+        Ok(DiskOrder { areas, area: None, at: 0, failed_at: None, added, ended: false })
     }
 
     /// The inode that a name of this directory stands for; a name with other case where the directory ignores it.
@@ -215,13 +233,28 @@ impl Inode {
                 return Ok(found);
             }
         }
+        self.find_in_row(&wanted)
+    }
+
+    /// The same block by block. On a volume that is only read, a name behind a damaged block is found too.
+    fn find_in_row(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let mut areas = Areas { dir: self, next: FileBlock(0) };
-        while let Some(area) = areas.next()? {
-            if let Some(found) = area.into_found(&wanted, &self.fs)? {
-                return Ok(Some(found));
+        let mut first = Ok(None);
+        loop {
+            let before = areas.next;
+            let found = match areas.next() {
+                Ok(None) => return first,
+                Ok(Some(area)) => area.into_found(wanted, &self.fs),
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(None) => {}
+                Err(error) if self.fs.left.is_lenient() && areas.next > before => {
+                    first = first.and(Err(error));
+                }
+                found => return found,
             }
         }
-        Ok(None)
     }
 
     /// A name as this directory compares it.

@@ -8,10 +8,10 @@ use super::casefold::Wanted;
 use super::checksum::crc32c_raw;
 use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
 use super::features::Incompat;
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use super::superblock::Superblock;
 use crate::error::{Error, Place, Result};
-use crate::fs::FileType;
+use crate::fs::{FileType, InodeFlags};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 pub(super) const PLACE: Place = Place::new("directory entry");

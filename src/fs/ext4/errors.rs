@@ -10,7 +10,7 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -115,6 +115,13 @@ struct Note {
 impl Errors {
     pub(super) fn new(policy: OnError) -> Self {
         Self { policy, waiting: Mutex::default(), stopped: OnceLock::new() }
+    }
+
+    /// Puts those that wait into the superblock.
+    pub(super) fn take_into(&self, raw: &mut RawSuperblock) {
+        if let Some(met) = self.waiting.lock().take() {
+            met.store(raw);
+        }
     }
 
     fn add(&self, newer: Met) {
@@ -240,7 +247,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `ReadOnly`; as reading the superblock.
-    pub(super) fn store_errors(&self) -> Result<()> {
+    pub(super) fn store_errors(self: &Arc<Self>) -> Result<()> {
         let errors = &self.writing()?.errors;
         let waiting = errors.waiting.lock().take();
         let Some(met) = waiting else { return Ok(()) };
@@ -248,7 +255,8 @@ impl Ext4 {
             met.store(raw);
             Ok(())
         };
-        let stored = self.transact(1, |handle| self.update_superblock(handle, store));
+        let stored =
+            self.operate(|op| op.transact(1, |handle| op.update_superblock(handle, store)));
         // An abort records them, or has come before.
         stored.inspect_err(|_| errors.add(met))
     }

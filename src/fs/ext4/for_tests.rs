@@ -7,8 +7,12 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use super::{Clock, Ext4};
+use super::Ext4;
+
+use super::jbd2::Handle;
 use crate::device::{BlockFile, OpenMode, Psync};
+use crate::error::Result;
+use crate::fs::Clock;
 use crate::fs::Timestamp;
 
 /// An image file, gone when dropped.
@@ -136,6 +140,17 @@ impl Image {
         let image = self.path();
         run("mount", &["-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]);
         Some(Mount { at, image })
+    }
+}
+
+impl Ext4 {
+    /// A transaction of its own, for a change of one structure alone.
+    pub(super) fn transact<R>(
+        self: &Arc<Self>,
+        credits: u32,
+        work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.operate(|op| op.transact(credits, work))
     }
 }
 

@@ -53,7 +53,10 @@ impl Ext4 {
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
         let index = group / per_block;
         if !sb.incompat.contains(Incompat::META_BG) || index < sb.first_meta_bg {
-            let superblock = 1024 / sb.block_size.bytes() as u64;
+            let superblock = match sb.copy {
+                0 => 1024 / sb.block_size.bytes() as u64,
+                group => sb.group_start(group).0,
+            };
             return FsBlock(superblock + 1 + u64::from(index));
         }
         // In a meta group the descriptor block stands in the first group, behind a backup superblock if one is there. With
@@ -92,6 +95,10 @@ impl Ext4 {
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
             // Of what it says only the place of the table is used, and that is looked at below.
+            group_found.inodes_uninit = false;
+        }
+        if sb.copy != 0 {
+            // A backup's flags are those of long ago.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;

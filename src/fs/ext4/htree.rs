@@ -14,9 +14,10 @@ use super::disk::dir::{
 };
 use super::features::{Compat, Incompat};
 use super::hash::{HashVersion, NameHash};
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use super::superblock::Superblock;
 use crate::error::{Place, Result};
+use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 const PLACE: Place = Place::new("htree node");

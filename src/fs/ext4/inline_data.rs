@@ -1,8 +1,9 @@
 //! Small files whose content lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`.
 
 use super::dir_block::Area;
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use crate::error::Result;
+use crate::fs::InodeFlags;
 use crate::units::{FilePos, InodeNo};
 
 /// What `i_block` holds.

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bitflags::bitflags;
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
@@ -17,63 +16,13 @@ use super::features::{Incompat, RoCompat};
 use super::stamps::Waiting;
 use super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::{FileType, Stat, Timestamp};
+use crate::fs::{FileType, InodeFlags, Stat, Timestamp};
 use crate::iomap::ExtentMap;
 use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
 /// Attributes of inodes of 256 bytes need no memory of their own.
 const XATTR_ROOM: usize = 96;
-
-bitflags! {
-    /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct InodeFlags: u32 {
-        /// Delete securely; never done.
-        const SECURE_DELETE = 0x1;
-        /// Keep for undeletion; never done.
-        const UNDELETE = 0x2;
-        /// Compress; never done.
-        const COMPRESS = 0x4;
-        /// Write synchronously.
-        const SYNC = 0x8;
-        /// No change at all (`chattr +i`).
-        const IMMUTABLE = 0x10;
-        /// Append only (`chattr +a`).
-        const APPEND = 0x20;
-        /// Leave out of dumps.
-        const NO_DUMP = 0x40;
-        /// Do not record accesses.
-        const NO_ATIME = 0x80;
-        /// Encrypted content or names.
-        const ENCRYPT = 0x800;
-        /// The directory is hashed.
-        const INDEX = 0x1000;
-        /// File data goes through the journal.
-        const JOURNAL_DATA = 0x4000;
-        /// No merging of tails; never done.
-        const NO_TAIL = 0x8000;
-        /// Change the directory synchronously.
-        const DIR_SYNC = 0x1_0000;
-        /// The directory begins a tree of its own: its subdirectories are spread.
-        const TOP_DIR = 0x2_0000;
-        /// `i_blocks` counts file-system blocks.
-        const HUGE_FILE = 0x4_0000;
-        /// The file is mapped by extents.
-        const EXTENTS = 0x8_0000;
-        /// The file is protected by fs-verity.
-        const VERITY = 0x10_0000;
-        /// The inode holds a large extended attribute's value.
-        const EA_INODE = 0x20_0000;
-        /// The content lies in the inode.
-        const INLINE_DATA = 0x1000_0000;
-        /// New files inherit the project id.
-        const PROJECT_INHERIT = 0x2000_0000;
-        /// Names are compared without regard to case.
-        const CASEFOLD = 0x4000_0000;
-        const _ = !0;
-    }
-}
 
 impl InodeFlags {
     /// What `chattr` may change without converting the file.
@@ -162,7 +111,7 @@ impl Ext4 {
     ) -> Result<T> {
         let Some(writing) = &self.writing else { return look(&self.inode(number)?) };
         self.watch(|| {
-            let _shared = writing.locks.shared(number);
+            let _shared = self.share(number);
             let mut inode = self.inode_or_orphan(number)?;
             if inode.stat.links == 0 && !writing.locks.is_open(number) {
                 return Err(not_in_use(number));
@@ -261,7 +210,7 @@ impl Inode {
     ///
     /// # Errors
     /// `NotFound`.
-    pub(crate) fn check_is(&self, earlier: &Self) -> Result<()> {
+    pub(crate) fn check_is(&self, earlier: &Stat) -> Result<()> {
         if self.generation == earlier.generation && self.file_type == earlier.file_type {
             return Ok(());
         }
@@ -283,7 +232,7 @@ impl Inode {
             let inode = newest.as_ref().unwrap_or(self);
             let result = read(inode);
             let now = self.fs.inode_or_orphan(self.number)?;
-            now.check_is(self)?;
+            now.check_is(&self.stat)?;
             if now.points_as(inode) {
                 match result {
                     // A list of attributes changes at its place, and a value that it named has been another's since: the list is read again.

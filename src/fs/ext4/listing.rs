@@ -9,42 +9,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::Ext4;
 use super::checksum::crc32c_raw;
-use super::dir_block::Area;
-use super::disk::dir::RawDxEntry;
+use super::dir_block::{Area, Home};
+use super::disk::dir::{DX_BLOCK_MASK, RawDxEntry};
 use super::features::Compat;
 use super::hash::{HashVersion, LAST_HASH, NameHash};
 use super::htree::dx_position;
 use super::inode::Inode;
 use super::ops::Held;
-use super::{Ext4, InodeFlags};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::DirEntry;
+use crate::fs::{DirCursor, DirEntry, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
 
-/// Where a listing of a directory goes on. It can be kept as a number, and stays right whatever happens to the directory, as long as
-/// that has a hash tree or at most one block, on a volume with `dir_index`, or more blocks and no tree. Two names of a directory whose hashes
-/// are equal in 63 bits can be told apart only by a listing that is not interrupted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DirCursor(u64);
-
 impl DirCursor {
-    /// Before all entries.
-    pub const START: Self = Self(0);
     /// Behind all entries.
     const END: Self = Self(i64::MAX as u64);
-
-    /// The cursor of a number that came from [`to_raw`](Self::to_raw). Any other number stands for some place, too.
-    #[must_use]
-    pub const fn from_raw(raw: u64) -> Self {
-        Self(raw)
-    }
-
-    /// A number that fits an offset of `telldir`: below 2^63, and not 0 behind an entry.
-    #[must_use]
-    pub const fn to_raw(self) -> u64 {
-        self.0
-    }
 
     /// Before the first name of a hash. `.` and `..` come before all.
     fn at_hash(hash: u32) -> Self {
@@ -61,7 +41,8 @@ impl DirCursor {
 }
 
 /// The entries of a directory that may change, `.` and `..` first: what is there all the time comes exactly once, in an order that
-/// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. After an error it ends.
+/// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. On a volume that is only read, a damaged block is
+/// passed over and [told of](Ext4::take_left), as the kernel does. After an error it ends.
 pub struct Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
@@ -80,7 +61,7 @@ type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 impl Listing {
     fn new(dir: &Inode, from: DirCursor) -> Result<Self> {
         let (fs, number) = (Arc::clone(&dir.fs), dir.number);
-        let (held, now) = fs.hold_decoded(dir)?;
+        let (held, now) = fs.hold_decoded(dir.stat())?;
         if now.is_some_and(|now| now.stat().links == 0) {
             return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
         }
@@ -105,8 +86,7 @@ impl Listing {
     }
 
     fn read(&self, from: DirCursor) -> Result<Part> {
-        let writing = self.held.as_ref().and(self.fs.writing.as_ref());
-        let _lock = writing.map(|writing| writing.locks.shared(self.number));
+        let _lock = self.held.as_ref().and_then(|_| self.fs.share(self.number));
         let dir = self.fs.inode_or_orphan(self.number)?;
         if dir.stat().links == 0 {
             return Ok((Vec::new(), DirCursor::END));
@@ -168,8 +148,15 @@ impl Inode {
             self.later_hash()
         };
         let mut entries = Vec::new();
-        for entry in self.entries()? {
-            let entry = entry?;
+        let mut found = self.entries()?;
+        while let Some(entry) = found.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.fs.left.pass_over_names(self.number, found.block(), error)?;
+                    continue;
+                }
+            };
             let at = match &entry.name[..] {
                 b"." => DirCursor::START,
                 b".." => DirCursor::START.behind(),
@@ -205,12 +192,19 @@ impl Inode {
             }
         }
         loop {
-            let (leaf, least, next) = walk.leaf()?;
-            let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1).max(least);
-            for (_, entry) in self.used(&leaf)? {
-                // One that stands in a wrong leaf comes with that leaf.
-                let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most);
-                entries.push((place(&entry.name, hash), entry));
+            let next = walk.next_hash()?;
+            match walk.child() {
+                Ok((leaf, least)) => {
+                    let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
+                    for (_, entry) in self.used(&leaf)? {
+                        // One that stands in a wrong leaf comes with that leaf.
+                        let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
+                        entries.push((place(&entry.name, hash), entry));
+                    }
+                }
+                Err(error) => {
+                    self.fs.left.pass_over_names(self.number, walk.leaf_block()?, error)?;
+                }
             }
             entries.retain(|(at, _)| *at >= from);
             match next {
@@ -232,7 +226,19 @@ impl Inode {
     fn row(&self, from: DirCursor) -> Result<Part> {
         let size = self.fs.superblock.block_size;
         let mut block = FileBlock(from.0 >> size.shift());
-        while let Some((at, area)) = self.area_from(block)? {
+        loop {
+            let (at, area) = match self.area_from(block) {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok((Vec::new(), DirCursor::END)),
+                Err(error) => {
+                    self.fs.left.pass_over_names(self.number, block, error)?;
+                    if block.0 >= self.dir_blocks()? {
+                        return Ok((Vec::new(), DirCursor::END));
+                    }
+                    block = FileBlock(block.0 + 1);
+                    continue;
+                }
+            };
             block = FileBlock(at.0 + 1);
             let start = at.0 << size.shift();
             let entries = self.used(&area)?.into_iter();
@@ -243,14 +249,23 @@ impl Inode {
                 return Ok((entries, DirCursor(block.0 << size.shift())));
             }
         }
-        Ok((Vec::new(), DirCursor::END))
     }
 
     /// The entries of an area, with their places in it.
     fn used(&self, area: &Area) -> Result<Vec<(usize, DirEntry)>> {
         let (mut at, mut entries) = (0, Vec::new());
         while at < area.end {
-            let entry = area.entry(at, &self.fs)?;
+            let entry = match area.entry(at, &self.fs) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    let block = match area.home {
+                        Home::Block(block, _) => block,
+                        Home::Inline(part) => FileBlock(part),
+                    };
+                    self.fs.left.pass_over_names(self.number, block, error)?;
+                    break;
+                }
+            };
             if let Some(inode) = entry.inode {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 entries.push((at, DirEntry { name, inode, file_type }));
@@ -322,15 +337,21 @@ impl<'a> Walk<'a> {
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }
 
-    /// The leaf that it stands at, the least hash in it, and the hash from which on the next leaf has names.
-    fn leaf(&mut self) -> Result<(Area, u32, Option<u32>)> {
-        let (leaf, least) = self.child()?;
+    /// The hash from which on the leaf behind the one that it stands at has names.
+    fn next_hash(&self) -> Result<Option<u32>> {
         for node in self.nodes.iter().rev() {
             if let Some(next) = self.dir.dx_entries(&node.area)?.get(node.entry + 1) {
-                return Ok((leaf, least, Some(next.hash.get())));
+                return Ok(Some(next.hash.get()));
             }
         }
-        Ok((leaf, least, None))
+        Ok(None)
+    }
+
+    /// The block of the leaf that it stands at.
+    fn leaf_block(&self) -> Result<FileBlock> {
+        let node = &self.nodes[self.nodes.len() - 1];
+        let entry = &self.dir.dx_entries(&node.area)?[node.entry];
+        Ok(FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK)))
     }
 
     /// Goes on to the next leaf, which there is.

@@ -4,9 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::Relocated;
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType, MapFile};
+use crate::fs::InodeFlags;
+use crate::iomap::{
+    Extent, ExtentMap, ExtentState, Iomap, IomapDevice, IomapFlags, IomapType, MapFile,
+};
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
 /// A map whose leaves (of an extent tree or of indirect blocks) number at most this many is read whole at the first use and
@@ -190,6 +193,7 @@ impl Inode {
                     pos,
                     len,
                     addr: DevOffset(0),
+                    device: IomapDevice::Data,
                     kind: IomapType::Hole,
                     flags: IomapFlags::empty(),
                 })
@@ -230,6 +234,7 @@ impl Inode {
             pos: if hole { FilePos(self.size) } else { FilePos(0) },
             len: if hole { u64::MAX - self.size } else { self.size },
             addr: DevOffset(0),
+            device: IomapDevice::Data,
             kind: if hole { IomapType::Hole } else { IomapType::Inline },
             flags: if hole { IomapFlags::LAST } else { IomapFlags::empty() },
         }

@@ -13,10 +13,10 @@ use zerocopy::FromBytes;
 use super::disk::mmp::{RawMmp, SEQ_CLEAN};
 use super::mmp;
 use super::superblock::Superblock;
-use super::writing::Clock;
 use crate::device::Device;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::Events;
+use crate::fs::Clock;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 

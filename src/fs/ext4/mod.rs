@@ -12,8 +12,10 @@ mod dir;
 mod dir_block;
 mod dirty;
 mod disk;
+pub mod dump;
 mod errors;
 mod features;
+mod file_system;
 #[cfg(test)]
 mod for_tests;
 mod group;
@@ -23,12 +25,12 @@ mod inline_data;
 mod inode;
 mod jbd2;
 mod listing;
-mod locks;
 mod map;
 mod mkfs;
 mod mmp;
 mod mmp_hold;
 mod names;
+mod operation;
 mod ops;
 mod order;
 mod orphan;
@@ -36,41 +38,42 @@ mod passed_over;
 mod path;
 mod quota;
 mod raw;
+mod rescue;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod stamps;
 mod superblock;
 mod symlink;
 mod tree;
+mod tune;
 mod writing;
 
 use std::sync::Arc;
 
-pub use alloc::FreeSpace;
-pub use attr::SetXattr;
-pub use counters::WriteCounts;
-pub use dir::ReadDir;
+pub use dir::ReadDir as Ext4ReadDir;
 pub use errors::OnError;
 pub use features::{Compat, Incompat, RoCompat};
-pub use inode::{Inode, InodeFlags};
+pub(crate) use file_system::FORMAT;
+pub use inode::Inode as Ext4Inode;
 pub use jbd2::{CommitTimer, Journal, JournalFeatures, JournalState, Recovery};
-pub use listing::{DirCursor, Listing};
+pub use listing::Listing as Ext4Listing;
 pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
-pub(crate) use ops::Patience;
-pub use ops::{Credentials, Fallocate, Held, KeepSetId, NewFile, RenameFlags, SetAttributes};
-pub use path::Follow;
-pub use stamps::Access;
+pub use ops::Held as Ext4Held;
 pub use superblock::{RecordedErrors, Superblock, Times};
-pub use writing::Clock;
+pub(crate) use tune::tune;
+pub use tune::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
 
 use self::blocks::{Blocks, Overlay};
+use self::inode::Inode;
 use self::jbd2::fast_commit::FastCommits;
+use self::listing::Listing;
 use self::passed_over::PassedOver;
 use self::writing::Writing;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
+use crate::fs::Rescue;
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
@@ -88,16 +91,15 @@ pub struct Ext4 {
 
 impl Ext4 {
     /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written. A group
-    /// descriptor or a block of multiple mount protection with a wrong checksum is no reason to refuse it: what was passed over is
-    /// [told](Self::take_left).
+    /// descriptor or a block of multiple mount protection with a wrong checksum is no reason to refuse it, nor is a damaged superblock that
+    /// has a backup: what was passed over is [told](Self::take_left).
     ///
     /// # Errors
     /// `UnknownFormat` where there is none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
     /// protection says that another node has it: that may take some seconds to find out. The device's errors are told to
     /// `events` too.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
-        let left = Self::check_holder(&*device)?;
-        Self::open_held(device, events, left)
+        Self::open_damaged(device, events, Rescue::default())
     }
 
     /// The same without its journal, of which nothing is read, whatever its state: what it holds is missing, and metadata may contradict each
@@ -109,9 +111,25 @@ impl Ext4 {
         device: Arc<dyn Device>,
         events: &Arc<Events>,
     ) -> Result<Arc<Self>> {
-        let left = Self::check_holder(&*device)?;
-        let superblock = Self::read_superblock(&*device)?;
-        let what = if superblock.incompat.contains(Incompat::RECOVER) {
+        Self::open_damaged(device, events, Rescue { no_journal: true, ..Rescue::default() })
+    }
+
+    /// The same by a backup of its superblock where one is named.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `UnknownFormat` where the block holds no superblock.
+    pub fn open_damaged(
+        device: Arc<dyn Device>,
+        events: &Arc<Events>,
+        rescue: Rescue,
+    ) -> Result<Arc<Self>> {
+        let left = PassedOver::lenient();
+        let superblock = Self::superblock_for_reading(&*device, rescue, &left)?;
+        Self::check_holder(&*device, &superblock, &left)?;
+        if !rescue.no_journal {
+            return Self::open_held(device, superblock, events, left);
+        }
+        let what = if superblock.incompat.contains(Incompat::RECOVER) && superblock.copy == 0 {
             "the journal needs recovery and is not read: what it holds is missing"
         } else {
             "the journal is not read"
@@ -122,25 +140,50 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    /// Refuses a volume that another node has. Who only reads passes over a block of that protection that is damaged, as Linux does.
-    fn check_holder(device: &dyn Device) -> Result<PassedOver> {
-        let left = PassedOver::lenient();
-        match mmp::check(device, &Self::read_superblock(device)?, mmp::Purpose::Read) {
+    /// The superblock, or a backup of it: the one that is asked for, else where the superblock is damaged.
+    fn superblock_for_reading(
+        device: &dyn Device,
+        rescue: Rescue,
+        left: &PassedOver,
+    ) -> Result<Superblock> {
+        let (backup, why) = match rescue.superblock {
+            Some(block) => (Superblock::backup_at(device, block)?, None),
+            None => match Self::superblock_of(device) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let Some(backup) = Superblock::find_backup(device)? else { return Err(error) };
+                    (backup, Some(error))
+                }
+                superblock => return superblock.and_then(|sb| Self::check_sectors(device, sb)),
+            },
+        };
+        let block = backup.group_start(backup.copy);
+        left.tell(match why {
+            None => format!("the backup of the superblock in block {block} is used"),
+            Some(error) => {
+                format!("the superblock is damaged ({error}): the backup in block {block} is used")
+            }
+        });
+        Self::check_sectors(device, backup)
+    }
+
+    /// Refuses a volume that another node has. For reading, a damaged block of that protection is passed over, as Linux does.
+    fn check_holder(device: &dyn Device, superblock: &Superblock, left: &PassedOver) -> Result<()> {
+        match mmp::check(device, superblock, mmp::Purpose::Read) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 left.tell(format!("whether another node has the volume is not known: {error}"));
+                Ok(())
             }
-            checked => checked?,
+            checked => checked,
         }
-        Ok(left)
     }
 
     /// The same for who has its multiple mount protection, or needs none.
     fn open_held(
         device: Arc<dyn Device>,
+        superblock: Superblock,
         events: &Arc<Events>,
         left: PassedOver,
     ) -> Result<Arc<Self>> {
-        let superblock = Self::read_superblock(&*device)?;
         let mut as_found = Self::assemble(Arc::clone(&device), superblock, events);
         as_found.left = left.alike();
         let as_found = Arc::new(as_found);
@@ -154,11 +197,20 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    /// The superblock on a device, checked.
+    fn superblock_of(device: &dyn Device) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
         device.read_exact_at(&mut bytes, at)?;
-        let superblock = Superblock::parse(&bytes, device.size())?;
+        Superblock::parse(&bytes, device.size())
+    }
+
+    fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+        Self::check_sectors(device, Self::superblock_of(device)?)
+    }
+
+    /// Refuses a device whose sectors are larger than a block.
+    fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
         // Before anything is written: recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
@@ -197,6 +249,7 @@ impl Ext4 {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("it differs between the device and the journal"));
         }
+        recovered.copy = self.superblock.copy;
         // What ends a volume is recorded past the journal.
         if self.superblock.errors.count > recovered.errors.count {
             recovered.errors = self.superblock.errors.clone();

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::Ext4;
 use crate::error::Error;
 use crate::sync::Mutex;
+use crate::units::{FileBlock, InodeNo};
 
 /// How many lines are kept until someone takes them.
 const MOST: usize = 1024;
@@ -13,22 +14,28 @@ const MOST: usize = 1024;
 #[derive(Default)]
 pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
-    /// Groups whose descriptor is wrong and used all the same; `None` where that is an error.
-    faulty_groups: Option<Mutex<HashSet<u32>>>,
+    /// What is wrong and passed over all the same; `None` where that is an error.
+    faults: Option<Mutex<HashSet<Fault>>>,
+}
+
+/// Something damaged that is told of once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Fault {
+    /// The descriptor of a group.
+    Descriptor(u32),
+    /// A block of a directory, counted from its start.
+    DirectoryBlock(InodeNo, FileBlock),
 }
 
 impl PassedOver {
     /// For who only reads, and takes what can be had.
     pub(super) fn lenient() -> Self {
-        Self { faulty_groups: Some(Mutex::default()), ..Self::default() }
+        Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
     /// Another one that passes over the same.
     pub(super) fn alike(&self) -> Self {
-        Self {
-            faulty_groups: self.faulty_groups.as_ref().map(|_| Mutex::default()),
-            ..Self::default()
-        }
+        Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }
 
     pub(super) fn tell(&self, line: String) {
@@ -38,23 +45,56 @@ impl PassedOver {
         }
     }
 
+    /// Whether what is damaged is passed over.
+    pub(super) fn is_lenient(&self) -> bool {
+        self.faults.is_some()
+    }
+
     /// Passes over a descriptor with a wrong checksum, and tells of it once.
     ///
     /// # Errors
     /// The error, for who has to rely on it.
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
-        let Some(groups) = &self.faulty_groups else { return Err(error) };
-        if groups.lock().insert(group) {
-            self.tell(format!("group {group} is read by a descriptor that is damaged: {error}"));
+        self.pass_over_fault(Fault::Descriptor(group), error, |error| {
+            format!("group {group} is read by a descriptor that is damaged: {error}")
+        })
+    }
+
+    /// Passes over what is left of a directory's block, and tells of it once.
+    ///
+    /// # Errors
+    /// As [`pass_over`](Self::pass_over).
+    #[cold]
+    pub(super) fn pass_over_names(
+        &self,
+        dir: InodeNo,
+        block: FileBlock,
+        error: Error,
+    ) -> Result<(), Error> {
+        self.pass_over_fault(Fault::DirectoryBlock(dir, block), error, |error| {
+            format!("names of directory inode {dir} are missing: {error}")
+        })
+    }
+
+    fn pass_over_fault(
+        &self,
+        fault: Fault,
+        error: Error,
+        line: impl FnOnce(Error) -> String,
+    ) -> Result<(), Error> {
+        let Some(faults) = &self.faults else { return Err(error) };
+        let mut faults = faults.lock();
+        if faults.len() < MOST && faults.insert(fault) {
+            self.tell(line(error));
         }
         Ok(())
     }
 }
 
 impl Ext4 {
-    /// Takes what was passed over or left undone since the last call, a line each. Of a volume that is only read: group descriptors and
-    /// multiple mount protection that are damaged, and a journal that was not loaded. Of one that is written: inodes without a name that
+    /// Takes what was passed over or left undone since the last call, a line each. Of a volume that is only read: group descriptors,
+    /// multiple mount protection and blocks of directories that are damaged, a backup of the superblock, and a journal that was not loaded. Of one that is written: inodes without a name that
     /// broken metadata kept from being freed, and which the superblock's record of errors leads e2fsck to.
     #[must_use]
     pub fn take_left(&self) -> Vec<String> {

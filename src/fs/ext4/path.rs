@@ -4,23 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::inode::Inode;
-use super::locks::Shared;
+use super::operation::Shared;
 use super::{Ext4, ROOT};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::fs::FileType;
+use crate::error::{Context, Result};
+use crate::fs::path::{MAX_LINKS, next_component, not_a_directory, too_many_links};
+use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
-
-/// How many symbolic links Linux follows on the way of one path.
-const MAX_LINKS: usize = 40;
-
-/// What becomes of a symbolic link that the whole path names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follow {
-    /// It is followed like all others, as `stat` does.
-    All,
-    /// It is the result itself, as with `lstat`.
-    NotLast,
-}
 
 impl Ext4 {
     /// The inode that a path names. It starts at the root of the volume, and so do absolute links; `..` of the root is the
@@ -56,14 +45,12 @@ impl Ext4 {
             let last = behind.is_empty();
             let number = dir.entry_number(name)?;
             // Before the entry can change: what is decoded now need not be again.
-            let locks = self.writing().ok().filter(|_| !last).map(|writing| &writing.locks);
-            let lock = locks.map(|locks| locks.try_shared(number));
+            let lock = (!last).then(|| self.try_share(number));
             let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
                 links += 1;
                 if links > MAX_LINKS {
-                    let what = format!("more than {MAX_LINKS} symbolic links");
-                    return Err(Error::new(ErrorKind::Loop, what));
+                    return Err(too_many_links());
                 }
                 let mut target = found.read_link()?;
                 if target.first() == Some(&b'/') {
@@ -78,18 +65,16 @@ impl Ext4 {
                 return Ok(found);
             }
             if found.file_type != FileType::Directory {
-                let name = String::from_utf8_lossy(name);
-                let what = format!("{name} is not a directory");
-                return Err(Error::new(ErrorKind::NotADirectory, what));
+                return Err(not_a_directory(name));
             }
             at = text.len() - behind.len();
             current = match lock {
                 // Someone changes it. That is not waited for with another directory's lock: a corrupt one may be below itself.
-                Some(None) => {
+                Some(Err(_)) => {
                     drop(current);
                     self.enter(number)?
                 }
-                lock => Entered { inode: found, _lock: lock.flatten() },
+                lock => Entered { inode: found, _lock: lock.and_then(Result::ok).flatten() },
             };
         }
         Ok(current.inode)
@@ -97,7 +82,7 @@ impl Ext4 {
 
     /// Waits for changes of a directory that are under way.
     fn enter(self: &Arc<Self>, number: InodeNo) -> Result<Entered<'_>> {
-        let _lock = self.writing().ok().map(|writing| writing.locks.shared(number));
+        let _lock = self.share(number);
         Ok(Entered { inode: self.inode(number)?, _lock })
     }
 }
@@ -106,26 +91,4 @@ impl Ext4 {
 struct Entered<'a> {
     inode: Inode,
     _lock: Option<Shared<'a>>,
-}
-
-/// The first component of a path and what is behind it, with its slashes.
-fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let start = path.iter().position(|byte| *byte != b'/')?;
-    let path = &path[start..];
-    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
-    Some(path.split_at(end))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::next_component;
-
-    #[test]
-    fn a_path_is_taken_apart_at_any_number_of_slashes() {
-        assert_eq!(next_component(b"//usr//bin"), Some((&b"usr"[..], &b"//bin"[..])));
-        assert_eq!(next_component(b"bin"), Some((&b"bin"[..], &b""[..])));
-        assert_eq!(next_component(b"bin/"), Some((&b"bin"[..], &b"/"[..])));
-        assert_eq!(next_component(b"//"), None);
-        assert_eq!(next_component(b""), None);
-    }
 }

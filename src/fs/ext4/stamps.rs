@@ -4,7 +4,7 @@
 //! inode's bytes with the next change of it; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Held); and
 //! otherwise by the [timer](super::CommitTimer). A crash takes those that have not: the file is as old then as its last transaction.
 
-use crate::fs::Timestamp;
+use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The first second that an inode can express, and how many there are.
@@ -28,15 +28,6 @@ pub(crate) struct Waiting {
     pub(crate) read: Option<Timestamp>,
     /// When the content was changed last, and with it the inode.
     pub(crate) written: Option<Timestamp>,
-}
-
-/// What leaves a stamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// The content was read.
-    Read,
-    /// The content was changed.
-    Write,
 }
 
 /// Nanoseconds behind the one before [`FIRST`], which fit all times of an inode; or [`NONE`].

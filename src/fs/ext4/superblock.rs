@@ -101,6 +101,8 @@ pub struct Superblock {
     pub(crate) orphan_file: Option<InodeNo>,
     /// The quota files of users, groups and projects.
     pub(crate) quota_files: [Option<InodeNo>; 3],
+    /// The group of the copy that this was read from, and beside which descriptors are read: 0 but for a rescue.
+    pub(crate) copy: u32,
 }
 
 /// The errors that the superblock records.
@@ -136,6 +138,20 @@ pub struct Times {
 }
 
 impl Superblock {
+    /// The oldest of ext2, ext3 and ext4 that knows all the features.
+    #[must_use]
+    pub fn format(&self) -> &'static str {
+        let incompat = Incompat::FILETYPE | Incompat::RECOVER | Incompat::META_BG;
+        let ro_compat = RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE;
+        if !(self.incompat - incompat).is_empty() || !(self.ro_compat - ro_compat).is_empty() {
+            "ext4"
+        } else if self.compat.contains(Compat::HAS_JOURNAL) {
+            "ext3"
+        } else {
+            "ext2"
+        }
+    }
+
     /// Where the superblock lies and how long it is.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
 
@@ -289,6 +305,7 @@ impl Superblock {
                 .filter(|_| compat.contains(Compat::ORPHAN_FILE)),
             quota_files: [&raw.s_usr_quota_inum, &raw.s_grp_quota_inum, &raw.s_prj_quota_inum]
                 .map(|number| inode(number.get()).filter(|_| ro_compat.contains(RoCompat::QUOTA))),
+            copy: 0,
         })
     }
 
@@ -344,6 +361,13 @@ impl Superblock {
         } else {
             sparse_backup(group) || !self.ro_compat.contains(RoCompat::SPARSE_SUPER)
         }
+    }
+
+    /// The group that a block is in; `None` for the boot block, and outside of the volume.
+    pub(super) fn group_of_block(&self, block: FsBlock) -> Option<u32> {
+        let within = block.0.checked_sub(u64::from(self.first_data_block))?;
+        let group = u32::try_from(within / u64::from(self.blocks_per_group)).ok()?;
+        (group < self.groups).then_some(group)
     }
 
     /// First block of a group.
@@ -422,7 +446,7 @@ impl Geometry {
         };
         if size > device_size {
             return Err(field.corrupt(format!(
-                "the file system has {size} bytes, the device only {device_size}"
+                "the file system has {size} bytes, the device only {device_size}: it is cut short (--truncated reads what is there)"
             )));
         }
 

@@ -1,8 +1,10 @@
 //! Symbolic links: a short target in `i_block`, a long one in a block, or inline data.
 
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
+
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::FileType;
+use crate::fs::InodeFlags;
 use crate::units::{FileBlock, FilePos};
 
 impl Inode {

@@ -9,9 +9,9 @@ use super::counters::Counters;
 use super::disk::superblock::RawSuperblock;
 use super::errors::{Errors, OnError, STATE_ERROR};
 use super::jbd2::{self, LogWriter, Transactions};
-use super::locks::Locks;
 use super::mmp;
 use super::mmp_hold::MmpHold;
+use super::operation::Locks;
 use super::ops::Patience;
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
@@ -20,8 +20,8 @@ use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
-use crate::fs::Timestamp;
-use crate::inode::{Alone, ContentLock};
+use crate::fs::{Clock, Timestamp};
+use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
@@ -29,16 +29,6 @@ use crate::sys::coarse_time;
 const STATE_VALID: u16 = 1;
 /// Without a journal: how many blocks are changed before they are written.
 const UNJOURNALED_LIMIT: u32 = 8192;
-
-/// Whose time stamps files get.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Clock {
-    /// The system's clock, as of its last tick.
-    #[default]
-    System,
-    /// Always this time: what is made twice is the same.
-    Fixed(Timestamp),
-}
 
 impl Clock {
     #[inline]
@@ -82,7 +72,6 @@ pub(crate) struct Writing {
 impl Writing {
     /// Without a log; a transaction changes at most `limit` blocks.
     fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
-        ContentLock::prepare();
         Self {
             transactions: Transactions::new(limit),
             log: Mutex::new(None),
@@ -120,8 +109,14 @@ impl Ext4 {
         if !device.is_writable() {
             return Err(Error::read_only("the device was opened read-only"));
         }
-        mmp::check(&*device, &Self::read_superblock(&*device)?, mmp::Purpose::Write)?;
-        let mut found = Self::open_held(Arc::clone(&device), events, PassedOver::default())?;
+        let superblock = Self::read_superblock(&*device)?;
+        mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
+        // A holder that was waited for may have changed it.
+        let open = || {
+            let superblock = Self::read_superblock(&*device)?;
+            Self::open_held(Arc::clone(&device), superblock, events, PassedOver::default())
+        };
+        let mut found = open()?;
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         let journal = found.journal.clone();
@@ -129,7 +124,7 @@ impl Ext4 {
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
             // What they changed stands at its place.
-            found = Self::open_held(Arc::clone(&device), events, PassedOver::default())?;
+            found = open()?;
         }
         // What the volume may be refused for comes before anything is written.
         let alloc = Allocator::load(&found)?;
@@ -149,7 +144,7 @@ impl Ext4 {
         fs.writing = Some(writing);
         let fs = Arc::new(fs);
         fs.load_quota()?;
-        fs.end_orphans(wrong)?;
+        fs.operate(|op| op.end_orphans(wrong))?;
         Ok(fs)
     }
 
@@ -190,7 +185,9 @@ impl Ext4 {
     /// `ReadOnly`, with the names of the features that are not written.
     pub fn check_writable(&self) -> Result<()> {
         if self.journal.state == JournalState::External {
-            return Err(Error::read_only("volumes with journal_dev are not written"));
+            return Err(Error::read_only(
+                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal takes it off",
+            ));
         }
         let sb = &self.superblock;
         let incompat = sb.incompat - Incompat::WRITABLE;
@@ -253,14 +250,17 @@ impl Ext4 {
             return converted;
         }
         // What else cannot be converted is no reason to lose the rest.
-        let ended = self.end(writing).and(converted).and(alone);
+        let ended = self.store_waiting().and_then(|()| self.end(writing));
+        let ended = ended.and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
 
-    /// The same, all files being converted.
+    /// The same, all files being converted, and what waits being stored; of a volume that is dropped, errors may wait still.
     fn end(&self, writing: &Writing) -> Result<()> {
-        self.commit_and_flush()?;
+        self.check_stopped()?;
+        writing.transactions.check()?;
+        self.commit_with_data(writing.transactions.newest())?;
         self.check_held()?;
         writing.transactions.abort(&Error::read_only("the volume was closed"));
         writing.locks.all_changed();
@@ -272,6 +272,7 @@ impl Ext4 {
         self.write_superblock(|raw| {
             let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
             raw.s_feature_incompat.set((incompat - Incompat::RECOVER).bits());
+            writing.errors.take_into(raw);
             if raw.s_state.get() & STATE_ERROR == 0 {
                 raw.s_state.set(raw.s_state.get() | STATE_VALID);
             }

@@ -1,8 +1,8 @@
 //! The change that no lease holds up: an open for *reading* with `O_TRUNC`, and a truncate through an overlay above the file. Linux
 //! breaks a read lease only for an open for writing and for `truncate(2)` of the file itself.
 //!
-//! Each file that is read raw is watched by inotify. The watching thread is told as of a lease, only afterwards: who truncates does
-//! not wait. Until the thread runs, a reader can get what the file held before. It takes a commit of the file system's journal before
+//! Each file that is read raw is watched by inotify. The watching thread is notified as for a lease, but only afterwards: a truncation
+//! does not wait. Until the thread runs, a reader can get the previous content. It takes a commit of the file system's journal before
 //! the blocks can be another file's.
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use crate::error::Errno;
 
-/// What inotify watches. A watch is one for all handles of an inode, and ends with its first event.
+/// The events that inotify watches. A watch is one for all handles of an inode, and ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
     /// Users may have few of these. Without one no file is read raw, and each says so.
@@ -62,7 +62,7 @@ impl Changes {
         let mut watches = self.lock();
         let flags = WatchFlags::MODIFY | WatchFlags::ONESHOT;
         let watch = inotify::add_watch(self.fd()?, path, flags)?;
-        // Before the lock is free: who takes an event of this watch must find whose it is.
+        // Before the lock is free: the thread that takes an event of this watch must find its file.
         let before = own.swap(watch, Ordering::SeqCst);
         if watch != before {
             *watches.entry(watch).or_default() += 1;
@@ -85,7 +85,7 @@ impl Changes {
         }
     }
 
-    /// Takes what has happened.
+    /// Takes the events.
     pub(super) fn take(&self) -> Changed {
         let _watches = self.lock();
         let mut memory = [MaybeUninit::uninit(); 4096];

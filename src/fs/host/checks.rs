@@ -1,4 +1,4 @@
-//! What is asked of a file before a lease is taken: whether its file system keeps data where FIEMAP says, and only there.
+//! Checks of a file before a lease is taken: whether its file system keeps data where FIEMAP says, and only there.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -35,7 +35,7 @@ const OTHERS: [(u32, &str); 12] = [
     (0x4D44, "FAT"),
 ];
 
-/// What the kernel says of an open file.
+/// The kernel's description of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) statx: Statx,
@@ -74,7 +74,7 @@ fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
 }
 
-/// The first reason not to read a file around the kernel, whoever has it open.
+/// The first reason not to read a file around the kernel, independent of its users.
 pub(super) fn refuse(
     file: BorrowedFd<'_>,
     facts: &Facts,
@@ -152,7 +152,7 @@ fn mounted_as(major: u32, minor: u32) -> Option<String> {
     end.split(' ').next().map(str::to_owned)
 }
 
-/// Waits until what was written to a file is on the device.
+/// Waits until all writes to a file are on the device.
 pub(super) fn sync(file: &std::fs::File) -> Result<(), Refusal> {
     rustix::fs::fdatasync(file.as_fd())
         .map_err(|errno| Refusal::Failed("fdatasync", Errno::from(errno)))

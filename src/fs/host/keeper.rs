@@ -16,10 +16,10 @@ use crate::sys::lease::{self, Waited, Watch, Watcher};
 
 /// How long after a break all leases are looked at.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
-/// How long there is nothing to do without files, should a wake-up get lost for want of room for its signal.
+/// How long the thread sleeps without files: a wake-up may get lost if there is no space for its signal.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What the threads that keep leases share with the files. One stands for all host files of a [`Host`](crate::Host).
+/// The state that the threads that keep leases share with the files. There is one for all host files of a [`Host`](crate::Host).
 #[derive(Debug)]
 pub struct Keeper {
     proof: Proof,
@@ -184,7 +184,7 @@ impl Keeper {
         })
     }
 
-    /// From now on the file is told of breaks.
+    /// From now on the file is notified of breaks.
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
@@ -282,12 +282,12 @@ impl Keeper {
         Instant::now() + if idle { IDLE } else { interval }
     }
 
-    /// What tells of changes that break no lease.
+    /// Reports changes that break no lease.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Who is asked before files are read.
+    /// The marks of programs that the kernel asks before a read.
     pub(super) fn watches(&self) -> &Watches {
         &self.watches
     }

@@ -1,4 +1,4 @@
-//! The map of a host file: what FIEMAP said while the lease stood.
+//! The map of a host file: the result of FIEMAP under the lease.
 
 use std::os::fd::BorrowedFd;
 
@@ -25,7 +25,7 @@ pub struct HostMap {
 pub struct Beneath {
     /// Size of the file system's device in bytes.
     pub size: u64,
-    /// What its door can take.
+    /// The limits of its door.
     pub limits: Limits,
 }
 
@@ -44,7 +44,7 @@ impl HostMap {
         })?;
         let mut extents = Vec::with_capacity(found.len());
         let mut shared = false;
-        // What is preallocated behind the end may have no place yet, and is never read.
+        // Preallocated extents past the end may have no position yet, and are never read.
         for extent in found.iter().filter(|extent| extent.logical < end) {
             refuse(extent)?;
             shared |= extent.flags.contains(FiemapFlags::SHARED);

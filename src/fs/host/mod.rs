@@ -2,9 +2,9 @@
 //!
 //! # Why it is safe
 //!
-//! A **read lease** (`F_SETLEASE`, `F_RDLCK`) stands only while nobody has the file open or mapped for writing; whoever opens it for
-//! writing or truncates it waits until the lease is let go. So the map that FIEMAP gives after the lease was taken and the data
-//! written back stays true as long as the lease stands.
+//! A **read lease** (`F_SETLEASE`, `F_RDLCK`) is held only while no process has the file open or mapped for writing; a process that opens it
+//! for writing or truncates it waits until the lease is released. So the map that FIEMAP gives after the lease was taken and the data
+//! were written back stays valid as long as the lease is held.
 //!
 //! A read is **believed only if the lease stood until it had completed**. Each tenure of a lease has a number ([`Tenure`]) that a
 //! reader samples before and after; when a lease is broken, the number changes first and the lease goes then. A read that was cut
@@ -66,7 +66,7 @@ pub struct HostFile {
     facts: Facts,
     block: BlockSize,
     assume_no_dedupe: bool,
-    /// What lies beneath, or why that is not known.
+    /// The underlying device, or why it is not known.
     beneath: Result<Beneath, Refusal>,
     /// Its place among all files of its keeper.
     index: u32,
@@ -75,7 +75,7 @@ pub struct HostFile {
     status: Mutex<Status>,
     /// There is a lease, of a tenure or of an attempt to begin one.
     holds: AtomicBool,
-    /// What tells of changes that break no lease.
+    /// Reports changes that break no lease.
     watch: AtomicI32,
     /// It was read through the kernel since a lease was last tried for.
     wanted: AtomicBool,
@@ -101,7 +101,7 @@ impl HostFile {
     /// number, major and minor.
     ///
     /// # Errors
-    /// Those of opening a file; `WrongFileType` and `IsADirectory`. That it cannot be read around the kernel is none.
+    /// Those of opening a file; `WrongFileType` and `IsADirectory`. A file that cannot be read around the kernel is not an error.
     pub fn open(
         path: &Path,
         assume_no_dedupe: bool,
@@ -240,11 +240,11 @@ impl HostFile {
         }
     }
 
-    /// Tries to take the lease, and plans the next attempt where a writer is in the way. No two attempts meet: who opens the file makes
-    /// the first, before anyone can want another, and one thread makes the others.
+    /// Tries to take the lease, and plans the next attempt where a writer is in the way. No two attempts run at once: the thread that opens the file makes
+    /// the first, before any other can be needed, and one thread makes the others.
     fn take(self: &Arc<Self>) {
         let before = {
-            // Who ended the last tenure holds the status until its lease is let go; later, this attempt's lease would go instead.
+            // The thread that ended the last tenure holds the status until its lease is released; otherwise it would release this attempt's lease.
             let _status = self.lock();
             self.tenure.current()
         };
@@ -290,7 +290,7 @@ impl HostFile {
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
         }
-        // From here on nobody writes, so what is asked now stays true.
+        // From here on no process writes, so the following checks stay valid.
         let facts =
             Facts::of(self.file.as_fd()).map_err(|errno| Refusal::Failed("statx", errno.into()))?;
         checks::refuse(self.file.as_fd(), &facts, self.assume_no_dedupe)?;
@@ -302,7 +302,7 @@ impl HostFile {
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Serves the file through the kernel if it was read raw because it is immutable, and is so no more: nothing tells of this.
+    /// Serves the file through the kernel if it was read raw because it was immutable, and the flag is gone. No event reports this.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
@@ -370,7 +370,7 @@ impl HostFile {
     }
 }
 
-/// What stands for the block size of a file system that has none.
+/// The block size to use for a file system that has none.
 const PAGE: BlockSize = match BlockSize::from_shift(12) {
     Some(size) => size,
     None => panic!("4 KiB is a block size"),

@@ -7,7 +7,7 @@ use crate::sys::{rate, ticks};
 
 /// After this time the kernel takes a broken lease away, in seconds; 0 is never.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
-/// What is taken for the break time where it cannot be read.
+/// The break time to assume if it cannot be read.
 const UNKNOWN: Duration = Duration::from_secs(1);
 /// The longest time between two proofs: so long a break whose signal got lost goes unanswered.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ impl Proof {
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {
-        // Of a clock that began anew the difference is enormous, which is safe.
+        // After a restart of the clock the difference is enormous, which is safe.
         ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
     }
 

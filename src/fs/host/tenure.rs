@@ -1,4 +1,4 @@
-//! The number of a lease's tenure: what tells a reader that the lease stood from before its read until after it.
+//! The number of a lease's tenure: it shows a reader that the lease was held from before its read until after it.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -27,8 +27,8 @@ impl Tenure {
         number & 1 != 0
     }
 
-    /// Whether the tenure that was current before a read is current after it. What changes the file's data waits until the lease
-    /// was let go, before which the number changed: whoever read such data sees the new number.
+    /// Whether the tenure that was current before a read is current after it. A program that changes the file's data waits until the lease
+    /// is released, and the number changes before that: a reader of such data sees the new number.
     #[must_use]
     #[inline(always)]
     pub fn stands(&self, number: u64) -> bool {

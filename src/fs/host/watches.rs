@@ -21,9 +21,9 @@ const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// How much is read of what a descriptor says. A mark takes a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// Asked before data is read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. What is asked before an open has been asked for ours.
+/// Asked before data is read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked for ours.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
-/// A directory's mark that counts for what is in it (`FAN_EVENT_ON_CHILD`).
+/// A directory's mark that covers its entries (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
 
 /// The marks that were seen, and when.
@@ -37,12 +37,12 @@ struct Seen {
     marks: Arc<[Mark]>,
 }
 
-/// What is marked so that reads are asked for.
+/// The objects with marks for reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// The inode, and the device number of its file system.
     Inode(u64, u64),
-    /// What is accessed by this mount.
+    /// The mount.
     Mount(u64),
     /// By the device number; the file itself, or another one that counts for those that it contains.
     FileSystem(u64),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ironmap::bio::Buffer;
 use ironmap::device::{Entry, Faults, Limits, Ram, Record, Sim};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Clock, Credentials, Ext4, Fallocate, NewFile, ROOT, WriteCounts};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, Fallocate, FileSystem, NewFile, WriteCounts};
 use ironmap::iomap::IomapType;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Result, Volume};
@@ -59,7 +60,7 @@ impl Bench {
         Self { image, ram, faults, record, volume }
     }
 
-    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 
@@ -73,8 +74,8 @@ impl Bench {
     }
 
     pub(crate) fn open(&self, number: InodeNo, strict: bool) -> File {
-        let options = FileOptions { strict, ..FileOptions::default() };
-        self.volume.open_inode(self.fs().inode(number).unwrap(), options).unwrap()
+        let options = FileOptions::new().direct(strict);
+        self.volume.open_inode(self.fs().inode(number).unwrap(), options.write(true)).unwrap()
     }
 
     /// A file of so many written blocks, durable.

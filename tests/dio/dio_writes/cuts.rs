@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::Fallocate;
+use ironmap::fs::Fallocate;
 use ironmap::units::FilePos;
 use ironmap::{File, Queue};
 

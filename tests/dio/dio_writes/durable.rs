@@ -4,7 +4,8 @@ use ironmap::ErrorKind;
 use ironmap::device::{Limits, Ram};
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
-use ironmap::fs::ext4::{Access, Fallocate, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Access, Fallocate};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 

@@ -61,7 +61,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
         let bench = Bench::new(EXT4);
         let sectors = bench.soil();
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
-        let free = bench.fs().free_space();
+        let free = bench.volume.ext4().unwrap().free_space();
         for (pos, len) in [(64 * BLOCK, MIB), (60 * BLOCK, MIB), (100 * BLOCK + 512, BLOCK)] {
             let faults = Faults { bad_sectors: sectors.clone(), ..Faults::default() };
             bench.faults.set_faults(faults);
@@ -74,7 +74,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
         }
         // Those that were allocated below the end stay, as blocks without content.
         drop((file, queue));
-        let left = bench.fs().free_space();
+        let left = bench.volume.ext4().unwrap().free_space();
         assert_eq!(free.blocks - left.blocks, 4, "{way:?}");
         let image = bench.close();
         assert!(image.dump("/file") == vec![0; 64 * BLOCK as usize]);

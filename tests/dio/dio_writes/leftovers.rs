@@ -9,7 +9,8 @@ use ironmap::ErrorKind;
 use ironmap::device::{Faults, Ram};
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
-use ironmap::fs::ext4::{Fallocate, Follow, InodeFlags, ROOT, SetAttributes};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Fallocate, Follow, InodeFlags, SetAttributes};
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 

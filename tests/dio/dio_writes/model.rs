@@ -5,9 +5,10 @@ use std::path::Path;
 use ironmap::bio::Buffer;
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Credentials, Fallocate, NewFile, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Credentials, Fallocate, NewFile};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{File, FileOptions, Queue, QueueOptions, Volume, VolumeOptions};
 
 use crate::common::image::{Image, words};
 use crate::common::rng::Rng;
@@ -46,7 +47,7 @@ struct Bench<'a> {
 }
 
 pub(crate) fn open(image: &Path, engine: Engine) -> Volume {
-    let options = OpenOptions { write: true, engine, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true).engine(engine);
     let location = image.to_str().unwrap().parse().unwrap();
     crate::common::beneath::open(&location, &options).unwrap()
 }
@@ -241,7 +242,7 @@ impl Bench<'_> {
     fn reopen(&mut self) {
         let inode = self.volume.fs().inode(self.number).unwrap();
         assert_eq!(inode.size(), self.model.bytes.len() as u64);
-        self.file = self.volume.open_inode(inode, FileOptions::default()).unwrap();
+        self.file = self.volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
     }
 }
 
@@ -252,7 +253,8 @@ fn run(layout: &str, engine: Engine, seed: u64) {
     let fs = volume.fs();
     let number =
         fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
-    let file = volume.open_inode(fs.inode(number).unwrap(), FileOptions::default()).unwrap();
+    let file =
+        volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap();
     let queue = volume.queue(&QueueOptions::default()).unwrap();
     let model = Model { rng: Rng::new(seed), bytes: Vec::new(), stamp: 0 };
     let extents = layout.contains("ext4");

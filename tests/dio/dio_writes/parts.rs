@@ -7,7 +7,7 @@ use ironmap::ErrorKind;
 use ironmap::device::Faults;
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
-use ironmap::fs::ext4::Fallocate;
+use ironmap::fs::Fallocate;
 use ironmap::units::FilePos;
 
 use crate::common::skip::Need;

@@ -3,9 +3,9 @@
 use std::io::IoSlice;
 
 use ironmap::dio::DioFlags;
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{
-    Fallocate, InodeFlags, KeepSetId, ROOT, SetAttributes, SetXattr, WriteCounts,
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{
+    Fallocate, InodeFlags, KeepSetId, SetAttributes, SetXattr, Timestamp, WriteCounts,
 };
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
@@ -329,8 +329,8 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     let (name, how) = (b"security.capability", SetXattr::Any);
     let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     fs.setxattr(number, name, &value, how).unwrap();
-    let options = FileOptions { keep_set_id: KeepSetId::Yes, ..FileOptions::default() };
-    let file = bench.volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
+    let options = FileOptions::new().keep_set_id(KeepSetId::Yes);
+    let file = bench.volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
     file.write_at(&mut queue, &[1; 512], FilePos(0)).unwrap();
     assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o6755);
     assert_eq!(fs.inode(number).unwrap().xattr(name).unwrap(), None);
@@ -367,7 +367,8 @@ fn an_open_file_without_a_name_can_be_opened_again() {
     fs.unlink(ROOT, b"file").unwrap();
     assert_eq!(fs.inspect(number, |inode| Ok(inode.stat().links)).unwrap(), 0);
     let held = fs.hold(number).unwrap();
-    let again = bench.volume.open_inode(held.inode().unwrap(), FileOptions::default()).unwrap();
+    let again =
+        bench.volume.open_inode(held.inode().unwrap(), FileOptions::new().write(true)).unwrap();
     drop((file, held));
     again.write_at(&mut queue, &[7; 512], FilePos(0)).unwrap();
     let mut read = [0; 512];

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::Fallocate;
+use ironmap::fs::Fallocate;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Engine, ErrorKind, File, Queue, QueueOptions, Volume};
 
@@ -245,14 +245,14 @@ fn mutate(volume: &Volume, number: InodeNo, extents: bool, rng: &mut Rng) {
 }
 
 fn prepare(volume: &Volume, extents: bool) -> InodeNo {
-    let (fs, who) = (volume.fs(), ironmap::fs::ext4::Credentials::default());
+    let (fs, who) = (volume.fs(), ironmap::fs::Credentials::default());
     let root = ironmap::fs::ext4::ROOT;
     // What is freed again must not be seen.
-    let junk = fs.create(root, b"junk", ironmap::fs::ext4::NewFile::Regular, 0o644, &who).unwrap();
+    let junk = fs.create(root, b"junk", ironmap::fs::NewFile::Regular, 0o644, &who).unwrap();
     fs.write(junk, FilePos(0), &vec![0xDB; 20 << 20]).unwrap();
     fs.unlink(root, b"junk").unwrap();
     fs.sync().unwrap();
-    let file = ironmap::fs::ext4::NewFile::Regular;
+    let file = ironmap::fs::NewFile::Regular;
     let number = fs.create(root, b"file", file, 0o644, &who).unwrap();
     // A third each: written, unwritten, a hole.
     let third = SECTORS * SECTOR / 3 / 4096 * 4096;
@@ -272,7 +272,7 @@ fn torture(mkfs: &str, engine: Engine, mutator: Mutator, seed: u64) {
     let number = prepare(volume, mkfs.contains("ext4"));
     let open_file = || {
         let inode = volume.fs().inode(number).unwrap();
-        volume.open_inode(inode, ironmap::FileOptions::default()).unwrap()
+        volume.open_inode(inode, ironmap::FileOptions::new().write(true)).unwrap()
     };
     let (dog, until) = (&Watchdog::new(), Instant::now() + time());
     // One handle for all, and one for each in turn.
@@ -285,7 +285,7 @@ fn torture(mkfs: &str, engine: Engine, mutator: Mutator, seed: u64) {
                 let own = open_file();
                 scope.spawn(move || {
                     let file = if writer % 2 == 0 { shared } else { &own };
-                    let queue = volume.queue(&QueueOptions { depth: 16 }).unwrap();
+                    let queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
                     let rng = Rng::new(seed ^ writer << 32);
                     let (number, made, stripes) = (writer, Vec::new(), [0; STRIPES as usize]);
                     let mut writer = Writer { number, file, queue, rng, made, stripes, dog, what };

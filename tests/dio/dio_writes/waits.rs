@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use ironmap::device::{QueueOptions, Ram};
 use ironmap::dio::DioFlags;
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Fallocate, ROOT, SetAttributes, WriteCounts};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Fallocate, SetAttributes, Timestamp, WriteCounts};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, Result};
 
@@ -65,7 +65,7 @@ fn nowait_is_refused_where_metadata_would_change() {
 fn nowait_that_is_refused_leaves_no_time() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) =
-        (bench.written("file", 8), bench.volume.queue(&QueueOptions { depth: 1 }).unwrap());
+        (bench.written("file", 8), bench.volume.queue(&QueueOptions::new().depth(1)).unwrap());
     let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
     let set = SetAttributes { modified: Some(past), ..SetAttributes::default() };
     bench.fs().set_attributes(file.inode(), &set).unwrap();
@@ -115,7 +115,7 @@ fn nowait_writes_into_unwritten_blocks() {
 fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     let bench = Bench::new(EXT4);
     let file = bench.unwritten("file", 8);
-    let mut queue = bench.volume.queue(&QueueOptions { depth: 2 }).unwrap();
+    let mut queue = bench.volume.queue(&QueueOptions::new().depth(2)).unwrap();
     file.write_at(&mut queue, &memory(4 * BLOCK, 0x22), FilePos(0)).unwrap();
     file.sync(&mut queue).unwrap();
     file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(0), NONE, 1).unwrap();

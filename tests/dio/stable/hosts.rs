@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 
 use ironmap::device::{BlockFile, Device, OpenMode, Psync, Uring, UringOptions};
 use ironmap::dio::{DioFlags, StablePages};
-use ironmap::host::Host;
-use ironmap::{FileOptions, QueueOptions};
+use ironmap::{FileOptions, Host, QueueOptions};
 
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
@@ -38,12 +37,12 @@ fn raw_reads_into_scribbled_memory_do_not_fail() {
         let host = Host::on(device).unwrap();
         for way in StablePages::ALL {
             let stable_pages = Some(way);
-            let options = FileOptions { strict: true, stable_pages, ..FileOptions::default() };
+            let options = FileOptions::new().direct(true).stable_pages(stable_pages);
             let file = host.open(&path, options).unwrap();
             for kind in KINDS {
                 for size in [4096, 1 << 20] {
                     let what = format!("ring {ring}, {way:?}, {kind:?} of {size}");
-                    let mut queue = host.queue(&QueueOptions { depth: 16 }).unwrap();
+                    let mut queue = host.queue(&QueueOptions::new().depth(16)).unwrap();
                     let mut requests = vec![memory(kind, size), memory(kind, size)];
                     let ranges: Vec<_> = requests.iter_mut().flatten().map(Range::of).collect();
                     let before = checks.mismatches.load(Ordering::Relaxed);

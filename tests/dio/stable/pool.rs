@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::bio::{Buffer, Memory};
 use ironmap::dio::{DioFlags, StablePages};
-use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Credentials, NewFile};
 use ironmap::units::FilePos;
-use ironmap::{Engine, ErrorKind, File, FileOptions, OpenOptions, Queue, QueueOptions, Volume};
+use ironmap::{Engine, ErrorKind, File, FileOptions, Queue, QueueOptions, VolumeOptions};
 
 use crate::common::image::Image;
 use crate::stable::scribble::{Bench, KINDS, Kind, Op, memory, run};
@@ -73,21 +74,17 @@ fn a_warm_pool_allocates_nothing() {
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
         // The device itself allocates nothing, so it is not the one that checks.
         let image = Image::mke2fs("32M", &["-t", "ext4"]);
-        let options = OpenOptions { engine, write: true, ..OpenOptions::default() };
-        let volume = Volume::open(&image.location(), &options).unwrap();
+        let options = VolumeOptions::new().engine(engine).write(true);
+        let volume = options.open(image.location()).unwrap();
         let fs = volume.fs();
         let who = Credentials::default();
         let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
         fs.write(number, FilePos(0), &vec![1; 4 * MIB]).unwrap();
-        let options = FileOptions {
-            strict: true,
-            stable_pages: Some(StablePages::Bounce),
-            ..FileOptions::default()
-        };
-        let file = volume.open_inode(fs.inode(number).unwrap(), options).unwrap();
+        let options = FileOptions::new().direct(true).stable_pages(Some(StablePages::Bounce));
+        let file = volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
         for (limit, size) in [(64 << 10, MIB), (2 * MIB, MIB), (2 * MIB, 64 << 10), (2 * MIB, 512)]
         {
-            let mut queue = volume.queue(&QueueOptions { depth: 32 }).unwrap();
+            let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
             queue.set_bounce_limit(limit);
             let mut buffer = Buffer::aligned(size).unwrap();
             spare.clear();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ironmap::bio::{Buffer, Memory};
 use ironmap::device::{BlockFile, Device, OpenMode, Ram, open_engine};
 use ironmap::dio::{DioFlags, StablePages, Stats};
-use ironmap::fs::ext4::{Clock, Credentials, Fallocate, NewFile, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, Fallocate, NewFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Engine, File, FileOptions, Queue, QueueOptions, Result, Volume};
 
@@ -78,12 +79,14 @@ impl Bench {
     }
 
     pub(crate) fn open(&self, stable_pages: Option<StablePages>) -> File {
-        let options = FileOptions { strict: true, stable_pages, ..FileOptions::default() };
-        self.volume.open_inode(self.volume.fs().inode(self.number).unwrap(), options).unwrap()
+        let options = FileOptions::new().direct(true).stable_pages(stable_pages);
+        self.volume
+            .open_inode(self.volume.fs().inode(self.number).unwrap(), options.write(true))
+            .unwrap()
     }
 
     pub(crate) fn queue(&self) -> Queue {
-        self.volume.queue(&QueueOptions { depth: 16 }).unwrap()
+        self.volume.queue(&QueueOptions::new().depth(16)).unwrap()
     }
 }
 

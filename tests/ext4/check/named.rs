@@ -72,7 +72,7 @@ fn attributes_need_the_feature() {
 fn unused_inodes_are_looked_at() {
     let deleted = |commands: &str, clean| {
         let image = volume("-t ext4 -b 1024 -I 256");
-        let number = image.ext4().resolve(b"/gone", ironmap::fs::ext4::Follow::All).unwrap();
+        let number = image.ext4().resolve(b"/gone", ironmap::fs::Follow::All).unwrap();
         let number = number.number();
         image.debugfs("rm gone\n");
         image.repair();

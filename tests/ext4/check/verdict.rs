@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ironmap::OpenOptions;
+use ironmap::VolumeOptions;
 
 use crate::check::exceptions::{E2FSCK_ALONE, IRONMAP_ALONE};
 use crate::common::command::output;
@@ -26,8 +26,8 @@ pub(crate) fn e2fsck(image: &Path) -> Verdict {
 /// Opening the volume, and the check.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
-    let report = crate::common::beneath::open(&location, &OpenOptions::default())
-        .and_then(|volume| volume.fs().check(&mut |_| {}));
+    let report = crate::common::beneath::open(&location, &VolumeOptions::default())
+        .and_then(|volume| volume.ext4().unwrap().check(&mut |_| {}));
     match report {
         Err(error) => Verdict { clean: false, text: error.to_string() },
         Ok(report) => {

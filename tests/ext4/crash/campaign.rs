@@ -359,7 +359,7 @@ fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
 /// What is on a volume, and whether its journal was recovered for that. Nothing is written.
 pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     let volume = Volume::on(Arc::new(image.snapshot())).map_err(|error| error.to_string())?;
-    let recovered = matches!(volume.fs().journal().state, JournalState::Recovered(_));
+    let recovered = matches!(volume.ext4().unwrap().journal().state, JournalState::Recovered(_));
     let tree = tree(&volume).map_err(|error| error.to_string())?;
     Ok((tree, recovered))
 }

@@ -4,7 +4,8 @@ use crate::require;
 use std::sync::Arc;
 
 use ironmap::device::{Faults, Limits, Ram, Sim};
-use ironmap::fs::ext4::{Clock, MkfsOptions, NewFile};
+use ironmap::fs::ext4::MkfsOptions;
+use ironmap::fs::{Clock, NewFile};
 use ironmap::{Errno, ErrorKind, Volume};
 
 use crate::common::skip::Need;

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use ironmap::Volume;
 use ironmap::device::{Log, Ram, Record};
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{
-    Clock, Credentials, Ext4, Fallocate, Follow, Held, InodeFlags, NewFile, RenameFlags,
-    SetAttributes, SetXattr,
+use ironmap::fs::{
+    Clock, Credentials, Fallocate, FileSystem, Follow, Held, InodeFlags, NewFile, RenameFlags,
+    SetAttributes, SetXattr, Timestamp,
 };
 use ironmap::units::{FilePos, InodeNo};
 
@@ -74,7 +73,7 @@ pub(crate) fn run(
 }
 
 struct Run<'v> {
-    fs: &'v Arc<Ext4>,
+    fs: &'v Arc<dyn FileSystem>,
     history: &'v History,
     open: VecDeque<Held>,
 }
@@ -132,7 +131,7 @@ impl Run<'_> {
                     Renaming::Whiteout => RenameFlags::WHITEOUT,
                 };
                 let ((from, old_name), (to, new_name)) = (self.place(from)?, self.place(to)?);
-                fs.rename(from, old_name, to, new_name, flags)
+                fs.rename((from, old_name), (to, new_name), flags, &Credentials::default())
             }
             Op::Write { path, pos, len } => {
                 let written = |pos| self.history.written(number, pos);

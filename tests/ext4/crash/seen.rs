@@ -1,11 +1,9 @@
 //! A volume as ironmap sees it.
 
-use std::collections::BTreeMap;
-
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::units::FilePos;
 use ironmap::{FileOptions, Queue, QueueOptions, Result, Volume};
+use std::collections::BTreeMap;
 
 /// Every path, without a leading slash, but for `lost+found`.
 pub(crate) type Tree = BTreeMap<String, Seen>;
@@ -54,7 +52,7 @@ impl Body {
 /// Everything on a volume.
 pub(crate) fn tree(volume: &Volume) -> Result<Tree> {
     let mut walk =
-        Walk { volume, queue: volume.queue(&QueueOptions { depth: 8 })?, tree: Tree::new() };
+        Walk { volume, queue: volume.queue(&QueueOptions::new().depth(8))?, tree: Tree::new() };
     walk.directory(&volume.fs().resolve(b"/", Follow::All)?, "")?;
     Ok(walk.tree)
 }

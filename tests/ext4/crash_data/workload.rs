@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use ironmap::dio::DioFlags;
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Clock, Credentials, Fallocate, NewFile, ROOT};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Clock, Credentials, Fallocate, NewFile, Timestamp};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, FileOptions, Queue, QueueOptions, Result, Volume};
 
@@ -83,7 +83,7 @@ pub(crate) fn run(
         kind,
         mark,
         rng: Rng::new(seed),
-        queue: volume.queue(&QueueOptions { depth: DEPTH as u32 }).expect("a queue"),
+        queue: volume.queue(&QueueOptions::new().depth(DEPTH as u32)).expect("a queue"),
         files: Vec::new(),
         flights: Vec::new(),
         history: History::default(),
@@ -177,7 +177,7 @@ impl Run<'_> {
         })?;
         let inode = fs.lookup(ROOT, name(id).as_bytes())?;
         let number = inode.number();
-        let file = volume.open_inode(inode, FileOptions::default())?;
+        let file = volume.open_inode(inode, FileOptions::new().write(true))?;
         self.files.push(Open { id, number, file, size: 0, linked: true });
         Ok(())
     }

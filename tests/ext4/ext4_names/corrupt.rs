@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use ironmap::fs::ext4::{DirCursor, Follow, Inode};
+use ironmap::fs::ext4::Ext4Inode as Inode;
+
+use ironmap::fs::{DirCursor, Follow};
 use ironmap::{Error, ErrorKind};
 
 use crate::common::image::{Image, scratch, words};

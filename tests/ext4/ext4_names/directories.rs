@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::ErrorKind;
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Ext4, Follow, InodeFlags, JournalState};
+use ironmap::fs::ext4::{Ext4, JournalState};
+use ironmap::fs::{FileType, Follow, InodeFlags};
 
 use crate::common::image::{Image, scratch, words};
 use crate::common::skip::Need;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use ironmap::ErrorKind;
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::iomap::MapFile;
 use ironmap::units::{FilePos, InodeNo};
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
 use ironmap::ErrorKind;
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Ext4, Follow};
+use ironmap::fs::ext4::Ext4;
+use ironmap::fs::{FileType, Follow};
 use ironmap::iomap::MapFile;
 use ironmap::units::FilePos;
 

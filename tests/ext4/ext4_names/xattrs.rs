@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::fs::ext4::Ext4Inode as Inode;
+
+use ironmap::fs::Follow;
 
 use crate::common::command::run;
 use crate::common::image::{Image, scratch, words};

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ironmap::device::{Crashes, Ram, Record as Recorder};
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Clock, JournalFeatures, JournalState};
+use ironmap::fs::ext4::{JournalFeatures, JournalState};
+use ironmap::fs::{Clock, Timestamp};
 use ironmap::units::DevOffset;
-use ironmap::{OpenOptions, Volume};
+use ironmap::{Volume, VolumeOptions};
 use rustix::fs::FileType;
 
 use crate::common::compare::{assert_contents, assert_same};
@@ -33,7 +33,7 @@ fn fast_commits(image: &Image) -> u32 {
 /// Opens it for writing, and closes it.
 fn recover(dirty: &Image, what: &str) -> Image {
     let image = dirty.copy();
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let options = VolumeOptions::new().write(true);
     let volume = crate::common::beneath::open(&image.location(), &options);
     let volume = volume.unwrap_or_else(|error| panic!("{what}: {error}"));
     volume.close().unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -88,13 +88,13 @@ impl Scenario {
         let what = self.name(seed);
         let dirty = self.dirty(seed);
         let volume = dirty.open().unwrap_or_else(|error| panic!("{what}: {error}"));
-        let journal = volume.fs().journal();
+        let journal = volume.ext4().unwrap().journal();
         let JournalState::Recovered(recovery) = journal.state.clone() else {
             panic!("{what}: {journal:?}");
         };
         assert!(journal.features.contains(self.features), "{what}: {:?}", journal.features);
         if !self.plain {
-            assert!(volume.fs().orphans().unwrap() > 0, "{what}: no orphan");
+            assert!(volume.ext4().unwrap().orphans().unwrap() > 0, "{what}: no orphan");
         }
         let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
         let mut expected = recovered_by_kernel(&dirty, replay)?;

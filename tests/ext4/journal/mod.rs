@@ -16,13 +16,13 @@ use ironmap::{FileOptions, QueueOptions, Result, Volume};
 use crate::common::image::Image;
 
 fn journal(image: &Image) -> Result<Journal> {
-    Ok(image.open()?.fs().journal().clone())
+    Ok(image.open()?.ext4().unwrap().journal().clone())
 }
 
 /// The whole of a file.
 fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
     let inode = volume.fs().inode(InodeNo(number))?;
-    let file = volume.open_inode(inode, FileOptions::default())?;
+    let file = volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable()))?;
     // What a broken journal makes of the size is not to be believed.
     let mut bytes = vec![0; file.size().min(1 << 24) as usize];
     let count =

@@ -45,7 +45,7 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
             let state = crashes.state(name);
             let content = bytes(&state);
             match Volume::on(Arc::new(state)) {
-                Ok(volume) if volume.fs().superblock().uuid == UUID => {
+                Ok(volume) if volume.ext4().unwrap().superblock().uuid == UUID => {
                     assert!(content == made, "{text}: {name} is a part of the volume");
                     whole += 1;
                 }

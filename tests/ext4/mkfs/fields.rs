@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 
-use ironmap::fs::ext4::{Follow, JournalState, MkfsOptions};
+use ironmap::fs::ext4::{JournalState, MkfsOptions};
+
+use ironmap::fs::Follow;
 use ironmap::units::InodeNo;
 
 use super::{feature_list, make, options};
@@ -73,7 +75,7 @@ fn compare(size: u64, text: &str, ours: &[&str]) {
 /// Our own reading agrees that it is a sound, empty volume.
 fn assert_opens(image: &Image) {
     let volume = image.open().unwrap();
-    let fs = volume.fs();
+    let fs = volume.ext4().unwrap();
     assert!(matches!(fs.journal().state, JournalState::Clean | JournalState::None));
     assert_eq!(fs.orphans().unwrap(), 0);
     assert_eq!(fs.resolve(b"/lost+found", Follow::All).unwrap().number(), InodeNo(11));

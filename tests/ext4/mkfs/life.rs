@@ -55,7 +55,7 @@ fn the_kernel_writes_to_it() {
         }
         image.check();
         let volume = image.open().unwrap();
-        let large = volume.fs().resolve(b"/large", ironmap::fs::ext4::Follow::All).unwrap();
+        let large = volume.fs().resolve(b"/large", ironmap::fs::Follow::All).unwrap();
         assert_eq!(large.size(), 5 << 20, "{text}");
     }
 }

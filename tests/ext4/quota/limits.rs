@@ -1,7 +1,8 @@
 //! Limits, set in the quota file's bytes: hard ones hold at once, soft ones when their time is over, and projects keep apart.
 
 use ironmap::ErrorKind;
-use ironmap::fs::ext4::{Credentials, Fallocate, InodeFlags, NewFile, ROOT, SetAttributes};
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Credentials, Fallocate, InodeFlags, NewFile, SetAttributes};
 use ironmap::units::{FilePos, InodeNo};
 
 use crate::common::rng::Rng;
@@ -167,10 +168,11 @@ fn projects_keep_apart() {
         let inside = fs.create(dir, b"inside", NewFile::Regular, 0o644, &USER).unwrap();
         assert_eq!(fs.inode(inside).unwrap().stat().project, Some(77));
         let kind = |result: ironmap::Result<()>| result.map_err(|error| error.kind());
-        let rename =
-            |from, old: &[u8], to, new: &[u8], flags| kind(fs.rename(from, old, to, new, flags));
-        let plain = ironmap::fs::ext4::RenameFlags::empty();
-        let exchange = ironmap::fs::ext4::RenameFlags::EXCHANGE;
+        let rename = |from, old: &[u8], to, new: &[u8], flags| {
+            kind(fs.rename((from, old), (to, new), flags, &USER))
+        };
+        let plain = ironmap::fs::RenameFlags::empty();
+        let exchange = ironmap::fs::RenameFlags::EXCHANGE;
         let crosses = Err(ErrorKind::CrossDevice);
         assert_eq!(kind(fs.link(file, dir, b"link")), crosses);
         assert_eq!(rename(ROOT, b"file", dir, b"file", plain), crosses);

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use ironmap::fs::ext4::{
-    Credentials, Ext4, Fallocate, InodeFlags, NewFile, ROOT, RenameFlags, SetAttributes, SetXattr,
+use ironmap::fs::ext4::ROOT;
+
+use ironmap::fs::{
+    Credentials, Fallocate, FileSystem, InodeFlags, NewFile, RenameFlags, SetAttributes, SetXattr,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, Result};
@@ -31,7 +33,7 @@ impl Scope {
 }
 
 /// One operation. Its answer may be any that is no accident: usage must be right after each of them.
-pub(crate) fn step(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
+pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
     let error = operation(fs, rng, scope).err()?;
     let accident = matches!(
         error.kind(),
@@ -41,7 +43,7 @@ pub(crate) fn step(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Option<ErrorK
     Some(error.kind())
 }
 
-fn operation(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Result<()> {
+fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()> {
     let (dir, name) = place(fs, rng, scope);
     // Held: with several threads someone else may remove it.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
@@ -67,7 +69,7 @@ fn operation(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Result<()> {
                 1 => RenameFlags::WHITEOUT,
                 _ => RenameFlags::empty(),
             };
-            fs.rename(dir, &name, to, &new_name, flags)
+            fs.rename((dir, &name), (to, &new_name), flags, &Credentials::default())
         }
         7 => {
             let (to, new_name) = place(fs, rng, scope);
@@ -112,7 +114,7 @@ fn operation(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> Result<()> {
 }
 
 /// A name in the root or a directory below it.
-fn place(fs: &Arc<Ext4>, rng: &mut Rng, scope: Scope) -> (InodeNo, Vec<u8>) {
+fn place(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> (InodeNo, Vec<u8>) {
     let mut name = || format!("name-{}", rng.below(scope.names)).into_bytes();
     let (above, last) = (name(), name());
     let dir = fs.lookup(ROOT, &above).map(|inode| inode.number()).ok();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use ironmap::Volume;
 use ironmap::device::Ram;
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Clock, Ext4};
+use ironmap::fs::{Clock, FileSystem, Timestamp};
 use tempfile::TempDir;
 
 use crate::common::beneath::over;
@@ -48,7 +47,7 @@ impl Quota {
         Self { volume: open(&ram, NOW), ram, dir, options: options.to_owned() }
     }
 
-    pub(crate) fn fs(&self) -> &Arc<Ext4> {
+    pub(crate) fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 
@@ -88,7 +87,8 @@ impl Quota {
         assert!(out.status.success() && !complains, "{}: {text}", self.options);
         let device = over(Arc::clone(&self.ram) as _);
         let volume = Volume::on(device).unwrap_or_else(|error| panic!("{error}"));
-        let report = volume.fs().check(&mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+        let report =
+            volume.ext4().unwrap().check(&mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
         let findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
         assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
     }

@@ -1,13 +1,15 @@
 //! Imports follow the line of the request: front end, file, dio, iomap, bio, device, sys.
 //!
-//! Each module of the library's root is a layer. The table says what a layer may name by `crate::`; a layer may always name
-//! itself. A reader who wants the architecture in one screen reads [`LAYERS`].
+//! Each module of the library's root is a layer. The table says what a layer may name by `crate::`: itself, and of the rows above it those that
+//! it lists. So there is no circle between layers. A reader who wants the architecture in one screen reads [`LAYERS`].
 
 use std::path::Path;
 
+use proc_macro2::TokenStream;
+
 use super::tokens::{Token, starts_with, without_tests};
 
-/// What a layer may name.
+/// A layer, and the layers that it may name.
 struct Layer {
     name: &'static str,
     may: &'static [May],
@@ -24,33 +26,28 @@ use May::{Any, Only};
 const LAYERS: &[Layer] = &[
     Layer { name: "units", may: &[] },
     Layer { name: "error", may: &[Any("units")] },
-    Layer {
-        name: "events",
-        may: &[Only("device", &["Device", "Durability", "WrongTuple"]), Any("error"), Any("units")],
-    },
     // Whose locks: the model checker's or the real ones.
     Layer { name: "sync", may: &[] },
     Layer { name: "sys", may: &[Any("error"), Any("units")] },
     Layer { name: "bio", may: &[Any("sys"), Any("error"), Any("units")] },
+    // The layout of tuples.
+    Layer { name: "protection", may: &[] },
     Layer {
         name: "device",
-        may: &[
-            Any("bio"),
-            Any("sync"),
-            Any("sys"),
-            // What tuples look like, which needs no device; those of a device of its own are the device's matter.
-            Only("integrity", &["Interval", "Mismatch", "Protection", "TupleKind"]),
-            Any("error"),
-            Any("units"),
-        ],
+        may: &[Any("bio"), Any("sync"), Any("sys"), Any("protection"), Any("error"), Any("units")],
     },
-    Layer { name: "iomap", may: &[Any("error"), Any("units")] },
     Layer {
-        name: "inode",
+        name: "events",
+        may: &[Only("device", &["Device", "Durability", "WrongTuple"]), Any("error"), Any("units")],
+    },
+    Layer { name: "iomap", may: &[Only("bio", &["CompletionWork"]), Any("error"), Any("units")] },
+    // The state of an open file, independent of formats and devices.
+    Layer {
+        name: "open_file",
         may: &[
             Any("iomap"),
             Any("sync"),
-            Only("bio", &["CompletionWork"]),
+            Only("bio", &["Completion", "CompletionWork"]),
             Only("sys", &["barrier"]),
             Any("error"),
             Any("units"),
@@ -59,7 +56,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "dio",
         may: &[
-            Any("inode"),
+            Any("open_file"),
             Any("iomap"),
             Any("bio"),
             Only("sys", &["copy"]),
@@ -72,7 +69,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "fs",
         may: &[
-            Any("inode"),
+            Any("open_file"),
             Any("iomap"),
             Only("device", &["Device", "Limits"]),
             Only("bio", &["Buffer"]),
@@ -100,7 +97,14 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "integrity",
-        may: &[Any("bio"), Any("device"), Any("sync"), Any("events"), Any("error"), Any("units")],
+        may: &[
+            Any("bio"),
+            Any("device"),
+            Any("protection"),
+            Any("sync"),
+            Any("error"),
+            Any("units"),
+        ],
     },
     Layer { name: "partition", may: &[Only("device", &["Device"]), Any("error"), Any("units")] },
     Layer {
@@ -112,9 +116,23 @@ const LAYERS: &[Layer] = &[
         may: &[Any("partition"), Any("integrity"), Any("device"), Any("error"), Any("units")],
     },
     Layer {
+        name: "host",
+        may: &[
+            Any("open_file"),
+            Any("dio"),
+            Any("fs"),
+            Any("iomap"),
+            Any("bio"),
+            Any("device"),
+            Any("events"),
+            Any("error"),
+            Any("units"),
+        ],
+    },
+    Layer {
         name: "queue",
         may: &[
-            Any("file"),
+            Any("open_file"),
             Any("host"),
             Any("dio"),
             Any("iomap"),
@@ -128,7 +146,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "file",
         may: &[
-            Any("inode"),
+            Any("open_file"),
             Any("queue"),
             Any("host"),
             Any("dio"),
@@ -145,9 +163,18 @@ const LAYERS: &[Layer] = &[
 ];
 
 /// These name all layers: two join them, the third shows them to the user.
-const JOINERS: [&str; 3] = ["volume", "host", "lib"];
+const JOINERS: [&str; 5] = ["files", "volume", "mounted", "prelude", "lib"];
 
-pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
+/// How high a file stands in the table: 0 is the lowest layer, and modules that join them are above them all. `None` for a file of no layer.
+pub(super) fn height(path: &Path) -> Option<usize> {
+    let name = module_path(path.strip_prefix("src").ok()?).into_iter().next()?;
+    if JOINERS.contains(&name.as_str()) {
+        return Some(LAYERS.len());
+    }
+    LAYERS.iter().position(|layer| layer.name == name)
+}
+
+pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
     let Ok(inside) = path.strip_prefix("src") else { return Vec::new() };
     let module = module_path(inside);
     let Some(name) = module.first() else { return Vec::new() };
@@ -164,13 +191,13 @@ pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }
-    let tokens = without_tests(source);
+    let tokens = without_tests(stream);
     let mut found = Vec::new();
     for at in 0..tokens.len() {
         let rest = &tokens[at..];
         let continues = at > 0 && tokens[at - 1].text == "::";
         let Some(head) = path_to_root(rest, module.len()).filter(|_| !continues) else { continue };
-        for path in tree(&rest[head..]).0 {
+        for path in tree(&mut &rest[head..]) {
             if let Err(what) = layer.check(&path) {
                 found.push((rest[0].line, what));
             }
@@ -180,7 +207,7 @@ pub(super) fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
 }
 
 /// How many tokens lead to the crate's root: `crate::`, or as many `super::` as the module is deep.
-fn path_to_root(tokens: &[Token<'_>], depth: usize) -> Option<usize> {
+fn path_to_root(tokens: &[Token], depth: usize) -> Option<usize> {
     if starts_with(tokens, &["crate", "::"]) {
         return Some(2);
     }
@@ -232,39 +259,32 @@ impl Layer {
     }
 }
 
-/// The paths of a use tree or of a path in an expression: `a::{b, c::d}` is `a::b` and `a::c::d`.
-fn tree<'t, 'a>(tokens: &'t [Token<'a>]) -> (Vec<Vec<&'a str>>, &'t [Token<'a>]) {
-    let Some((first, rest)) = tokens.split_first() else { return (Vec::new(), tokens) };
+/// Takes a use tree, or a path in an expression, and gives its paths: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn tree<'a>(rest: &mut &'a [Token]) -> Vec<Vec<&'a str>> {
+    let Some((first, after)) = rest.split_first() else { return Vec::new() };
+    *rest = after;
     if first.text == "{" {
         let mut paths = Vec::new();
-        let mut rest = rest;
-        while let Some(token) = rest.first() {
-            match token.text {
-                "}" => return (paths, &rest[1..]),
-                "," => rest = &rest[1..],
-                "as" => rest = rest.get(2..).unwrap_or_default(),
-                _ => {
-                    let (more, after) = tree(rest);
-                    paths.extend(more);
-                    // Whatever else stands here is no use tree: leave it rather than stand still.
-                    if after.len() == rest.len() {
-                        return (paths, after);
-                    }
-                    rest = after;
+        while let Some((next, after)) = rest.split_first() {
+            match next.text.as_str() {
+                "," => *rest = after,
+                "as" => *rest = after.get(1..).unwrap_or_default(),
+                "}" => {
+                    *rest = after;
+                    break;
                 }
+                _ => paths.extend(tree(rest)),
             }
         }
-        return (paths, rest);
+        return paths;
     }
     if !starts_with(rest, &["::"]) {
-        return (vec![vec![first.text]], rest);
+        return vec![vec![&first.text]];
     }
-    let (below, after) = tree(&rest[1..]);
-    let joined = below.into_iter().map(|mut path| {
-        path.insert(0, first.text);
-        path
-    });
-    (joined.collect(), after)
+    *rest = &rest[1..];
+    let mut paths = tree(rest);
+    paths.iter_mut().for_each(|path| path.insert(0, &first.text));
+    paths
 }
 
 #[cfg(test)]
@@ -272,10 +292,20 @@ mod tests {
     use super::*;
 
     fn findings(path: &str, source: &str) -> Vec<String> {
-        check(Path::new(path), source)
+        check(Path::new(path), source.parse().expect("Rust"))
             .into_iter()
             .map(|(line, what)| format!("{line}: {what}"))
             .collect()
+    }
+
+    #[test]
+    fn a_layer_names_only_rows_above_it() {
+        for (at, layer) in LAYERS.iter().enumerate() {
+            for Any(name) | Only(name, _) in layer.may {
+                let above = LAYERS[..at].iter().any(|above| above.name == *name);
+                assert!(above, "{} names {name}, which is not above it", layer.name);
+            }
+        }
     }
 
     #[test]
@@ -330,8 +360,9 @@ mod tests {
 
     #[test]
     fn trees_give_every_path() {
-        let tokens = without_tests("a::{b, c::{d as e, self}, f::*} rest");
-        let paths: Vec<_> = tree(&tokens).0.into_iter().map(|path| path.join("::")).collect();
+        let tokens = without_tests("a::{b, c::{d as e, self}, f::*} rest".parse().expect("Rust"));
+        let paths: Vec<_> =
+            tree(&mut tokens.as_slice()).into_iter().map(|path| path.join("::")).collect();
         assert_eq!(paths, ["a::b", "a::c::d", "a::c::self", "a::f::*"]);
     }
 }

@@ -3,62 +3,101 @@
 mod imports;
 mod text;
 mod tokens;
+mod walks;
+mod words;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+
+use proc_macro2::TokenStream;
+
+use crate::shell::{Failure, Result};
 
 /// Where the sources lie, from the root of the workspace.
-const ROOTS: [&str; 6] = ["src", "crates", "lab", "xtask", "tests", "fuzz"];
+const ROOTS: [&str; 6] = ["crates", "fuzz", "lab", "src", "tests", "xtask"];
 
-/// A rule broken at a line.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
-    path: PathBuf,
-    line: usize,
-    what: String,
-}
+/// Where the walks stand.
+const PAGE: &str = "docs/ARCHITECTURE.md";
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path.display(), self.line, self.what)
+/// Checks every Rust source of the workspace, the pages and the walks. Prints each broken rule with its place.
+pub(crate) fn run() -> Result {
+    let files = files("rs");
+    let page = std::fs::read_to_string(PAGE)?;
+    let mut count = print(Path::new(PAGE), walks::check(&page, |file| Path::new(file).is_file()));
+    for path in pages()? {
+        let source = std::fs::read_to_string(&path)?;
+        count += print(&path, words::check_page(&source));
     }
-}
-
-/// Checks every source of the workspace and prints what breaks a rule.
-pub(crate) fn run(root: &Path) -> ExitCode {
-    let mut findings = Vec::new();
-    let mut count = 0;
-    for path in ROOTS.iter().flat_map(|dir| sources(&root.join(dir))) {
-        let source = std::fs::read_to_string(&path).expect("a source is readable UTF-8");
-        let path = path.strip_prefix(root).expect("found below the root");
-        findings.extend(check(path, &source));
-        count += 1;
+    for path in &files {
+        let source = std::fs::read_to_string(path)?;
+        count += print(path, check(path, &source));
     }
-    findings.sort();
-    for finding in &findings {
-        println!("{finding}");
-    }
-    println!("tidy: {count} files, {} findings", findings.len());
+    println!("tidy: {} files, {count} findings", files.len());
     // No file to check is a wrong root, not a tidy house.
-    if findings.is_empty() && count > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if count == 0 && !files.is_empty() { Ok(()) } else { Err(Failure::Status(1)) }
 }
 
-fn check(path: &Path, source: &str) -> Vec<Finding> {
-    let found = text::check(path, source).into_iter().chain(imports::check(path, source));
-    found.map(|(line, what)| Finding { path: path.to_owned(), line, what }).collect()
+/// Prints the findings in a file, and returns their number.
+fn print(path: &Path, mut found: Vec<(usize, String)>) -> usize {
+    found.sort();
+    for (line, what) in &found {
+        println!("{}:{line}: {what}", path.display());
+    }
+    found.len()
 }
 
-/// Every Rust source below a directory; build outputs left out.
-fn sources(dir: &Path) -> Vec<PathBuf> {
+/// The broken rules, each with its line.
+fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
+    match source.parse::<TokenStream>() {
+        Ok(stream) => {
+            let mut found = text::check(path, source, stream.clone());
+            found.extend(imports::check(path, stream));
+            if words::is_clean(path) {
+                found.extend(words::check_comments(source));
+            }
+            found
+        }
+        Err(error) => vec![(error.span().start().line, format!("no Rust: {error}"))],
+    }
+}
+
+/// Prints the phrases in the comments of sources that are not on the list of clean ones yet.
+pub(crate) fn phrases(dir: &str) -> Result {
+    let mut count = 0;
+    for path in files("rs").iter().filter(|path| path.starts_with(dir)) {
+        count += print(path, words::check_comments(&std::fs::read_to_string(path)?));
+    }
+    println!("tidy: {count} phrases in {dir}");
+    Ok(())
+}
+
+/// The pages for readers, in order.
+fn pages() -> std::io::Result<Vec<PathBuf>> {
+    let mut pages = vec!["CONTRIBUTING.md".into(), "README.md".into(), "SECURITY.md".into()];
+    for entry in std::fs::read_dir("docs")? {
+        pages.push(entry?.path());
+    }
+    pages.retain(|page| words::is_clean(page) && page.extension().is_some_and(|end| end == "md"));
+    pages.sort();
+    Ok(pages)
+}
+
+/// Every file of the workspace whose name ends so, in order; build outputs left out.
+pub(crate) fn files(extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    for root in ROOTS {
+        find(Path::new(root), extension, &mut found);
+    }
+    found.sort();
+    found
+}
+
+fn find(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() && entry.file_name() != "target" {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            find(&path, extension, found);
+        } else if path.extension().is_some_and(|found| found == extension) {
             found.push(path);
         }
     }
-    found
 }

@@ -1,169 +1,112 @@
-//! Just enough of Rust's lexer to find paths: identifiers and punctuation, without comments and literals.
+//! A source as a row of tokens, in which paths can be found: no comments, no literals.
+
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 
 /// An identifier, a `::`, or another single character, and its line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token<'a> {
-    pub(super) text: &'a str,
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) text: String,
     pub(super) line: usize,
 }
 
-/// The tokens of a source, without those inside `#[cfg(test)]` modules: a test may name any layer.
-pub(super) fn without_tests(source: &str) -> Vec<Token<'_>> {
-    let all = tokens(source);
-    let mut kept = Vec::with_capacity(all.len());
-    let mut rest = all.as_slice();
-    while let Some((token, after)) = rest.split_first() {
-        if starts_with(rest, &["#", "[", "cfg", "(", "test", ")", "]", "mod"])
-            && let Some(open) = rest.iter().position(|token| matches!(token.text, "{" | ";"))
-        {
-            rest = if rest[open].text == "{" {
-                after_braces(&rest[open..])
-            } else {
-                &rest[open + 1..]
-            };
-        } else {
-            kept.push(*token);
-            rest = after;
-        }
+impl Token {
+    fn new(text: &impl ToString, at: Span) -> Self {
+        Self { text: text.to_string(), line: at.start().line }
     }
-    kept
 }
 
-pub(super) fn starts_with(tokens: &[Token<'_>], texts: &[&str]) -> bool {
+pub(super) fn starts_with(tokens: &[Token], texts: &[&str]) -> bool {
     tokens.len() >= texts.len() && tokens.iter().zip(texts).all(|(token, text)| token.text == *text)
 }
 
-/// What follows the brace that closes the one at the start.
-fn after_braces<'t, 'a>(tokens: &'t [Token<'a>]) -> &'t [Token<'a>] {
-    let mut depth = 0_usize;
-    for (at, token) in tokens.iter().enumerate() {
-        match token.text {
-            "{" => depth += 1,
-            "}" if depth == 1 => return &tokens[at + 1..],
-            "}" => depth -= 1,
-            _ => {}
-        }
-    }
-    &[]
-}
-
-pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
+pub(super) fn tokens(source: TokenStream) -> Vec<Token> {
     let mut found = Vec::new();
-    let mut line = 1;
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        let (length, is_token) = match first {
-            _ if rest.starts_with("//") => (rest.find('\n').unwrap_or(rest.len()), false),
-            _ if rest.starts_with("/*") => (block_comment(rest), false),
-            _ if rest.starts_with("::") => (2, true),
-            '"' => (quoted(rest), false),
-            '\'' => (character(rest), false),
-            'r' | 'b' | 'c' if literal(rest).is_some() => (literal(rest).unwrap_or(1), false),
-            _ if first.is_alphanumeric() || first == '_' => (word(rest), true),
-            _ => (first.len_utf8(), !first.is_whitespace()),
-        };
-        let (text, after) = rest.split_at(length);
-        if is_token {
-            found.push(Token { text, line });
-        }
-        line += text.matches('\n').count();
-        rest = after;
-    }
+    flatten(source, true, &mut found);
     found
 }
 
-fn word(rest: &str) -> usize {
-    rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())
+/// The tokens without those inside `#[cfg(test)]` modules: a test may name any layer.
+pub(super) fn without_tests(source: TokenStream) -> Vec<Token> {
+    let mut found = Vec::new();
+    flatten(source, false, &mut found);
+    found
 }
 
-fn block_comment(rest: &str) -> usize {
-    let mut depth = 0_usize;
-    let mut at = 0;
-    while at < rest.len() {
-        if rest.as_bytes()[at..].starts_with(b"/*") {
-            depth += 1;
-            at += 2;
-        } else if rest.as_bytes()[at..].starts_with(b"*/") {
-            depth -= 1;
-            at += 2;
-            if depth == 0 {
-                return at;
+fn flatten(stream: TokenStream, with_tests: bool, found: &mut Vec<Token>) {
+    let trees: Vec<_> = stream.into_iter().collect();
+    let mut rest = trees.as_slice();
+    while let Some((tree, mut after)) = rest.split_first() {
+        match tree {
+            TokenTree::Punct(_) if !with_tests && is_test_module(rest) => {
+                let end = after.iter().position(ends_module).map_or(after.len(), |at| at + 1);
+                after = &after[end..];
             }
-        } else {
-            at += 1;
+            TokenTree::Punct(_) if is_colon(tree) && after.first().is_some_and(is_colon) => {
+                found.push(Token::new(&"::", tree.span()));
+                after = &after[1..];
+            }
+            TokenTree::Group(group) => {
+                let (open, close) = brackets(group);
+                found.push(Token::new(&open, group.span_open()));
+                flatten(group.stream(), with_tests, found);
+                found.push(Token::new(&close, group.span_close()));
+            }
+            TokenTree::Literal(_) => {}
+            _ => found.push(Token::new(tree, tree.span())),
         }
-    }
-    rest.len()
-}
-
-/// The length of a quoted literal, the quote being its first byte.
-fn quoted(rest: &str) -> usize {
-    let quote = rest.as_bytes()[0];
-    let mut escaped = false;
-    for (at, byte) in rest.bytes().enumerate().skip(1) {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            _ if byte == quote => return at + 1,
-            _ => {}
-        }
-    }
-    rest.len()
-}
-
-/// The length of a character literal, or that of the apostrophe that begins a lifetime.
-fn character(rest: &str) -> usize {
-    let mut chars = rest[1..].chars();
-    match (chars.next(), chars.next()) {
-        (Some('\\'), _) => quoted(rest),
-        (Some(c), Some('\'')) => c.len_utf8() + 2,
-        _ => 1,
+        rest = after;
     }
 }
 
-/// The length of a literal with a prefix: `r#"…"#`, `b"…"`, `b'…'`, `br"…"`, `c"…"`.
-fn literal(rest: &str) -> Option<usize> {
-    let prefix = rest.find(|c| !matches!(c, 'r' | 'b' | 'c'))?;
-    let (prefix, body) = rest.split_at(prefix);
-    if prefix.len() > 2 {
-        return None;
+fn is_test_module(trees: &[TokenTree]) -> bool {
+    let [TokenTree::Punct(hash), TokenTree::Group(attribute), TokenTree::Ident(module), ..] = trees
+    else {
+        return false;
+    };
+    let attribute = attribute.stream().to_string().replace(' ', "");
+    hash.as_char() == '#' && attribute == "cfg(test)" && module == "mod"
+}
+
+fn ends_module(tree: &TokenTree) -> bool {
+    match tree {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        TokenTree::Punct(punct) => punct.as_char() == ';',
+        _ => false,
     }
-    if prefix.ends_with('r') {
-        let hashes = body.len() - body.trim_start_matches('#').len();
-        let open = body[hashes..].strip_prefix('"')?;
-        let close = format!("\"{}", "#".repeat(hashes));
-        let end = open.find(&close)?;
-        return Some(prefix.len() + hashes + 1 + end + close.len());
+}
+
+fn is_colon(tree: &TokenTree) -> bool {
+    matches!(tree, TokenTree::Punct(punct) if punct.as_char() == ':')
+}
+
+fn brackets(group: &Group) -> (&'static str, &'static str) {
+    match group.delimiter() {
+        Delimiter::Parenthesis => ("(", ")"),
+        Delimiter::Brace => ("{", "}"),
+        Delimiter::Bracket => ("[", "]"),
+        Delimiter::None => ("", ""),
     }
-    matches!(body.as_bytes()[0], b'"' | b'\'').then(|| prefix.len() + quoted(body))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn texts(source: &str) -> Vec<&str> {
-        tokens(source).into_iter().map(|token| token.text).collect()
-    }
-
     #[test]
-    fn comments_and_literals_hide_nothing_and_show_nothing() {
-        let source = r####"a /* crate::b /* nested */ */ "crate::c \" d" // crate::e
-            r#"crate::f " g"# b'\'' 'h' '\u{41}' b"i" &'static j r(k) break"####;
-        assert_eq!(texts(source), ["a", "&", "static", "j", "r", "(", "k", ")", "break"]);
-    }
-
-    #[test]
-    fn lines_are_counted_through_literals() {
-        let last = tokens("a\n\"x\ny\"\n/* \n */ b").pop().expect("b");
-        assert_eq!(last, Token { text: "b", line: 5 });
+    fn comments_and_literals_are_no_tokens() {
+        let source = "a /* crate::b */ \"crate::c\" // crate::d\n crate::e";
+        let found = tokens(source.parse().expect("Rust"));
+        let texts: Vec<_> = found.iter().map(|token| token.text.as_str()).collect();
+        assert_eq!(texts, ["a", "crate", "::", "e"]);
+        assert_eq!(found.last().map(|token| token.line), Some(2));
     }
 
     #[test]
     fn test_modules_are_left_out() {
         let source =
             "use a; #[cfg(test)] mod tests { use b; fn f() {} } use c; #[cfg(test)] mod more; d";
-        let kept: Vec<_> = without_tests(source).into_iter().map(|token| token.text).collect();
+        let kept = without_tests(source.parse().expect("Rust"));
+        let kept: Vec<_> = kept.iter().map(|token| token.text.as_str()).collect();
         assert_eq!(kept, ["use", "a", ";", "use", "c", ";", "d"]);
     }
 }

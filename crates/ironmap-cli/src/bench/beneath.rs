@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use ironmap::device::{BlockFile, OpenMode, Opened, open_engine};
+use ironmap::device::{BlockFile, OpenMode, OpenedEngine, open_engine};
 use ironmap::integrity::{FormatOptions, Mode, format};
 use ironmap::location::INTEGRITY;
 use ironmap::{Engine, Result};
@@ -37,7 +37,7 @@ impl Beneath {
     }
 }
 
-fn open(path: &Path) -> Result<Opened> {
+fn open(path: &Path) -> Result<OpenedEngine> {
     let mode = OpenMode { write: true, ..OpenMode::default() };
     open_engine(BlockFile::open(path, &mode)?, Engine::Psync)
 }

@@ -5,8 +5,9 @@ use std::process::Stdio;
 use ironmap::{Error, Result};
 use serde::Deserialize;
 
+use super::errors::{go_on, io};
 use super::launch::{command, prepare};
-use super::load::Plan;
+use super::plan::Plan;
 use super::report::Row;
 
 /// N of the difference. The warm-up is the same in both runs and falls out.
@@ -21,7 +22,7 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
         let first = rows.len();
         for (index, target) in plan.targets.iter().enumerate() {
             let of = |requests: u64| {
-                super::go_on()?;
+                go_on()?;
                 collected(&Plan { only: Some((index, requests)), jobs: 1, ..plan.clone() })
             };
             let (twice, mut ways) = of(2 * REQUESTS)?;
@@ -57,7 +58,7 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Way>)> {
         .args(inner.get_args())
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| super::io(&error, "valgrind, which counts the instructions,"))?;
+        .map_err(|error| io(&error, "valgrind, which counts the instructions,"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected : "));
     let count = line.and_then(|(_, count)| count.trim().parse().ok());

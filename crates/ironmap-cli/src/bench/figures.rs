@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::load::Plan;
+use super::plan::Plan;
 use super::source::Source;
 
 /// What one launch measured of one target.

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use ironmap::{Error, Result};
 
 use super::beneath::Beneath;
+use super::errors::{go_on, io};
 use super::prepare::FILL;
 use super::target::{TargetSpec, Variant};
 
@@ -78,11 +79,10 @@ impl Fixture {
             ));
         }
         let dir = kind.dir();
-        std::fs::create_dir(&dir).map_err(|error| super::io(&error, dir.display().to_string()))?;
+        std::fs::create_dir(&dir).map_err(|error| io(&error, dir.display().to_string()))?;
         let guard = RemoveDir(dir.clone());
         let tree = dir.join("tree");
-        std::fs::create_dir(&tree)
-            .map_err(|error| super::io(&error, tree.display().to_string()))?;
+        std::fs::create_dir(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
             // Without a kernel to write the file, mke2fs copies it in.
@@ -132,8 +132,7 @@ impl Fixture {
     ) -> Result<Self> {
         let dir = kind.dir();
         let tree = dir.join("tree");
-        std::fs::create_dir_all(&tree)
-            .map_err(|error| super::io(&error, tree.display().to_string()))?;
+        std::fs::create_dir_all(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let guard = RemoveDir(dir.clone());
         let free = Device::new(kind, &dir.join("free"))?;
         let tags = Device::new(kind, &dir.join("tags"))?;
@@ -208,8 +207,7 @@ impl Scratch {
     pub(super) fn new(kind: FixtureKind) -> Result<Self> {
         let dir = kind.dir();
         let tree = dir.join("tree");
-        std::fs::create_dir_all(&tree)
-            .map_err(|error| super::io(&error, tree.display().to_string()))?;
+        std::fs::create_dir_all(&tree).map_err(|error| io(&error, tree.display().to_string()))?;
         let dir = RemoveDir(dir);
         Ok(Self { device: Device::new(kind, &dir.0.join("scratch"))?, dir })
     }
@@ -262,7 +260,7 @@ impl Device {
     fn new(kind: FixtureKind, file: &Path) -> Result<Self> {
         let sized = || {
             let made = std::fs::File::create(file).and_then(|made| made.set_len(DEVICE_BYTES));
-            made.map_err(|error| super::io(&error, file.display().to_string()))
+            made.map_err(|error| io(&error, file.display().to_string()))
         };
         match kind {
             FixtureKind::Shm | FixtureKind::Disk => {
@@ -287,7 +285,7 @@ impl Device {
             FixtureKind::Zram => {
                 let add = "/sys/class/zram-control/hot_add";
                 let number = std::fs::read_to_string(add)
-                    .map_err(|error| super::io(&error, add))?
+                    .map_err(|error| io(&error, add))?
                     .trim()
                     .to_owned();
                 let size = format!("/sys/block/zram{number}/disksize");
@@ -295,9 +293,9 @@ impl Device {
                 let device = Self::Zram { path: format!("/dev/zram{number}").into(), number };
                 std::fs::create_dir_all(ZRAM_MARKS)
                     .and_then(|()| std::fs::write(&mark, std::process::id().to_string()))
-                    .map_err(|error| super::io(&error, mark.display().to_string()))?;
+                    .map_err(|error| io(&error, mark.display().to_string()))?;
                 std::fs::write(&size, DEVICE_BYTES.to_string())
-                    .map_err(|error| super::io(&error, size))?;
+                    .map_err(|error| io(&error, size))?;
                 Ok(device)
             }
         }
@@ -392,14 +390,14 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
     let open = || std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = open().and_then(|mut file| {
         for _ in 0..bytes / chunk.len() as u64 {
-            if super::go_on().is_err() {
+            if go_on().is_err() {
                 return Err(std::io::Error::from_raw_os_error(ironmap::Errno::EINTR.0));
             }
             file.write_all(&chunk)?;
         }
         file.sync_all()
     });
-    written.map_err(|error| super::io(&error, path.display().to_string()))
+    written.map_err(|error| io(&error, path.display().to_string()))
 }
 
 /// Writes the file that is read, in one extent as far as the file system can.
@@ -417,7 +415,7 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(args)
         .output()
-        .map_err(|error| super::io(&error, program.to_owned()))?;
+        .map_err(|error| io(&error, program.to_owned()))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(Error::invalid(format!("{program} {}: {said}", args.join(" "))));

@@ -39,7 +39,7 @@ enum Way {
 impl Target {
     /// The calling thread's queue to a target.
     pub(super) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
-        let options = QueueOptions { depth };
+        let options = QueueOptions::new().depth(depth);
         let mut way = match &source.way {
             Shared::Device(device, more) => {
                 let mut queue = device.queue(&options)?;
@@ -142,11 +142,11 @@ impl Target {
         match &mut self.way {
             Way::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
-                async_loop(&mut lane, count, buffers, batch, writing, course, seen)
+                async_loop(&mut lane, (count, batch), buffers, writing, course, seen)
             }
             Way::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), dsync };
-                async_loop(&mut lane, count, buffers, batch, writing, course, seen)
+                async_loop(&mut lane, (count, batch), buffers, writing, course, seen)
             }
         }
     }
@@ -363,9 +363,8 @@ fn sync_loop<C: Course>(
 #[inline(always)]
 fn async_loop<C: Course>(
     lane: &mut impl Lane<C>,
-    count: u64,
+    (count, batch): (u64, Batch),
     buffers: &mut Vec<Buffer>,
-    batch: Batch,
     writing: &mut Writing,
     mut course: C,
     seen: &mut impl FnMut(&[u8]),

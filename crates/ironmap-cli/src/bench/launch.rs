@@ -4,9 +4,11 @@ use std::process::{Command, Stdio};
 
 use ironmap::{Error, Result};
 
+use super::errors::{go_on, io};
 use super::figures::{Measured, median};
-use super::load::{Plan, run};
-use super::prepare::{self, Content};
+use super::load::run;
+use super::plan::{Content, Plan};
+use super::prepare;
 use super::report::Row;
 use crate::failure::Failure;
 
@@ -23,7 +25,7 @@ pub(super) fn child(plan: &str) -> Result<()> {
 
 /// The command that runs a plan in a child.
 pub(super) fn command(plan: &Plan) -> Result<Command> {
-    let program = std::env::current_exe().map_err(|error| super::io(&error, "this program"))?;
+    let program = std::env::current_exe().map_err(|error| io(&error, "this program"))?;
     let plan = serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
     let mut command = Command::new(program);
     command
@@ -45,7 +47,7 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
         for _ in 0..launches {
             prepare(plan, &mut prepared).map_err(failed)?;
             results.push(launch(plan)?);
-            super::go_on().map_err(failed)?;
+            go_on().map_err(failed)?;
             progress.inc(1);
         }
         for (index, target) in plan.targets.iter().enumerate() {
@@ -73,7 +75,7 @@ pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
 fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let failed = |error: Error| super::failed(&error);
     let output = command(plan).map_err(failed)?.output();
-    let output = output.map_err(|error| failed(super::io(&error, "a launch")))?;
+    let output = output.map_err(|error| failed(io(&error, "a launch")))?;
     match output.status.code() {
         Some(0) => {}
         // It has said why.

@@ -9,14 +9,13 @@ use ironmap::bio::Buffer;
 use ironmap::{Engine, Error, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 
 use super::figures::{Chunk, Measured, Tally, measured};
 use super::lane::{Batch, Target, Writing};
-use super::positions::{Course, Mix, Positions, Rw, Uniform};
-use super::prepare::{self, Content};
+use super::plan::Plan;
+use super::positions::{Course, Mix, Positions, Uniform};
+use super::prepare;
 use super::source::{Opener, Source};
-use super::target::TargetSpec;
 
 /// The length of a chunk: short enough that a disturbance hits all targets alike. Threads that share a CPU get as much each.
 const CHUNK: Duration = Duration::from_millis(2);
@@ -24,39 +23,6 @@ const CHUNK: Duration = Duration::from_millis(2);
 const ONCE_CHUNKS: u64 = 64;
 /// Requests of the pass that measures latency, which costs time itself and so is a pass of its own.
 const LATENCY_REQUESTS: u64 = 2000;
-
-/// What one launch does.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
-    pub targets: Vec<TargetSpec>,
-    pub engine: String,
-    pub rw: Rw,
-    /// Of a hundred requests of a mix.
-    pub reads: u8,
-    pub block: usize,
-    /// How many files of each target.
-    pub files: usize,
-    /// What the files are made like before they are measured.
-    pub content: Option<Content>,
-    /// Each write is durable when it completes.
-    pub dsync: bool,
-    /// The file is synced after so many writes of a job; 0 for never.
-    pub fsync: u64,
-    pub depth: u32,
-    pub jobs: usize,
-    pub batch_submit: usize,
-    pub batch_complete: usize,
-    pub fixed_buffers: bool,
-    pub touch: bool,
-    pub assume_no_dedupe: bool,
-    /// Limit of the range in bytes.
-    pub size: Option<u64>,
-    pub runtime_ms: u64,
-    pub cpus: Vec<usize>,
-    /// So many requests of the target of this index and nothing else, for counting instructions. The others are opened all the same: where
-    /// one goes can depend on another.
-    pub only: Option<(usize, u64)>,
-}
 
 /// A thread's share of a launch.
 struct Job {
@@ -89,13 +55,6 @@ struct Launch<'a> {
     per_chunk: AtomicU64,
     barrier: Barrier,
     failed: AtomicBool,
-}
-
-impl Plan {
-    /// Whether each block is written once, since it is another work the second time.
-    pub(super) fn is_once(&self) -> bool {
-        self.content == Some(Content::Unwritten)
-    }
 }
 
 /// Runs a plan in this process.
@@ -402,6 +361,8 @@ fn cpu_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::positions::Rw;
+    use super::super::target::TargetSpec;
     use super::*;
 
     /// Two threads drive all targets of a plan, each with its own queue.

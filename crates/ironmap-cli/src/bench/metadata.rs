@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use comfy_table::Table;
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Credentials, Ext4, Follow, NewFile, ROOT};
+use ironmap::fs::{Credentials, FileSystem, Follow, NewFile};
 use ironmap::location::{Part, Site};
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{FileOptions, Location, OpenOptions, QueueOptions, Result, Volume};
+use ironmap::{FileOptions, Location, QueueOptions, Result, Volume, VolumeOptions};
 use rustix::fs::OFlags;
 
+use super::errors::{self, go_on};
 use super::fixture::{FixtureKind, Scratch};
 
 /// Files of a directory.
@@ -62,7 +63,7 @@ impl Kernel<'_> {
 }
 
 fn io<T>(result: std::io::Result<T>) -> Result<T> {
-    result.map_err(|error| super::io(&error, "metadata".to_owned()))
+    result.map_err(|error| errors::io(&error, "metadata".to_owned()))
 }
 
 impl Names for Kernel<'_> {
@@ -107,7 +108,7 @@ impl Names for Kernel<'_> {
 
 struct Ours<'a> {
     volume: &'a Volume,
-    fs: Arc<Ext4>,
+    fs: Arc<dyn FileSystem>,
     logs: Vec<InodeNo>,
 }
 
@@ -116,7 +117,7 @@ impl<'a> Ours<'a> {
         let fs = Arc::clone(volume.fs());
         let log = |thread| {
             let name = format!("log-{thread}");
-            fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &WHO)
+            fs.create(fs.root(), name.as_bytes(), NewFile::Regular, 0o644, &WHO)
         };
         let logs: Result<_> = (0..16).map(log).collect();
         Ok(Self { volume, logs: logs?, fs })
@@ -131,7 +132,7 @@ impl<'a> Ours<'a> {
 impl Names for Ours<'_> {
     fn mkdir(&self, dir: usize) -> Result<()> {
         let name = dir.to_string();
-        self.fs.create(ROOT, name.as_bytes(), NewFile::Directory, 0o755, &WHO).map(drop)
+        self.fs.create(self.fs.root(), name.as_bytes(), NewFile::Directory, 0o755, &WHO).map(drop)
     }
 
     fn create(&self, dir: usize, file: usize) -> Result<()> {
@@ -159,8 +160,8 @@ impl Names for Ours<'_> {
         let block = Buffer::aligned(BLOCK)?;
         if how == Durably::Dsync {
             let inode = self.fs.inode(self.logs[thread])?;
-            let file = self.volume.open_inode(inode, FileOptions::default())?;
-            let mut queue = self.volume.queue(&QueueOptions { depth: 1 })?;
+            let file = self.volume.open_inode(inode, FileOptions::new().write(true))?;
+            let mut queue = self.volume.queue(&QueueOptions::new().depth(1))?;
             return Ok(Box::new(move || {
                 file.append(&mut queue, &block, DioFlags::DSYNC).map(drop)
             }));
@@ -185,7 +186,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
     let each = |work: &dyn Fn(usize, usize) -> Result<()>| -> Result<f64> {
         let begun = Instant::now();
         for file in 0..files {
-            super::go_on()?;
+            go_on()?;
             work(file / DIRECTORY, file)?;
         }
         names.sync()?;
@@ -232,8 +233,8 @@ pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<()> 
     for _ in 0..rounds {
         scratch.mke2fs(files * 2)?;
         let location = Location::Plain(Site { path: scratch.path().to_owned(), part: Part::Whole });
-        let options = OpenOptions { write: true, ..OpenOptions::default() };
-        let volume = Volume::open(&location, &options)?;
+        let options = VolumeOptions::new().write(true);
+        let volume = options.open(&location)?;
         ours.push(measure(&Ours::new(&volume)?, files)?);
         volume.close()?;
         drop(volume);

@@ -6,12 +6,14 @@
 
 mod beneath;
 mod callgrind;
+mod errors;
 mod figures;
 mod fixture;
 mod lane;
 mod launch;
 mod load;
 mod metadata;
+mod plan;
 mod plot;
 mod positions;
 mod prepare;
@@ -26,9 +28,8 @@ use ironmap::{Engine, Error, Result};
 
 use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
-use self::load::Plan;
+use self::plan::{Content, Plan};
 use self::positions::Rw;
-use self::prepare::Content;
 use self::target::{Integrity, TargetSpec, Variant};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -46,7 +47,7 @@ pub(crate) enum Simple {
     Both,
 }
 
-/// What `--integrity` can be.
+/// The values of `--integrity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     One(Integrity),
@@ -72,7 +73,7 @@ fn protection(text: &str) -> std::result::Result<Protection, String> {
     Integrity::from_str(text, false).map(Protection::One)
 }
 
-/// What `--sync` can be.
+/// The values of `--sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sync {
     /// As with O_DSYNC.
@@ -105,7 +106,7 @@ Examples:
   ironmap bench --fixture shm --beneath integrity --integrity all --rw read,write --bs 4k,64k,1m
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
-    /// What to measure; ratios are to the first.
+    /// The targets; ratios are to the first.
     #[arg(required_unless_present_any = ["fixture", "launch"])]
     targets: Vec<TargetSpec>,
     /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
@@ -114,13 +115,13 @@ pub(crate) struct BenchArgs {
     /// How many of a hundred requests of a mix are reads.
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
-    /// Writing destroys what is there. Without a fixture, this says that it is wanted.
+    /// Permits the loss of the targets' content by writes; not needed with a fixture.
     #[arg(long)]
     destroy: bool,
-    /// Make the files anew, written, before they are measured, as a fixture does by itself: kernel: and vol: targets.
+    /// Create and write the files again before the measurement, as a fixture always does: kernel: and vol: targets.
     #[arg(long, conflicts_with = "fallocate")]
     overwrite: bool,
-    /// Make the files anew before each launch, allocated and not written; write each block once, and sync at the end, which counts.
+    /// Create the files again before each launch, allocated and unwritten; write each block once; the time of the final sync counts.
     #[arg(long, conflicts_with = "instructions")]
     fallocate: bool,
     /// Sync the file (fdatasync) after so many writes of a job.
@@ -162,8 +163,8 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// Who keeps the memory of requests of vol: and host: targets from changing: zero-copy (nobody), bounce, lazy or owned, or all of
-    /// them. A row for each; as the device needs it if not given.
+    /// How the memory of requests of vol: and host: targets is kept from changing: zero-copy (not at all), bounce, lazy or owned, or all of
+    /// them. A row for each; by default as the device needs it.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
     /// Seconds a target, launch and combination.
@@ -187,8 +188,8 @@ pub(crate) struct BenchArgs {
     /// The file system of the fixture.
     #[arg(long, default_value = "ext4", requires = "fixture")]
     fs: FsKind,
-    /// What stands between the volume of the fixture and its device. Of the fixture only the volume is measured then: --integrity all
-    /// gives the figures of each way to keep memory from changing, beside those of zero-copy.
+    /// A device between the volume of the fixture and its device. Only the volume of the fixture is measured then: --integrity all
+    /// gives the figures of each method that keeps memory from changing, beside those of zero-copy.
     #[arg(long, requires = "fixture", conflicts_with = "metadata")]
     beneath: Option<Beneath>,
     /// Count instructions a request with callgrind instead of time. Needs valgrind.
@@ -213,7 +214,7 @@ pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
     permit(args).map_err(Failure::usage)?;
     // The end of the launch under way is then the end of the bench, which removes the fixture.
     interrupt::remember();
-    // What a signal ended did not fail for a reason of its own.
+    // A command that a signal ended did not fail for a reason of its own.
     measure(args).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
@@ -265,7 +266,7 @@ impl BenchArgs {
         self.rw.iter().any(|rw| rw.writes())
     }
 
-    /// What the files are made like before they are measured.
+    /// The preparation of the files before the measurement.
     fn content(&self) -> Option<Content> {
         if self.fallocate {
             Some(Content::Unwritten)
@@ -291,14 +292,6 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     }
     if args.beneath.is_some() && args.fs == FsKind::Xfs {
         return Err("--beneath: ironmap reads no volumes of XFS");
-    }
-    Ok(())
-}
-
-/// Fails once a signal came.
-fn go_on() -> Result<()> {
-    if interrupt::caught() {
-        return Err(Error::io(ironmap::Errno::EINTR, "bench"));
     }
     Ok(())
 }
@@ -377,10 +370,6 @@ fn plans(args: &BenchArgs, targets: &[TargetSpec]) -> Vec<Plan> {
         }
     }
     plans
-}
-
-fn io(error: &std::io::Error, what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::io(ironmap::Errno(error.raw_os_error().unwrap_or(ironmap::Errno::EIO.0)), what)
 }
 
 #[cfg(test)]

@@ -5,23 +5,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ironmap::bio::Buffer;
-use ironmap::fs::ext4::{Credentials, Fallocate, Follow, NewFile};
+use ironmap::fs::{Credentials, Fallocate, Follow, NewFile};
 use ironmap::units::FilePos;
-use ironmap::{Engine, Error, FileOptions, Location, OpenOptions, QueueOptions, Result, Volume};
+use ironmap::{Engine, Error, FileOptions, QueueOptions, Result, VolumeOptions};
 use rustix::fs::FallocateFlags;
-use serde::{Deserialize, Serialize};
 
-use super::load::Plan;
+use super::errors::{go_on, io};
+use super::plan::{Content, Plan};
 use super::target::{TargetSpec, Variant};
-
-/// What the files are before they are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Content {
-    /// Allocated and written.
-    Written,
-    /// Allocated only: each block can be measured once.
-    Unwritten,
-}
 
 /// What everything is filled with: a page of one repeated word costs zram a memset to read and to write.
 pub(super) const FILL: u32 = 0xdead_beef;
@@ -56,7 +47,7 @@ pub(super) fn files(plan: &Plan, content: Content) -> Result<()> {
         match target {
             TargetSpec::Kernel { path } => {
                 for path in paths(path, plan.files) {
-                    let failed = |error| super::io(&error, path.display().to_string());
+                    let failed = |error| io(&error, path.display().to_string());
                     make_by_kernel(&path, size, content).map_err(failed)?;
                 }
             }
@@ -77,7 +68,7 @@ fn make_by_kernel(path: &Path, size: u64, content: Content) -> std::io::Result<(
         let piece = FILL.to_le_bytes().repeat(PIECE / 4);
         let mut left = size as usize;
         while left > 0 {
-            if super::go_on().is_err() {
+            if go_on().is_err() {
                 return Err(std::io::Error::from_raw_os_error(ironmap::Errno::EINTR.0));
             }
             let count = left.min(PIECE);
@@ -90,10 +81,10 @@ fn make_by_kernel(path: &Path, size: u64, content: Content) -> std::io::Result<(
 
 fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) -> Result<()> {
     const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
-    let options = OpenOptions { engine: Engine::Psync, write: true, ..OpenOptions::default() };
-    let volume = Volume::open(&name.parse::<Location>()?, &options)?;
+    let options = VolumeOptions::new().engine(Engine::Psync).write(true);
+    let volume = options.open(name)?;
     let fs = volume.fs();
-    let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
+    let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
     let mut piece = Buffer::aligned(PIECE)?;
     fill(&mut piece);
     for path in paths {
@@ -109,10 +100,10 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
         let number = fs.create(dir, name, NewFile::Regular, 0o644, &WHO)?;
         fs.fallocate(number, Fallocate::Allocate { keep_size: false }, FilePos(0), size)?;
         if content == Content::Written {
-            let file = volume.open_inode(fs.inode(number)?, FileOptions::default())?;
+            let file = volume.open_inode(fs.inode(number)?, FileOptions::new().write(true))?;
             let mut at = 0;
             while at < size {
-                super::go_on()?;
+                go_on()?;
                 let count = (size - at).min(PIECE as u64) as usize;
                 at += file.write_at(&mut queue, &piece[..count], FilePos(at))? as u64;
             }

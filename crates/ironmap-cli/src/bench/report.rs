@@ -8,7 +8,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use ironmap::{Error, Result};
 use serde::Serialize;
 
-use super::load::Plan;
+use super::errors::io;
+use super::plan::Plan;
 use super::target::TargetSpec;
 
 /// One target under one combination of options.
@@ -257,7 +258,7 @@ pub(super) fn json(rows: &[Row], path: &Path) -> Result<()> {
     } else {
         std::fs::write(path, text + "\n")
     };
-    written.map_err(|error| super::io(&error, path.display().to_string()))
+    written.map_err(|error| io(&error, path.display().to_string()))
 }
 
 fn machine() -> Machine {

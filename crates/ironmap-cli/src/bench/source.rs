@@ -5,15 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::device::door::{self, DoorKind};
-use ironmap::device::{BlockFile, Device, Null, OpenMode, Opened, open_engine};
-use ironmap::fs::ext4::{Follow, WriteCounts};
-use ironmap::host::{HostOptions, HostReport};
+use ironmap::device::{BlockFile, Device, Null, OpenMode, OpenedEngine, open_engine};
+use ironmap::fs::{Follow, WriteCounts};
 use ironmap::iomap::IomapType;
-use ironmap::location::{INTEGRITY, OpenOptions as OpenLocation};
-use ironmap::{Engine, Error, File, FileOptions, Host, Location, OpenOptions, Result, Volume};
+use ironmap::location::{INTEGRITY, LocationOptions as OpenLocation};
+use ironmap::{
+    Engine, Error, File, FileOptions, Host, HostOptions, HostReport, Location, Result, Volume,
+    VolumeOptions,
+};
 
-use super::load::Plan;
-use super::prepare::{Content, paths};
+use super::errors::io;
+use super::plan::{Content, Plan};
+use super::prepare::paths;
 use super::target::{TargetSpec, Variant};
 
 /// An open target, shared by the threads: where its requests go, and the range that they hit.
@@ -138,7 +141,7 @@ impl<'a> Opener<'a> {
                 let TargetSpec::Vol { volume, .. } = other else { return false };
                 volume.parse::<Location>().is_ok_and(|volume| stands_on(&volume, path))
             });
-        let Opened { device, engine, notices } =
+        let OpenedEngine { device, engine, notices } =
             self.engine_over(self.block_file(path, exclusive)?)?;
         let len = device.size().saturating_sub(base);
         let way = Shared::Device(device, Vec::new());
@@ -167,7 +170,7 @@ impl<'a> Opener<'a> {
 
     fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {
         let paths = paths(path, self.plan.files);
-        let Opened { device, engine, notices } =
+        let OpenedEngine { device, engine, notices } =
             self.engine_over(self.block_file(&paths[0], false)?)?;
         let more = paths[1..].iter().map(|path| self.block_file(path, false).map(Arc::new));
         let more: Vec<_> = more.collect::<Result<_>>()?;
@@ -182,7 +185,7 @@ impl<'a> Opener<'a> {
         BlockFile::open(path, &OpenMode { exclusive, write, ..OpenMode::default() })
     }
 
-    fn engine_over(&self, file: BlockFile) -> Result<Opened> {
+    fn engine_over(&self, file: BlockFile) -> Result<OpenedEngine> {
         open_engine(file, self.engine)
     }
 
@@ -191,8 +194,8 @@ impl<'a> Opener<'a> {
             return Ok(volume.clone());
         }
         let write = self.plan.rw.writes();
-        let options = OpenOptions { engine: self.engine, write, ..OpenOptions::default() };
-        let volume = Volume::open(&name.parse::<Location>()?, &options)?;
+        let options = VolumeOptions::new().engine(self.engine).write(write);
+        let volume = options.open(name)?;
         self.volumes.push((name.to_owned(), volume.clone()));
         Ok(volume)
     }
@@ -207,7 +210,8 @@ impl<'a> Opener<'a> {
         let mut len = u64::MAX;
         for path in paths(Path::new(path), self.plan.files) {
             let inode = volume.fs().resolve(path.as_os_str().as_encoded_bytes(), Follow::All)?;
-            let file = volume.open_inode(inode, self.options(spec))?;
+            let file =
+                volume.open_inode(inode, self.options(spec).write(volume.fs().is_writable()))?;
             let (base, longest, physical) = longest_extent(&file, kind)?;
             len = len.min(longest);
             bases.push(base);
@@ -261,7 +265,7 @@ impl<'a> Opener<'a> {
         let host = match self.hosts.iter().find(|(of, _)| *of == engine) {
             Some((_, host)) => host.clone(),
             None => {
-                let host = Host::new(&HostOptions { engine })?;
+                let host = Host::new(&HostOptions::new().engine(engine))?;
                 self.hosts.push((engine, host.clone()));
                 host
             }
@@ -272,12 +276,10 @@ impl<'a> Opener<'a> {
 
     /// As `O_DIRECT` is, which takes nothing that is misaligned.
     fn options(&self, spec: &TargetSpec) -> FileOptions {
-        FileOptions {
-            strict: true,
-            assume_no_dedupe: self.plan.assume_no_dedupe,
-            stable_pages: spec.variant().and_then(Variant::stable_pages),
-            ..FileOptions::default()
-        }
+        FileOptions::new()
+            .direct(true)
+            .assume_no_dedupe(self.plan.assume_no_dedupe)
+            .stable_pages(spec.variant().and_then(Variant::stable_pages))
     }
 }
 
@@ -348,7 +350,7 @@ fn reported(file: &File) -> Result<HostReport> {
 
 /// The size of the device that a file's file system is on, and where it begins on its disk; `None` if that is a disk.
 fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
-    let named = |error| super::io(&error, path.display().to_string());
+    let named = |error| io(&error, path.display().to_string());
     let dev = path.metadata().map_err(named)?.dev();
     let doors = door::doors((rustix::fs::major(dev), rustix::fs::minor(dev)))?;
     Ok(doors.iter().find(|door| door.base > 0).map(|door| (door.size, door.base)))

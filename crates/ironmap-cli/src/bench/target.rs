@@ -1,4 +1,4 @@
-//! What a bench can be pointed at.
+//! The targets of a bench.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::target::end_of_volume;
 
 const KINDS: &str = "a target is raw:, kernel:, vol:, host: or null:";
 
-/// Who keeps the memory of requests from changing.
+/// How the memory of requests is kept from changing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Integrity {
     ZeroCopy,
@@ -44,16 +44,16 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    /// As it is for whoever does not choose.
+    /// The default.
     pub(super) const USUAL: Self = Self { simple: true, integrity: None };
 
-    /// Who keeps memory from changing, by name.
+    /// The method that keeps memory from changing, by name.
     pub(super) fn stable_pages(self) -> Option<StablePages> {
         self.integrity.map(StablePages::from)
     }
 }
 
-/// What to measure.
+/// The object to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum TargetSpec {
     /// A block device, image or integrity device itself, from this byte on where one is named.

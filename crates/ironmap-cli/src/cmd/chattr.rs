@@ -1,7 +1,6 @@
 //! `ironmap chattr`: inode flags.
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, InodeFlags};
+use ironmap::fs::{FileType, Follow, InodeFlags};
 
 use crate::failure::{Failure, Report};
 use crate::target::{self, Target};

@@ -71,7 +71,8 @@ struct FindingRecord {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let source = Source::open(&args.volume)?;
     let mut bar = Bar::default();
-    let checked = source.volume.fs().check(&mut |progress| bar.show(progress));
+    let fs = source.ext4()?;
+    let checked = fs.check(&mut |progress| bar.show(progress));
     bar.clear();
     let checked = checked.map_err(|error| Failure::at(&args.volume, &error))?;
     if args.json {
@@ -164,6 +165,10 @@ fn print(args: &Args, checked: &Checked) -> std::io::Result<()> {
     let left_out = checked.counts.iter().sum::<u64>() - checked.findings.len() as u64;
     if left_out > 0 {
         writeln!(out, "{left_out} more findings are left out")?;
+    }
+    if checked.findings.iter().any(|finding| finding.what.name() == "unconnected") {
+        let volume = one_line(&args.volume.to_string());
+        writeln!(out, "an inode that no name leads to is shown by: ironmap dump {volume} inode N")?;
     }
     let Checked { inodes, directories, blocks, .. } = checked;
     let verdict = if checked.is_clean() { "clean" } else { "not clean" };

@@ -1,7 +1,6 @@
 //! `ironmap chmod`: permissions.
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, SetAttributes};
+use ironmap::fs::{FileType, Follow, SetAttributes};
 
 use crate::failure::{Failure, Report};
 use crate::mode::{ModeChange, umask};

@@ -1,6 +1,6 @@
 //! `ironmap chown`: owners and groups.
 
-use ironmap::fs::ext4::{Follow, SetAttributes};
+use ironmap::fs::{Follow, SetAttributes};
 
 use crate::failure::{Failure, Report};
 use crate::owner::Ownership;

@@ -2,10 +2,8 @@
 
 use std::io::Write;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::output::stdout;
 
@@ -20,10 +18,11 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+/// `program` is the whole command line.
+pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure> {
     // The generator panics where it cannot write.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "ironmap", &mut script);
+    clap_complete::generate(args.shell, &mut program, "ironmap", &mut script);
     let mut out = stdout();
     out.write_all(&script)?;
     Ok(out.flush()?)

@@ -6,13 +6,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Parser;
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, Inode, ROOT};
+use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::units::FilePos;
 use ironmap::{Location, Queue};
 
-use crate::cli::Cli;
 use crate::failure::{Failure, Report};
 use crate::output::{progress, stdout};
 use crate::source::{Source, join};
@@ -42,7 +39,10 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
-pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+/// Runs another of the program's commands.
+type RunCommand = fn(&[&str], &mut Report) -> Result<(), Failure>;
+
+pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> Result<(), Failure> {
     let out = &args.out;
     let (copy, image) = (out.join("tree"), out.join("demo.img"));
     if out.exists() && !image.exists() && fs::read_dir(out).map_err(host(out))?.next().is_some() {
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         subcommand(&["map", &target], report)?;
     }
     heading("side by side: the raw device, ironmap without and with the simple path")?;
-    measure(out, report)?;
+    measure(out, report, subcommand)?;
     say(&format!("\nleft in {}: demo.img, bench.json, bench.svg", out.display()))
 }
 
@@ -147,7 +147,7 @@ fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(),
 /// The first lines of the tree, as `ls -R` would show it.
 fn list(source: &Source) -> Result<(), Failure> {
     let fs = source.volume.fs();
-    let root = fs.inode(ROOT).map_err(|error| Failure::at(source.name(b"/"), &error))?;
+    let root = fs.inode(fs.root()).map_err(|error| Failure::at(source.name(b"/"), &error))?;
     let mut out = stdout();
     let mut pending = vec![(b"/".to_vec(), root)];
     let mut lines = 0;
@@ -201,7 +201,7 @@ fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Re
 }
 
 /// The bench on devices in memory, which it makes and removes.
-fn measure(out: &Path, report: &mut Report) -> Result<(), Failure> {
+fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<(), Failure> {
     let zram = rustix::process::geteuid().is_root()
         && Path::new("/sys/class/zram-control/hot_add").exists();
     let fixture = if zram { "zram" } else { "shm" };
@@ -210,13 +210,6 @@ fn measure(out: &Path, report: &mut Report) -> Result<(), Failure> {
     let args = ["--fixture", fixture, "--simple", "both", "--json", &json, "--plot", &svg];
     say(&format!("ironmap bench {}", args.join(" ")))?;
     subcommand(&[&["bench"], &args[..]].concat(), report)
-}
-
-/// Runs another of the program's commands.
-fn subcommand(args: &[&str], report: &mut Report) -> Result<(), Failure> {
-    let cli = Cli::try_parse_from([&["ironmap"], args].concat());
-    let cli = cli.map_err(|error| Failure::new(error.to_string()))?;
-    cli.command.run(report)
 }
 
 fn heading(text: &str) -> Result<(), Failure> {

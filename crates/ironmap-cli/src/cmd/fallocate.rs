@@ -1,6 +1,6 @@
 //! `ironmap fallocate`: space without content.
 
-use ironmap::fs::ext4::{Fallocate, Follow};
+use ironmap::fs::{Fallocate, Follow};
 use ironmap::units::FilePos;
 
 use crate::failure::{Failure, Report};

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ironmap::FileOptions;
 use ironmap::device::door::DoorKind;
 use ironmap::fs::host::{HostFs, Refusal};
-use ironmap::host::{DeviceReport, HostReport};
+use ironmap::host::DeviceReport;
+use ironmap::{FileOptions, HostReport};
 use serde::Serialize;
 
 use crate::failure::{Failure, Report};
@@ -74,7 +74,7 @@ struct LeaseRecord {
 
 pub(crate) fn run(args: &Args, failures: &mut Report) -> Result<(), Failure> {
     let source = HostSource::open()?;
-    let options = FileOptions { assume_no_dedupe: args.assume_no_dedupe, ..FileOptions::default() };
+    let options = FileOptions::new().assume_no_dedupe(args.assume_no_dedupe);
     let mut array = args.json.then(JsonArray::new);
     for path in &args.files {
         let report = match source.file(path, options) {

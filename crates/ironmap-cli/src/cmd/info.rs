@@ -5,9 +5,7 @@ use std::io::Write;
 use ironmap::Location;
 use ironmap::device::{DeviceProtection, Limits};
 use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{
-    Compat, Incompat, Journal, JournalState, RecordedErrors, RoCompat, Superblock,
-};
+use ironmap::fs::ext4::{Ext4, Journal, JournalState, RecordedErrors, Superblock};
 use ironmap::integrity::{Counts, Opened};
 use serde::Serialize;
 
@@ -172,19 +170,27 @@ impl Protection {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let source = Source::open(&args.volume)?;
-    let info = gather(args, &source);
-    if args.json { print_json(&info) } else { Ok(print(&info, source.volume.fs().superblock())?) }
+impl Args {
+    /// For people, of a volume that another command has worked on.
+    pub(crate) fn of(volume: &Location) -> Self {
+        Self { json: false, volume: volume.clone() }
+    }
 }
 
-fn gather(args: &Args, source: &Source) -> Info {
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let source = Source::open(&args.volume)?;
+    let fs = source.ext4()?;
+    let info = gather(args, &source, fs);
+    if args.json { print_json(&info) } else { Ok(print(&info, fs.superblock())?) }
+}
+
+fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let volume = &source.volume;
-    let sb = volume.fs().superblock();
+    let sb = fs.superblock();
     let encoding = Encoding::of([&*sb.label, &*sb.last_mounted]);
     let features = sb.compat.names().chain(sb.incompat.names()).chain(sb.ro_compat.names());
     let time = |at: u64| (at != 0).then(|| rfc3339(seconds(at)));
-    let read_only = volume.fs().check_writable().err().map(|error| error.to_string());
+    let read_only = fs.check_writable().err().map(|error| error.to_string());
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
     // Not every error has all of it: zeros stand for what is not known.
     let last = LastError {
@@ -197,7 +203,7 @@ fn gather(args: &Args, source: &Source) -> Info {
     let limits = volume.device().limits();
     Info {
         volume: args.volume.to_string(),
-        format: format(sb),
+        format: sb.format(),
         label: encoding.text(&sb.label),
         last_mounted: encoding.text(&sb.last_mounted),
         encoding,
@@ -217,7 +223,7 @@ fn gather(args: &Args, source: &Source) -> Info {
         groups: sb.groups,
         blocks_per_group: sb.blocks_per_group,
         inodes_per_group: sb.inodes_per_group,
-        journal: journal(volume.fs().journal()),
+        journal: journal(fs.journal()),
         errors: Errors {
             behavior: sb.on_error.name(),
             detected: sb.errors.detected,
@@ -246,19 +252,6 @@ fn gather(args: &Args, source: &Source) -> Info {
             integrity: volume.integrity().map(Integrity::of),
             notices: volume.notices().to_vec(),
         },
-    }
-}
-
-/// The oldest of the three that knows all the features.
-fn format(sb: &Superblock) -> &'static str {
-    let incompat = Incompat::FILETYPE | Incompat::RECOVER | Incompat::META_BG;
-    let ro_compat = RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE;
-    if !(sb.incompat - incompat).is_empty() || !(sb.ro_compat - ro_compat).is_empty() {
-        "ext4"
-    } else if sb.compat.contains(Compat::HAS_JOURNAL) {
-        "ext3"
-    } else {
-        "ext2"
     }
 }
 

@@ -3,8 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, NewFile, RenameFlags};
+use ironmap::fs::{FileType, Follow, NewFile, RenameFlags};
 use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind};
 
@@ -137,7 +136,8 @@ fn replace(
             Err(error) => Some(Err(error)),
             Ok(()) => {
                 let (fs, dir) = (name.fs(), name.dir);
-                let moved = fs.rename(dir, &other, dir, &name.name, RenameFlags::empty());
+                let moved =
+                    fs.rename((dir, &other), (dir, &name.name), RenameFlags::empty(), &caller());
                 // The link goes again where it could not get its name.
                 Some(moved.map_err(|error| fs.unlink(dir, &other).err().unwrap_or(error)))
             }

@@ -1,23 +1,22 @@
 //! `ironmap map`: where a file lies, as `filefrag -v` shows it.
 
-use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, Inode};
+use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::iomap::{Iomap, IomapFlags, IomapType, MapFile, Mappings};
 use ironmap::units::FilePos;
 use ironmap::{Error, ErrorKind, FileOptions};
 use serde::Serialize;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Report};
 use crate::output::{Encoding, Served, print_json, stdout};
 use crate::show::one_line;
-use crate::source::{HostSource, Source};
+use crate::source::HostSource;
 use crate::target::{self, Subject, Target};
+use crate::volumes::Volumes;
 
-/// Shows the extents of a file: where its blocks lie on the device
+/// Shows the extents of files: where their blocks lie on the device
 ///
 /// Blocks that follow each other in the file and on the device are one extent, however many entries the volume has for them.
 /// Preallocated blocks behind the end of a volume's file are shown too, not those of a host file. For a host file that the kernel has
@@ -29,17 +28,20 @@ Examples:
   ironmap map --json disk.img:/var/lib/db/data | jq '.extents | length'
   ironmap map host:/srv/index/segment.7")]
 pub(crate) struct Args {
-    /// Write one JSON object, with positions and lengths in bytes
+    /// Write a JSON object for each file, with positions and lengths in bytes
     #[arg(long)]
     json: bool,
-    /// The file or directory
-    #[arg(value_name = "VOLUME:/PATH|host:FILE", value_parser = target::subject())]
-    target: Subject,
+    /// The files or directories
+    #[arg(value_name = "VOLUME:/PATH|host:FILE", value_parser = target::subject(), required = true)]
+    targets: Vec<Subject>,
 }
 
 /// A file's map, in bytes.
 #[derive(Serialize)]
 struct MapRecord {
+    /// Not of a host file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume: Option<String>,
     path: String,
     #[serde(skip_serializing_if = "Encoding::is_utf8")]
     encoding: Encoding,
@@ -62,19 +64,23 @@ struct ExtentRecord {
     flags: Vec<&'static str>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let record = match &args.target {
-        Subject::Volume(target) => of_volume(target)?,
-        Subject::Host(path) => of_host(path)?,
-    };
-    if args.json { print_json(&record) } else { Ok(print(&args.target, &record)?) }
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let mut volumes = Volumes::to_read();
+    report.each(&args.targets, |subject, _| {
+        let record = match subject {
+            Subject::Volume(target) => of_volume(&mut volumes, target)?,
+            Subject::Host(path) => of_host(path)?,
+        };
+        if args.json { print_json(&record) } else { Ok(print(subject, &record)?) }
+    })
 }
 
-fn of_volume(target: &Target) -> Result<MapRecord, Failure> {
-    let (_source, inode) = Source::open_target(target, Follow::All)?;
+fn of_volume(volumes: &mut Volumes, target: &Target) -> Result<MapRecord, Failure> {
+    let inode = volumes.file(target, Follow::All)?.inode;
     let extents = checked(&inode).map_err(|error| Failure::at(target, &error))?;
     let encoding = Encoding::of([&*target.path]);
     Ok(MapRecord {
+        volume: Some(target.volume.to_string()),
         path: encoding.text(&target.path),
         encoding,
         size: inode.size(),
@@ -104,6 +110,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let name = path.as_os_str().as_bytes();
     let encoding = Encoding::of([name]);
     Ok(MapRecord {
+        volume: None,
         path: encoding.text(name),
         encoding,
         size: report.size,

@@ -1,7 +1,6 @@
 //! `ironmap mkdir`: new directories.
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Credentials, Follow, NewFile};
+use ironmap::fs::{Credentials, FileType, Follow, NewFile};
 use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};

@@ -1,10 +1,10 @@
 //! `ironmap mv`: other names for files, at once.
 
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Follow, RenameFlags};
+use ironmap::fs::{FileType, Follow, RenameFlags};
 use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};
+use crate::new::caller;
 use crate::target::{self, Target};
 use crate::volumes::{Destination, DestinationIs, Volumes};
 
@@ -95,7 +95,8 @@ fn rename(
         () if args.no_clobber => RenameFlags::NOREPLACE,
         () => RenameFlags::empty(),
     };
-    let renamed = from.fs().rename(from.name.dir, &from.name.name, to.dir, &to.name, flags);
+    let renamed =
+        from.fs().rename((from.name.dir, &from.name.name), (to.dir, &to.name), flags, &caller());
     renamed.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotPermitted => from.failed(&error),
         _ => to.failed(&error),

@@ -1,6 +1,6 @@
 //! `ironmap rm`: names go, and files with their last name.
 
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use ironmap::fs::ext4::{Follow, SetXattr};
+use ironmap::fs::{Follow, SetXattr};
 
 use crate::failure::{Failure, Report};
 use crate::target::{self, Target};

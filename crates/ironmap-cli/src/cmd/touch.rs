@@ -2,8 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::{Follow, SetAttributes};
+use ironmap::fs::{Follow, SetAttributes, Timestamp};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 

@@ -1,7 +1,7 @@
 //! `ironmap truncate`: files get longer or shorter.
 
 use ironmap::Error;
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 
 use crate::failure::{Failure, Report};
 use crate::new::find_or_create;

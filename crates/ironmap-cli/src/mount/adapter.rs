@@ -15,22 +15,26 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use ironmap::fs::ext4::NewFile;
+use ironmap::fs::{Credentials, NewFile};
 
 use super::attributes::Changes;
 use super::fail::Result;
 use super::files::Opened;
 use super::lane::MOST;
 use super::names::{Entry, FOREVER};
-use super::nodes::inode_of;
 use super::pool::Pool;
 use super::remount::Syncs;
 use super::{Asker, Mount, remount};
 
 impl From<&Request> for Asker {
     fn from(request: &Request) -> Self {
-        Self { uid: request.uid(), gid: request.gid() }
+        Self { uid: request.uid() }
     }
+}
+
+/// Who makes a file.
+fn credentials(request: &Request, umask: u32) -> Credentials {
+    Credentials { uid: request.uid(), gid: request.gid(), umask }
 }
 
 impl Opened {
@@ -145,15 +149,15 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(self.mount.lookup(inode_of(parent), name.as_bytes()), reply);
+        reply_entry(self.mount.lookup(self.mount.inode_of(parent), name.as_bytes()), reply);
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, times: u64) {
-        self.mount.nodes.forget(inode_of(node), times);
+        self.mount.nodes.forget(self.mount.inode_of(node), times);
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(self.mount.getattr(inode_of(node)), reply);
+        reply_attr(self.mount.getattr(self.mount.inode_of(node)), reply);
     }
 
     fn setattr(
@@ -175,11 +179,11 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, uid, gid, size, accessed, modified, changed };
-        reply_attr(self.mount.setattr(inode_of(node), &changes, request.into()), reply);
+        reply_attr(self.mount.setattr(self.mount.inode_of(node), &changes, request.into()), reply);
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
-        match self.mount.read_link(inode_of(node)) {
+        match self.mount.read_link(self.mount.inode_of(node)) {
             Ok(target) => reply.data(&target),
             Err(fail) => reply.error(fail.into()),
         }
@@ -195,8 +199,9 @@ impl Filesystem for Server {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let (dir, name) = (inode_of(parent), name.as_bytes());
-        reply_entry(self.mount.mknod(dir, name, mode, umask, device, request.into()), reply);
+        let (dir, name) = (self.mount.inode_of(parent), name.as_bytes());
+        let who = credentials(request, umask);
+        reply_entry(self.mount.mknod(dir, name, mode, device, &who), reply);
     }
 
     fn mkdir(
@@ -208,8 +213,9 @@ impl Filesystem for Server {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Directory);
-        reply_entry(self.mount.make(dir, name, file, mode, umask, request.into()), reply);
+        let (dir, name, file) = (self.mount.inode_of(parent), name.as_bytes(), NewFile::Directory);
+        let who = credentials(request, umask);
+        reply_entry(self.mount.make(dir, name, file, mode, &who), reply);
     }
 
     fn symlink(
@@ -221,8 +227,9 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let file = NewFile::Symlink(target.as_os_str().as_bytes());
-        let (dir, name) = (inode_of(parent), name.as_bytes());
-        reply_entry(self.mount.make(dir, name, file, 0o777, 0, request.into()), reply);
+        let (dir, name) = (self.mount.inode_of(parent), name.as_bytes());
+        let who = credentials(request, 0);
+        reply_entry(self.mount.make(dir, name, file, 0o777, &who), reply);
     }
 
     fn link(
@@ -233,16 +240,16 @@ impl Filesystem for Server {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (inode, dir) = (inode_of(node), inode_of(new_parent));
+        let (inode, dir) = (self.mount.inode_of(node), self.mount.inode_of(new_parent));
         reply_entry(self.mount.link(inode, dir, new_name.as_bytes()), reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.mount.unlink(inode_of(parent), name.as_bytes()), reply);
+        reply_empty(self.mount.unlink(self.mount.inode_of(parent), name.as_bytes()), reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.mount.rmdir(inode_of(parent), name.as_bytes()), reply);
+        reply_empty(self.mount.rmdir(self.mount.inode_of(parent), name.as_bytes()), reply);
     }
 
     fn rename(
@@ -255,16 +262,14 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (from, to) = (inode_of(parent), inode_of(new_parent));
+        let (from, to) = (self.mount.inode_of(parent), self.mount.inode_of(new_parent));
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
-        reply_empty(
-            self.mount.rename(from, name, to, new_name, flags.bits(), request.into()),
-            reply,
-        );
+        let who = credentials(request, 0);
+        reply_empty(self.mount.rename((from, name), (to, new_name), flags.bits(), &who), reply);
     }
 
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(self.mount.open(inode_of(node), flags.0), reply);
+        reply_open(self.mount.open(self.mount.inode_of(node), flags.0), reply);
     }
 
     fn create(
@@ -277,16 +282,17 @@ impl Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (dir, name, file) = (inode_of(parent), name.as_bytes(), NewFile::Regular);
-        let made = self.mount.make(dir, name, file, mode, umask, request.into());
-        let opened =
-            made.and_then(|entry| match self.mount.open(inode_of(entry.attr.ino), flags) {
+        let (dir, name, file) = (self.mount.inode_of(parent), name.as_bytes(), NewFile::Regular);
+        let made = self.mount.make(dir, name, file, mode, &credentials(request, umask));
+        let opened = made.and_then(|entry| {
+            match self.mount.open(self.mount.inode_of(entry.attr.ino), flags) {
                 Ok(opened) => Ok((entry, opened)),
                 Err(fail) => {
-                    self.mount.nodes.forget(inode_of(entry.attr.ino), 1);
+                    self.mount.nodes.forget(self.mount.inode_of(entry.attr.ino), 1);
                     Err(fail)
                 }
-            });
+            }
+        });
         match opened {
             Ok((Entry { attr, generation, valid }, opened)) => {
                 reply.created(&valid, &attr, generation, opened.handle, opened.flags());
@@ -332,11 +338,13 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let work = move |mount: &Mount, data: &[u8]| match mount
-            .write(handle, offset, data, flags.0, cached, kill)
-        {
+        let work = move |mount: &Mount, data: &[u8]| match mount.write(
+            handle,
+            offset,
+            data,
+            flags.0,
+            write_flags,
+        ) {
             Ok(count) => reply.written(count as u32),
             Err(fail) => reply.error(fail.into()),
         };
@@ -385,7 +393,7 @@ impl Filesystem for Server {
     }
 
     fn opendir(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.mount.open_directory(inode_of(node), flags.0);
+        let opened = self.mount.open_directory(self.mount.inode_of(node), flags.0);
         reply_open(opened.map(|handle| Opened { handle, direct: false }), reply);
     }
 
@@ -454,7 +462,10 @@ impl Filesystem for Server {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.mount.setxattr(inode_of(node), name.as_bytes(), value, flags), reply);
+        reply_empty(
+            self.mount.setxattr(self.mount.inode_of(node), name.as_bytes(), value, flags),
+            reply,
+        );
     }
 
     fn getxattr(
@@ -465,8 +476,8 @@ impl Filesystem for Server {
         room: u32,
         reply: ReplyXattr,
     ) {
-        let (inode, name) = (inode_of(node), name.as_bytes());
-        if !remount::is_sync(inode, name) {
+        let (inode, name) = (self.mount.inode_of(node), name.as_bytes());
+        if !remount::is_sync(&self.mount, inode, name) {
             return reply_value(self.mount.getxattr(inode, name), room, reply);
         }
         let answer =
@@ -475,11 +486,11 @@ impl Filesystem for Server {
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
-        reply_value(self.mount.listxattr(inode_of(node), request.into()), room, reply);
+        reply_value(self.mount.listxattr(self.mount.inode_of(node), request.into()), room, reply);
     }
 
     fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.mount.removexattr(inode_of(node), name.as_bytes()), reply);
+        reply_empty(self.mount.removexattr(self.mount.inode_of(node), name.as_bytes()), reply);
     }
 
     fn fallocate(
@@ -511,7 +522,7 @@ impl Filesystem for Server {
             Ok(found) => reply.offset(found),
             Err(fail) => reply.error(fail.into()),
         };
-        let inode = inode_of(node);
+        let inode = self.mount.inode_of(node);
         if !self.mount.is_open_for_writing(inode) {
             return work(&self.mount);
         }

@@ -3,8 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, TimeOrNow};
-use ironmap::fs::ext4::{KeepSetId, SetAttributes};
-use ironmap::fs::{FileType, Stat, Timestamp};
+use ironmap::fs::{FileType, KeepSetId, SetAttributes, Stat, Timestamp, Usage};
 use ironmap::units::InodeNo;
 
 use super::fail::Result;
@@ -88,17 +87,17 @@ impl Mount {
     }
 
     pub(super) fn statfs(&self, reply: fuser::ReplyStatfs) {
-        let (sb, free) = (self.fs().superblock(), self.fs().free_space());
-        let block = sb.block_size.bytes() as u32;
+        let Usage { block_size, blocks, inodes, free } = self.fs().usage();
+        let (available, free_inodes) = (free.available, free.inodes.into());
         reply.statfs(
-            sb.blocks_count.saturating_sub(sb.overhead_blocks),
+            blocks,
             free.blocks,
-            free.available,
-            sb.inodes_count.into(),
-            free.inodes.into(),
-            block,
+            available,
+            inodes,
+            free_inodes,
+            block_size,
             255,
-            block,
+            block_size,
         );
     }
 }

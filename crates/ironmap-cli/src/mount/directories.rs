@@ -2,59 +2,19 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use ironmap::fs::ext4::{DirCursor, Held, Listing};
-use ironmap::fs::{DirEntry, FileType};
+use ironmap::fs::{DirCursor, DirEntry, FileType};
 use ironmap::units::InodeNo;
 
 use super::Mount;
 use super::attributes::kind;
 use super::fail::Result;
+use super::handles::{OpenDirectory, Reading};
 use super::names::Entry;
 use super::nodes::Manner;
-
-/// An open directory. The position of an entry is that of the [cursor](DirCursor) behind it.
-pub(super) struct OpenDirectory {
-    held: Held,
-    /// Reads leave no time.
-    no_atime: bool,
-    reading: Mutex<Option<Reading>>,
-}
-
-/// A listing that is under way. What it has read ahead is right as long as no name has been removed: the kernel would believe for ever what it
-/// is told of one that has.
-struct Reading {
-    listing: Listing,
-    /// What the [number of the names](super::nodes::Node::names) was when it began.
-    names: u64,
-    /// What did not fit into the last reply, and the position before it.
-    left: Option<(u64, DirEntry)>,
-}
-
-impl Reading {
-    /// The position from which on it has not given anything.
-    fn position(&self) -> u64 {
-        self.left.as_ref().map_or(self.listing.cursor().to_raw(), |(position, _)| *position)
-    }
-
-    /// The next entry, with the positions before and behind it.
-    fn next(&mut self) -> Result<Option<(u64, DirEntry, u64)>> {
-        let (before, entry) = match self.left.take() {
-            Some(left) => left,
-            None => {
-                let before = self.listing.cursor().to_raw();
-                match self.listing.next().transpose()? {
-                    Some(entry) => (before, entry),
-                    None => return Ok(None),
-                }
-            }
-        };
-        Ok(Some((before, entry, self.listing.cursor().to_raw())))
-    }
-}
 
 impl Mount {
     pub(super) fn open_directory(&self, inode: InodeNo, flags: i32) -> Result<FileHandle> {
@@ -171,11 +131,5 @@ fn unknown(entry: &DirEntry) -> FileAttr {
         rdev: 0,
         blksize: 0,
         flags: 0,
-    }
-}
-
-impl OpenDirectory {
-    fn reading(&self) -> MutexGuard<'_, Option<Reading>> {
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,13 +5,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fuser::FileHandle;
+use fuser::{FileHandle, WriteFlags};
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Access, Fallocate, Held, Inode, InodeFlags, KeepSetId};
+use ironmap::fs::{Access, Fallocate, Held, Inode, InodeFlags, KeepSetId};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Errno, ErrorKind, File, FileOptions};
 
 use super::fail::{Fail, Result};
+use super::handles::OpenFile;
 use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
@@ -46,22 +47,6 @@ const DAY: i64 = 24 * 60 * 60;
 /// How much of a `copy_file_range` is done at a time, so that it can be interrupted in between.
 const COPIED: u64 = 64 << 20;
 
-/// An open file.
-pub(super) struct OpenFile {
-    held: Held,
-    writes: bool,
-    /// Reads leave no time.
-    no_atime: bool,
-    /// Writes are durable when they return, with what is needed to read them.
-    sync: bool,
-    /// What `open` has asked for of that. The requests that are no writes do not say it.
-    sync_flags: i32,
-    /// Takes any position and length: what the page cache sends.
-    file: File,
-    /// Takes what `O_DIRECT` takes: the caller's own requests, once he has asked for that.
-    strict: OnceLock<File>,
-}
-
 /// What the kernel is told of a file that it has opened.
 pub(super) struct Opened {
     pub(super) handle: FileHandle,
@@ -70,15 +55,22 @@ pub(super) struct Opened {
 }
 
 impl Mount {
+    /// `write_back`: the kernel sends the pages that it has collected in an order of its own. Whether an open file may be written is the kernel's
+    /// to check; one handle serves all its users.
+    fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
+        let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
+        options.keep_set_id(KeepSetId::Yes).write_back(write_back)
+    }
+
     pub(super) fn open(&self, inode: InodeNo, flags: i32) -> Result<Opened> {
         let held = self.fs().hold(inode)?;
         let inode = held.inode()?;
-        check_named(&inode)?;
+        check_named(&*inode)?;
         admit(&inode, flags)?;
         // The kernel's cache would take any position, and sends pages from their beginning: nobody could tell an overwrite then.
         let around_cache = self.options.writeback && inode.flags().contains(InodeFlags::APPEND);
         let write_back = self.options.writeback && !around_cache;
-        let file = self.volume.open_inode(inode, file_options(false, write_back))?;
+        let file = self.volume.open_inode(inode, self.file_options(false, write_back))?;
         let open = OpenFile {
             writes: flags & open_flags::ACCESS_MODE != 0,
             no_atime: self.is_read_without_time(held.number(), flags),
@@ -116,7 +108,7 @@ impl Mount {
         if let Some(strict) = open.strict.get() {
             return Ok(strict);
         }
-        let strict = self.volume.open_inode(open.held.inode()?, file_options(true, false))?;
+        let strict = self.volume.open_inode(open.held.inode()?, self.file_options(true, false))?;
         Ok(open.strict.get_or_init(|| strict))
     }
 
@@ -144,7 +136,7 @@ impl Mount {
 
     /// Writes; fewer bytes where space ran out behind them, or the device failed, if that can be told the program.
     ///
-    /// Of what the kernel writes from its cache (`cached`) it looks at errors alone. A short answer to a direct write is EIO to the program,
+    /// Of what the kernel writes from its cache it looks at errors alone. A short answer to a direct write is EIO to the program,
     /// if that is asynchronous, and the request does not say whether it is. Both have a whole answer: what cannot be written has an error
     /// to tell.
     pub(super) fn write(
@@ -153,14 +145,14 @@ impl Mount {
         pos: u64,
         data: &[u8],
         flags: i32,
-        cached: bool,
-        kill_set_id: bool,
+        write_flags: WriteFlags,
     ) -> Result<usize> {
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // What the kernel had collected is no request of the caller's: it need not be aligned, nor durable at once.
         let flags = if cached { 0 } else { flags };
         let direct = flags & open_flags::DIRECT != 0;
         let open = self.files.get(handle)?;
-        if kill_set_id {
+        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.strip(open.held.number(), KeepSetId::No)?;
         }
         let file = self.way(&open, flags)?;
@@ -256,7 +248,7 @@ impl Mount {
         let open = self.files.get(handle)?;
         let (file, size) = (&open.file, open.file.size());
         let pos = u64::try_from(pos).ok().filter(|pos| *pos < size).ok_or(Fail(Errno::ENXIO))?;
-        let block = self.fs().superblock().block_size.bytes() as u64;
+        let block = u64::from(self.fs().usage().block_size);
         let start = |pos: u64| pos / block * block;
         let data =
             |pos| Ok::<_, Fail>(file.seek_data(FilePos(start(pos)))?.map(|found| start(found.0)));
@@ -345,17 +337,6 @@ impl Mount {
             }
         }
         held.stamp(Access::Read);
-    }
-}
-
-/// `write_back`: the kernel sends the pages that it has collected in an order of its own.
-fn file_options(strict: bool, write_back: bool) -> FileOptions {
-    FileOptions {
-        strict,
-        // Whether a write takes set-id bits away is the kernel's to say, with each.
-        keep_set_id: KeepSetId::Yes,
-        write_back,
-        ..FileOptions::default()
     }
 }
 

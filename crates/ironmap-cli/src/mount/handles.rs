@@ -2,12 +2,76 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use ironmap::Errno;
+use ironmap::fs::{DirEntry, Held, Listing};
+use ironmap::{Errno, File};
 
 use super::fail::{Fail, Result};
 
+/// An open file.
+pub(super) struct OpenFile {
+    pub(super) held: Held,
+    pub(super) writes: bool,
+    /// Reads leave no time.
+    pub(super) no_atime: bool,
+    /// Writes are durable when they return, with what is needed to read them.
+    pub(super) sync: bool,
+    /// What `open` has asked for of that. The requests that are no writes do not say it.
+    pub(super) sync_flags: i32,
+    /// Takes any position and length: what the page cache sends.
+    pub(super) file: File,
+    /// Takes what `O_DIRECT` takes: the caller's own requests, once he has asked for that.
+    pub(super) strict: OnceLock<File>,
+}
+
+/// An open directory. The position of an entry is that of the [cursor](ironmap::fs::DirCursor) behind it.
+pub(super) struct OpenDirectory {
+    pub(super) held: Held,
+    /// Reads leave no time.
+    pub(super) no_atime: bool,
+    pub(super) reading: Mutex<Option<Reading>>,
+}
+
+impl OpenDirectory {
+    pub(super) fn reading(&self) -> MutexGuard<'_, Option<Reading>> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A listing that is under way. What it has read ahead is right as long as no name has been removed: the kernel would believe for ever what it
+/// is told of one that has.
+pub(super) struct Reading {
+    pub(super) listing: Listing,
+    /// What the [number of the names](super::nodes::Node::names) was when it began.
+    pub(super) names: u64,
+    /// What did not fit into the last reply, and the position before it.
+    pub(super) left: Option<(u64, DirEntry)>,
+}
+
+impl Reading {
+    /// The position from which on it has not given anything.
+    pub(super) fn position(&self) -> u64 {
+        self.left.as_ref().map_or(self.listing.cursor().to_raw(), |(position, _)| *position)
+    }
+
+    /// The next entry, with the positions before and behind it.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, DirEntry, u64)>> {
+        let (before, entry) = match self.left.take() {
+            Some(left) => left,
+            None => {
+                let before = self.listing.cursor().to_raw();
+                match self.listing.next().transpose()? {
+                    Some(entry) => (before, entry),
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some((before, entry, self.listing.cursor().to_raw())))
+    }
+}
+
+/// What is open, by number.
 pub(super) struct Handles<T> {
     next: AtomicU64,
     open: RwLock<HashMap<u64, Arc<T>>>,

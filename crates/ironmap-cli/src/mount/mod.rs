@@ -1,8 +1,8 @@
 //! A volume as a file system of the kernel's, through FUSE: `ironmap mount`.
 //!
 //! A request of the kernel's comes to the thread of [`session`], goes by [`adapter`], which knows fuser's types, to one of the rooms beside
-//! it, and from there to the library; what would keep others waiting goes by a thread of the [`pool`]. The kernel resolves paths, checks permissions, and keeps a directory's changes apart;
-//! what is true of a file is the library's.
+//! it, and from there to the library; a request that would keep others waiting goes to a thread of the [`pool`]. The kernel resolves paths, checks permissions, and keeps a directory's changes apart;
+//! the library knows the state of files.
 
 mod adapter;
 mod attributes;
@@ -16,6 +16,8 @@ mod lane;
 mod names;
 mod nodes;
 mod options;
+#[cfg(test)]
+mod other_format;
 mod pool;
 mod remount;
 mod session;
@@ -27,14 +29,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use ironmap::Volume;
-use ironmap::fs::ext4::{Ext4, ROOT};
+use ironmap::fs::FileSystem;
 use ironmap::units::InodeNo;
 
-use self::directories::OpenDirectory;
 use self::fail::Result;
-use self::files::OpenFile;
-use self::handles::Handles;
-use self::nodes::Nodes;
+use self::handles::{Handles, OpenDirectory, OpenFile};
+use self::nodes::{Nodes, PROTOCOL_ROOT};
 pub(crate) use self::options::as_mount_helper;
 use self::options::{Atime, Options};
 pub(crate) use self::remount::{is_mounted, sync};
@@ -58,29 +58,34 @@ pub(super) struct Mount {
     no_times: AtomicBool,
 }
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     uid: u32,
-    gid: u32,
 }
 
 impl Mount {
     fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
-        // The kernel knows it without having been told of it.
-        nodes.remember(ROOT, volume.fs().inspect(ROOT, |root| Ok(options.manner(root)))?);
+        // The kernel knows it without a notification.
+        let root = volume.fs().root();
+        nodes.remember(root, volume.fs().inspect(root, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
         let (notifier, device) = (Arc::default(), Arc::default());
         let no_times = AtomicBool::new(options.is_read_only());
         Ok(Self { volume, options, nodes, files, directories, ending, notifier, device, no_times })
     }
 
-    fn fs(&self) -> &Arc<Ext4> {
+    fn fs(&self) -> &Arc<dyn FileSystem> {
         self.volume.fs()
     }
 
-    /// The kernel is to ask for an inode's attributes anew: they have changed without its knowledge. Its pages stay.
+    /// The inode of a number of the protocol's. No name leads to an inode whose own number is that of the protocol's root.
+    fn inode_of(&self, node: fuser::INodeNo) -> InodeNo {
+        if node.0 == PROTOCOL_ROOT { self.fs().root() } else { InodeNo(node.0) }
+    }
+
+    /// Makes the kernel ask for an inode's attributes again: they have changed without its knowledge. Its pages stay.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
             // It may have forgotten the inode already.
@@ -88,7 +93,7 @@ impl Mount {
         }
     }
 
-    /// The kernel is to read a range anew: something has failed there that may have changed a part of it.
+    /// Makes the kernel read a range again: an operation has failed there that may have changed a part of it.
     ///
     /// It waits for pages that others are reading, which a thread that serves must not. Errors are rare: each has a thread of its own.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
@@ -117,8 +122,8 @@ impl Mount {
         }
     }
 
-    /// Behind each change of these inodes: the next read of one leaves a time, and it is durable at once where the mount or one of
-    /// them is so.
+    /// After each change of these inodes: the next read of one updates its access time, and the change is durable at once if the mount or one of
+    /// them is synchronous.
     fn changed(&self, inodes: &[InodeNo]) -> Result<()> {
         let mut sync = self.options.sync;
         for inode in inodes {

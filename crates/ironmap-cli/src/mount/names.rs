@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use fuser::{FileAttr, Generation};
 use ironmap::Errno;
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Credentials, Inode, NewFile, ROOT, RenameFlags};
+use ironmap::fs::{Credentials, FileType, InodeOps, NewFile, RenameFlags};
 use ironmap::units::InodeNo;
 
+use super::Mount;
 use super::attributes::device_numbers;
 use super::fail::{Fail, Result};
 use super::nodes::PROTOCOL_ROOT;
-use super::{Asker, Mount};
 
 /// The longest name; the protocol has longer ones.
 const LONGEST: usize = 255;
@@ -27,19 +26,13 @@ pub(super) struct Entry {
     pub(super) valid: Duration,
 }
 
-impl Asker {
-    fn with_umask(self, umask: u32) -> Credentials {
-        Credentials { uid: self.uid, gid: self.gid, umask }
-    }
-}
-
 fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
 /// An entry of a damaged directory may lead to the journal: the kernel is not to hear of such a number, by which it could be
 /// written.
-pub(super) fn check_named(inode: &Inode) -> Result<()> {
+pub(super) fn check_named(inode: &dyn InodeOps) -> Result<()> {
     if inode.is_internal() { Err(Fail(Errno::EUCLEAN)) } else { Ok(()) }
 }
 
@@ -57,7 +50,7 @@ impl Mount {
     /// What is told of an inode without a name. That its generation is the handle's is for the kernel to see.
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
-        if inode == ROOT {
+        if inode == self.fs().root() {
             // Another number of the protocol's would be another inode. It is not what programs are to see: they ask for it anew.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
@@ -85,7 +78,7 @@ impl Mount {
     }
 
     pub(super) fn read_link(&self, link: InodeNo) -> Result<Vec<u8>> {
-        Ok(self.fs().inspect(link, Inode::read_link)?)
+        Ok(self.fs().inspect(link, |link| link.read_link())?)
     }
 
     /// Makes what `mknod` makes: any file but directories and links.
@@ -94,9 +87,8 @@ impl Mount {
         dir: InodeNo,
         name: &[u8],
         mode: u32,
-        umask: u32,
         device: u32,
-        asker: Asker,
+        who: &Credentials,
     ) -> Result<Entry> {
         let (major, minor) = device_numbers(device);
         let file = match FileType::from_mode(mode) {
@@ -107,7 +99,7 @@ impl Mount {
             Some(FileType::Socket) => NewFile::Socket,
             Some(FileType::Directory | FileType::Symlink) => return Err(Fail(Errno::EINVAL)),
         };
-        self.make(dir, name, file, mode, umask, asker)
+        self.make(dir, name, file, mode, who)
     }
 
     /// Makes a file of any type.
@@ -117,12 +109,10 @@ impl Mount {
         name: &[u8],
         file: NewFile<'_>,
         mode: u32,
-        umask: u32,
-        asker: Asker,
+        who: &Credentials,
     ) -> Result<Entry> {
         check(name)?;
-        let who = asker.with_umask(umask);
-        let made = self.fs().create(dir, name, file, mode & 0o7777, &who)?;
+        let made = self.fs().create(dir, name, file, mode & 0o7777, who)?;
         self.changed(&[dir])?;
         self.entry(dir, made)
     }
@@ -146,20 +136,17 @@ impl Mount {
 
     pub(super) fn rename(
         &self,
-        from: InodeNo,
-        old_name: &[u8],
-        to: InodeNo,
-        new_name: &[u8],
+        (from, old_name): (InodeNo, &[u8]),
+        (to, new_name): (InodeNo, &[u8]),
         flags: u32,
-        asker: Asker,
+        who: &Credentials,
     ) -> Result<()> {
         check(old_name)?;
         check(new_name)?;
         let Some(flags) = RenameFlags::from_bits(flags) else { return Err(Fail(Errno::EINVAL)) };
         let fs = self.fs();
         let moved = fs.lookup(from, old_name)?.number();
-        let who = asker.with_umask(0);
-        let rename = || fs.rename_as(from, old_name, to, new_name, flags, &who);
+        let rename = || fs.rename((from, old_name), (to, new_name), flags, who);
         self.nodes.get(from).names_changed();
         self.removing(to, new_name, &[from, moved], rename)
     }

@@ -8,17 +8,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ironmap::fs::ext4::{Held, ROOT};
+use ironmap::fs::Held;
 use ironmap::units::InodeNo;
 
 /// The number by which the protocol knows the root.
 pub(super) const PROTOCOL_ROOT: u64 = 1;
 const SHARDS: usize = 16;
-
-/// The inode of a number of the protocol's. Inode 1, the bad blocks', has no name that could lead to it.
-pub(super) fn inode_of(node: fuser::INodeNo) -> InodeNo {
-    if node.0 == PROTOCOL_ROOT { ROOT } else { InodeNo(node.0) }
-}
 
 #[derive(Default)]
 pub(super) struct Nodes([Mutex<HashMap<InodeNo, Known>>; SHARDS]);

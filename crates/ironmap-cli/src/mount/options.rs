@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use fuser::{MountOption, SessionACL};
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Inode, InodeFlags};
+use ironmap::fs::{FileType, InodeFlags, InodeOps};
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -183,7 +182,7 @@ impl Options {
     }
 
     /// How an inode is to be treated on this mount.
-    pub(super) fn manner(&self, inode: &Inode) -> Manner {
+    pub(super) fn manner(&self, inode: &dyn InodeOps) -> Manner {
         let flags = inode.flags();
         let is_directory = inode.file_type() == FileType::Directory;
         let names = is_directory && (self.sync_names || flags.contains(InodeFlags::DIR_SYNC));

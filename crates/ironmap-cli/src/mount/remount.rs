@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, mem, thread};
 
-use ironmap::fs::ext4::ROOT;
 use ironmap::units::InodeNo;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -22,8 +21,8 @@ use crate::failure::Failure;
 const SYNCED: &str = "system.ironmap.synced";
 
 /// Whether who asks for an attribute asks for that.
-pub(super) fn is_sync(inode: InodeNo, name: &[u8]) -> bool {
-    inode == ROOT && name == SYNCED.as_bytes()
+pub(super) fn is_sync(mount: &Mount, inode: InodeNo, name: &[u8]) -> bool {
+    inode == mount.fs().root() && name == SYNCED.as_bytes()
 }
 
 /// `mount -o remount`: whether the mount is read-only, and the flags that every mount has. What else it is like stays as it is.

@@ -11,7 +11,7 @@ use std::thread;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use fuser::Session;
-use ironmap::{Location, OpenOptions, Volume};
+use ironmap::{Location, VolumeOptions};
 
 use super::adapter::Server;
 use super::daemon::{self, Ready};
@@ -20,7 +20,7 @@ use super::fail::name_sectors_of;
 use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options, remount};
 use crate::failure::{Failure, Report};
-use crate::source::no_load;
+use crate::source::{no_load, with_rescue};
 use crate::volumes::with_paths;
 use crate::{interrupt, target};
 
@@ -104,12 +104,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if no_load && !options.is_read_only() {
         return Err(Failure::usage("-o noload: only with ro"));
     }
-    let open = OpenOptions { write: !options.is_read_only(), no_load, ..OpenOptions::default() };
-    let volume = Volume::open(&args.volume, &open).map_err(|error| Failure::open(&error))?;
+    let open = VolumeOptions::new().write(!options.is_read_only()).no_load(no_load);
+    let volume = with_rescue(open).open(&args.volume).map_err(|error| Failure::open(&error))?;
     for notice in volume.notices() {
         report.note(notice);
     }
-    for line in volume.fs().take_left() {
+    for line in volume.fs().take_notices() {
         report.warning(format!("{}: {line}", args.volume));
     }
     let name = args.volume.to_string();
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         end.cut();
     }
     let closed = volume.close().map_err(|error| Failure::lost(&name, &error));
-    for line in volume.fs().take_left() {
+    for line in volume.fs().take_notices() {
         report.warning(format!("{name}: {line}"));
         daemon::log(format!("{name}: {line}"));
     }

@@ -20,14 +20,14 @@ use crate::failure::{Failure, note};
 /// the mount has ended, and whether the volume is open for writing (`rw` or `ro`).
 const SERVER: &str = "system.ironmap.server";
 
-/// What stands there when the volume is closed and all is on the device. Else it is what went wrong, or nothing.
+/// The text there when the volume is closed and all is on the device. Else it is the error, or nothing.
 const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
 ///
-/// umount and fusermount3 -u return before that: the kernel waits for no server. Behind this command everything is on the device, and the
-/// volume can be used otherwise; an error of the last commit is told here, with exit code 4, and so is that the program was killed. Who may
-/// not unmount needs fusermount3, as for mounting.
+/// umount and fusermount3 -u return before that: the kernel does not wait for a server. When this command returns, everything is on the device,
+/// and other programs can use the volume. It reports an error of the last commit, and a server program that was killed, with exit code 4. A user
+/// without the right to unmount needs fusermount3, as for mounting.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Err(Errno::NOTCONN) => return unmount_killed(dir),
         Err(errno) => return Err(not_served(dir, errno)),
     };
-    // Before it is unmounted: behind that the number may be another process's.
+    // Before it is unmounted: after that the number may be another process's.
     let (mut ending, process) = daemon.watch()?;
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
-    // What it has open is open until then.
+    // Its files are open until then.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match told.as_str() {
         CLOSED => Ok(()),
@@ -77,7 +77,7 @@ fn unmount_killed(dir: &Path) -> Result<(), Failure> {
     mount.end(dir)
 }
 
-/// What is to be told of a volume whose server was killed.
+/// The report on a volume whose server was killed.
 pub(super) fn ended(dir: &Path) -> Result<(), Failure> {
     ended_at(dir)?.end(dir)
 }
@@ -88,7 +88,7 @@ pub(super) fn ended_at(dir: &Path) -> Result<MountedAt, Failure> {
     mount.filter(|mount| mount.ours).ok_or_else(|| not_ours(dir))
 }
 
-/// What `/proc/mounts` says of a mount.
+/// The entry of a mount in `/proc/mounts`.
 pub(super) struct MountedAt {
     ours: bool,
     read_only: bool,
@@ -101,7 +101,7 @@ impl MountedAt {
     }
 }
 
-/// What is mounted at a directory. The directory itself is not asked, since nobody would answer.
+/// The mount at a directory. The directory itself is not asked, because its server may not answer.
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     let dir = behind_links(dir)?;
     let absolute = match (dir.parent(), dir.file_name()) {
@@ -136,11 +136,11 @@ fn place_of(device: u64) -> Option<String> {
     })
 }
 
-/// What a path names that may be that of a symbolic link to the directory.
+/// The directory of a path that may be a symbolic link to it.
 fn behind_links(dir: &Path) -> io::Result<PathBuf> {
     /// As many as the kernel follows.
     const MOST: usize = 40;
-    // Behind a slash the link would be followed, and its directory asked.
+    // With a final slash the link would be followed, and its directory asked.
     let mut dir = dir.components().as_path().to_owned();
     for _ in 0..MOST {
         let Ok(target) = std::fs::read_link(&dir) else { return Ok(dir) };
@@ -204,7 +204,7 @@ impl Daemon {
         daemon.ok_or(Errno::NODATA)
     }
 
-    /// What tells how the mount has ended, and that the program has.
+    /// Reports how the mount has ended, and that the program has ended.
     fn watch(&self) -> Result<(File, OwnedFd), Failure> {
         let ending = format!("/proc/{}/fd/{}", self.pid, self.ending);
         let told = File::open(&ending).map_err(|error| Failure::host(&ending, error))?;
@@ -256,7 +256,7 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     Err(said_by_fusermount(&String::from_utf8_lossy(&done.stderr)))
 }
 
-/// What fusermount3 says, in one line.
+/// The message of fusermount3, in one line.
 pub(super) fn said_by_fusermount(text: &str) -> Failure {
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     Failure::new(lines.join("; "))
@@ -265,7 +265,7 @@ pub(super) fn said_by_fusermount(text: &str) -> Failure {
 impl Mount {
     /// The value of an attribute that only a mount has.
     pub(super) fn own_xattr(&self, inode: InodeNo, name: &[u8]) -> Option<Vec<u8>> {
-        let asked = inode == ironmap::fs::ext4::ROOT && name == SERVER.as_bytes();
+        let asked = inode == self.fs().root() && name == SERVER.as_bytes();
         asked.then(|| self.ending.clone().into_bytes())
     }
 }

@@ -1,7 +1,7 @@
 //! Extended attributes and ACLs. The kernel checks who may have which, and keeps ACLs and permissions together with our help: a list that
 //! is set changes the mode, a mode that is set changes the list.
 
-use ironmap::fs::ext4::SetXattr;
+use ironmap::fs::SetXattr;
 use ironmap::units::InodeNo;
 use ironmap::{Errno, Error, ErrorKind};
 

@@ -14,8 +14,9 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::support::{Bench, pattern, text, tool};
 use crate::trees::{compare, space, view};
-use ironmap::fs::ext4::{Credentials, NewFile, ROOT};
-use ironmap::{OpenOptions, Volume};
+use ironmap::VolumeOptions;
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Credentials, NewFile};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
 
@@ -23,6 +24,15 @@ use rustix::process::{Pid, Signal};
 const STEPS: &str = "
 mkdir @/a
 mkdir -p @/a/b/c/d @/a/b
+mknod @/null c 1 3
+mknod -m 640 @/disk b 300 70000
+mknod @/fifo p
+mknod -m u=rw,o=r @/a/fifo p
+! mknod @/null c 1 3
+! mknod @/fifo2 p 1 2
+! mknod @/half b 1
+! mknod -m 4755 @/half b 1 2
+! mknod @/missing/x p
 mkdir -m 2751 @/set-group
 mkdir @/set-group/inherits
 mkdir -p -m 700 @/p/q/r
@@ -190,7 +200,7 @@ rmdir @/set-group/inherits
 ";
 
 /// A tree with one of each, times long ago.
-fn fill(root: &Path, as_root: bool) {
+pub(crate) fn fill(root: &Path, as_root: bool) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("small"), "small\n").unwrap();
     fs::write(root.join("nothing"), "").unwrap();
@@ -247,7 +257,7 @@ fn fill(root: &Path, as_root: bool) {
     assert!(touch.unwrap().success());
 }
 
-fn fsck(image: &Path) {
+pub(crate) fn fsck(image: &Path) {
     let out = tool("e2fsck").arg("-fn").arg(image).output().unwrap();
     assert!(out.status.success(), "{}", text(&out.stdout));
 }
@@ -505,8 +515,8 @@ fn two_files_change_places() {
 fn sync_recovers_a_volume() {
     let bench = Bench::new();
     let volume = {
-        let options = OpenOptions { write: true, ..OpenOptions::default() };
-        Volume::open(&bench.image().to_str().unwrap().parse().unwrap(), &options).unwrap()
+        let options = VolumeOptions::new().write(true);
+        options.open(bench.image().to_str().unwrap()).unwrap()
     };
     let who = Credentials::default();
     volume.fs().create(ROOT, b"made", NewFile::Directory, 0o755, &who).unwrap();

@@ -108,3 +108,18 @@ fn what_is_no_volume_is_not_checked() {
         assert!(text(&output.stderr).starts_with(&format!("ironmap: {name}: ")), "{name}");
     }
 }
+
+/// What no name leads to is told with the command that shows it.
+#[test]
+fn an_inode_without_a_name_can_be_looked_at() {
+    let bench = Bench::new();
+    let inode = bench.ask("stat dir/large");
+    let inode = inode.split_whitespace().nth(1).unwrap().to_owned();
+    bench.debugfs("unlink dir/large");
+    let (output, faults) = check(&bench, &[]);
+    let said = text(&output.stdout);
+    assert!(said.contains("ironmap dump image inode N"), "{said}");
+    assert!(faults && said.contains(&format!("inode {inode}")), "{said}");
+    let shown = bench.json(&["dump", "image", "inode", &inode]);
+    assert_eq!(shown["size"], 3 << 20 | 77);
+}

@@ -11,9 +11,9 @@ use crate::common::skip::Need;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use ironmap::bio::Buffer;
 use ironmap::dio::{DioFlags, StablePages};
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::units::FilePos;
-use ironmap::{Errno, FileOptions, OpenOptions, QueueOptions, Volume};
+use ironmap::{Errno, FileOptions, QueueOptions, Volume};
 use serde_json::Value;
 
 const SECTOR: u64 = 4096;
@@ -164,11 +164,11 @@ fn a_wrong_sector_is_told_once_for_each_read() {
     flip(&bench.image(), at + 77);
     let halves = (bench.image(), bench.path("tags"));
     let volume = format!("integrity:{},{}", halves.0.display(), halves.1.display());
-    let volume = Volume::open(&volume.parse().unwrap(), &OpenOptions::default()).unwrap();
+    let volume = Volume::open(volume).unwrap();
     let mut count = 0;
     for way in [StablePages::ZeroCopy, StablePages::Bounce, StablePages::Lazy, StablePages::Owned] {
         let inode = volume.fs().resolve(b"/dir/large", Follow::All).unwrap();
-        let options = FileOptions { stable_pages: Some(way), ..FileOptions::default() };
+        let options = FileOptions::new().stable_pages(Some(way));
         let file = volume.open_inode(inode, options).unwrap();
         let mut queue = volume.queue(&QueueOptions::default()).unwrap();
         for (pos, len) in [(3 * SECTOR, 4096), (0, 64 << 10)] {

@@ -280,14 +280,41 @@ fn parts_of_an_image_are_volumes() {
     assert!(text(&refused.stderr).contains("@p3"), "{}", text(&refused.stderr));
 }
 
-/// Manual pages and completions come for every command.
+/// Manual pages and completions come for every command, the pages with the sections of man-pages(7) in their order.
 #[test]
 fn manual_pages_and_completions_are_generated() {
     let bench = Bench::empty();
     bench.succeed(["man", "."]);
-    for page in ["ironmap", "ironmap-ls", "ironmap-cp", "ironmap-info", "ironmap-map"] {
+    for page in ["ironmap", "ironmap-ls", "ironmap-cp", "ironmap-find", "ironmap-integrity-scrub"] {
         let page = fs::read_to_string(bench.path(&format!("{page}.1"))).unwrap();
-        assert!(page.contains("Exit codes") || page.contains("Examples"), "{page}");
+        let wanted = [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "EXAMPLES",
+            "EXIT STATUS",
+            "FILES",
+            "SEE ALSO",
+        ];
+        let headings = page.lines().filter_map(|line| line.strip_prefix(".SH "));
+        let headings: Vec<_> = headings.map(|heading| heading.trim_matches('"')).collect();
+        let found: Vec<_> = headings.iter().filter(|heading| wanted.contains(heading)).collect();
+        // The program as a whole has no example.
+        let program = page.contains("SUBCOMMANDS");
+        let wanted = wanted.iter().filter(|heading| !program || **heading != "EXAMPLES");
+        assert_eq!(found, wanted.collect::<Vec<_>>(), "{page}");
+    }
+    let page = fs::read_to_string(bench.path("ironmap-cp.1")).unwrap();
+    assert!(page.contains("ironmap cp [OPTIONS] <VOLUME:/PATH|PATH>... <DEST>"), "{page}");
+    assert!(page.contains("ironmap cp \\-r /dev/sdb1:/home/ann /srv/rescue"), "{page}");
+    // Without a complaint.
+    if let Ok(said) = tool("man")
+        .args(["--warnings", "-l", "-E", "UTF-8", "./ironmap-cp.1"])
+        .current_dir(bench.dir.path())
+        .output()
+    {
+        assert_eq!(text(&said.stderr), "");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(text(&bench.succeed(["completions", shell])).contains("ironmap"), "{shell}");

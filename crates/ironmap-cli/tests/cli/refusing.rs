@@ -44,8 +44,8 @@ fn a_wrong_command_line_is_told_in_one_line() {
             case(&[], 2, "a command is missing"),
             case(&["frobnicate"], 2, "unrecognized subcommand 'frobnicate'"),
             case(&["ls"], 2, "<VOLUME:/PATH>"),
-            case(&["ls", "image"], 2, "write VOLUME:/PATH"),
-            case(&["ls", "image:etc"], 2, "write VOLUME:/PATH"),
+            case(&["map", "image"], 2, "write VOLUME:/PATH"),
+            case(&["cat", "image:etc"], 2, "write VOLUME:/PATH"),
             case(&["ls", ":/etc"], 2, "the path of the volume is empty"),
             case(&["ls", "--frobnicate", "image:/"], 2, "--frobnicate"),
             case(&["ls", "image@99999999999999999999:/"], 2, "exceeds 64 bits"),
@@ -198,10 +198,11 @@ fn a_damaged_volume_is_code_4_with_the_place() {
     refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
     file.set_len(20 << 20).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device only 20971520")]);
-    // The label, without a new checksum.
+    // The label, without a new checksum: for reading there are backups, but not for writing, nor for a check.
     file.set_len(64 << 20).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
-    refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "superblock, s_checksum")]);
+    drop(file);
+    refuse(&bench, &[case(&["touch", &bench.target("/a")], 4, "superblock, s_checksum")]);
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn arguments_of_another_kind_are_refused() {
 #[test]
 fn help_and_version_succeed() {
     let bench = Bench::empty();
-    for args in [&["--help"][..], &["-h"], &["--version"], &["cp", "--help"], &["ls", "-h"]] {
+    for args in [&["--help"][..], &["-h"], &["--version"], &["cp", "--help"], &["info", "-h"]] {
         assert!(!bench.succeed(args).is_empty(), "{args:?}");
     }
     let help = text(&bench.succeed(["--help"]));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ironmap::{Errno, Error, ErrorKind, Result};
 
-use super::Layout;
+use super::content::Layout;
 
 fn path(name: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(name))

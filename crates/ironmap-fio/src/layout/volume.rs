@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ironmap::bio::Buffer;
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::{Credentials, Ext4, Fallocate, Follow, NewFile, ROOT};
+use ironmap::fs::{Credentials, Fallocate, FileSystem, FileType, Follow, NewFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, QueueOptions, Result, Volume};
 
-use super::{Content, Layout};
+use super::content::{Content, Layout};
 
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
 
@@ -34,7 +33,7 @@ pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> 
 
 /// The same, but for what is written. One file at a time: with create_serialize=0 all jobs come at once, for the same name and sizes of their
 /// own, and none may make it shorter than another has made it.
-fn make(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
+fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (number, now) = match fs.resolve(path, Follow::All) {
@@ -55,10 +54,10 @@ fn make(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     Ok(number)
 }
 
-fn create(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
+fn create(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     layout.may_be_made()?;
     let (above, name) = split(path);
-    let mut dir = ROOT;
+    let mut dir = fs.root();
     for part in above.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
         dir = match fs.lookup(dir, part) {
             Ok(inode) => inode.number(),
@@ -72,8 +71,8 @@ fn create(fs: &Arc<Ext4>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
 }
 
 fn write(volume: &Volume, number: InodeNo, layout: &mut Layout<'_>) -> Result<()> {
-    let file = volume.open_inode(volume.fs().inode(number)?, FileOptions::default())?;
-    let mut queue = volume.queue(&QueueOptions { depth: 1 })?;
+    let file = volume.open_inode(volume.fs().inode(number)?, FileOptions::new().write(true))?;
+    let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
     let mut piece = Buffer::aligned(layout.piece.max(1))?;
     let mut at = 0;
     while at < layout.size {

@@ -9,10 +9,10 @@ use super::loading::{BLOCK_BITMAP, DESCRIPTOR};
 use super::search::{BITMAP, Found, PATIENCE, ROOM, Space, Wish};
 use super::summary::{GroupState, Locked, get};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::group::Group;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Incompat, Inode, InodeFlags, Superblock};
+use crate::fs::ext4::{Ext4, Incompat, Inode, Superblock};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
 /// What freed blocks held.
@@ -50,6 +50,12 @@ pub(crate) struct Goal {
     /// More will follow: where this block is taken, a place with room behind it is better than the next one. Files that grow side by
     /// side would have an extent for each block otherwise.
     pub(crate) grows: bool,
+}
+
+/// What changes in a group when clusters of it are allocated or freed.
+struct Change {
+    clusters: Range<u32>,
+    in_use: bool,
 }
 
 impl From<FsBlock> for Goal {
@@ -149,7 +155,8 @@ impl Ext4 {
         };
         // A version that nobody else holds is changed in place.
         drop(content);
-        self.mark_clusters(handle, number, &group, locked, run.clone(), true)?;
+        let change = Change { clusters: run.clone(), in_use: true };
+        self.mark_clusters(handle, number, &group, locked, change)?;
         allocator.take_clusters(number, locked, &run);
         let count = u64::from(run.end - run.start);
         allocator.free_clusters.fetch_sub(count, Ordering::Relaxed);
@@ -183,7 +190,8 @@ impl Ext4 {
                 return Err(place.corrupt(format!("block {block} is claimed and is in use")));
             }
             drop(content);
-            self.mark_clusters(handle, number, &group, locked, range.clone(), true)?;
+            let change = Change { clusters: range.clone(), in_use: true };
+            self.mark_clusters(handle, number, &group, locked, change)?;
             allocator.take_clusters(number, locked, &range);
             let count = u64::from(range.end - range.start);
             allocator.free_clusters.fetch_sub(count, Ordering::Relaxed);
@@ -248,7 +256,8 @@ impl Ext4 {
         self.check_in_use(number, &group, locked, &content, &range)?;
         drop(content);
         let Some(handle) = handle else { return Ok(()) };
-        self.mark_clusters(handle, number, &group, locked, range.clone(), false)?;
+        let change = Change { clusters: range.clone(), in_use: false };
+        self.mark_clusters(handle, number, &group, locked, change)?;
         let count = u64::from(range.end - range.start);
         allocator.keep_back(locked, range, self.superblock.block_size.bytes());
         allocator.free_clusters.fetch_add(count, Ordering::Relaxed);
@@ -287,10 +296,9 @@ impl Ext4 {
         number: u32,
         group: &Group,
         locked: &Locked,
-        range: Range<u32>,
-        in_use: bool,
+        Change { clusters, in_use }: Change,
     ) -> Result<()> {
-        let count = range.end - range.start;
+        let count = clusters.end - clusters.start;
         let free = if in_use {
             group.free_clusters.checked_sub(count)
         } else {
@@ -303,9 +311,9 @@ impl Ext4 {
         };
         let change = |bytes: &mut [u8]| {
             if in_use {
-                bitmap::set(bytes, range);
+                bitmap::set(bytes, clusters);
             } else {
-                bitmap::clear(bytes, range);
+                bitmap::clear(bytes, clusters);
             }
             self.superblock.block_bitmap_checksum(bytes)
         };

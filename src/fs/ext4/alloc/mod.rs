@@ -25,6 +25,7 @@ use self::summary::{Chunk, GroupState};
 use super::Ext4;
 use super::disk::superblock::RawSuperblock;
 use crate::error::Result;
+use crate::fs::FreeSpace;
 use crate::units::FsBlock;
 
 pub(crate) use blocks::{Freed, Goal, Reserve};
@@ -58,17 +59,6 @@ impl Counts {
         raw.s_free_blocks_count_hi.set((self.free_blocks >> 32) as u32);
         raw.s_free_inodes_count.set(self.free_inodes);
     }
-}
-
-/// What is left of a volume, as `statfs` gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeSpace {
-    /// Free blocks, among them the superuser's and those that are kept for nodes of maps.
-    pub blocks: u64,
-    /// Free blocks that everyone may have.
-    pub available: u64,
-    /// Free inodes.
-    pub inodes: u32,
 }
 
 impl Allocator {

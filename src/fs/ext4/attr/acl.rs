@@ -7,12 +7,11 @@ use super::super::Ext4;
 use super::super::disk::xattr::{ACL_VERSION, RawAclEntry};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
-use super::change::SetXattr;
 use super::fields::Times;
 use super::name::Name;
 use super::read::NameIndex;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::FileType;
+use crate::fs::{FileType, SetXattr};
 
 /// Version of the form that `getxattr` gives.
 const SYSCALL_VERSION: u32 = 2;

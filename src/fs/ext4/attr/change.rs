@@ -8,22 +8,12 @@ use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
 use super::block::Rewritten;
 use super::fields::Times;
-use super::lists::{Charged, Home, Lists, no_room};
+use super::lists::{Home, Lists, no_room};
 use super::name::Name;
 use super::read::{Entry, MAX_VALUE, NameIndex, Value, hash_of_checksum};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
-
-/// What setting an attribute does with one that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetXattr {
-    /// Replaces it or makes a new one.
-    Any,
-    /// `Exists` if there is one.
-    Create,
-    /// `NoData` if there is none.
-    Replace,
-}
 
 /// What changing an attribute leaves to be dropped: where it was, and the inode of its value.
 type Old = Option<(Home, Option<InodeNo>)>;
@@ -135,7 +125,6 @@ impl Ext4 {
     ) -> Result<()> {
         let block = inode.read_xattr_block()?;
         let mut lists = Lists::new(inode, block.as_ref())?;
-        let charged = lists.charged();
         let old = lists.take(name);
         match (how, &old) {
             (SetXattr::Create, Some(_)) => {
@@ -163,7 +152,7 @@ impl Ext4 {
             None => return Err(no_room(value.len())),
         };
         lists.insert(entry, home);
-        let stored = self.store(h, inode, &lists, charged, left_of(old), made);
+        let stored = self.store(h, inode, &lists, left_of(old), made);
         if let (Err(error), Some(made)) = (&stored, made)
             && error.is_for_space()
         {
@@ -181,13 +170,12 @@ impl Ext4 {
     ) -> Result<bool> {
         let block = inode.read_xattr_block()?;
         let mut lists = Lists::new(inode, block.as_ref())?;
-        let charged = lists.charged();
         let Some(old) = lists.take(name) else { return Ok(false) };
-        self.store(h, inode, &lists, charged, left_of(Some(old)), None)?;
+        self.store(h, inode, &lists, left_of(Some(old)), None)?;
         Ok(true)
     }
 
-    /// Stores changed lists. `charged` is what the inode was charged for values before; `made` is a value that is new.
+    /// Stores changed lists; `made` is a value that is new.
     ///
     /// What nothing refers to any more goes last: who reads without the inode's lock finds, by what the inode says, what there is.
     ///
@@ -198,7 +186,6 @@ impl Ext4 {
         h: &mut Handle<'_>,
         inode: &Inode,
         lists: &Lists<'_>,
-        charged: Charged,
         old: Old,
         made: Option<InodeNo>,
     ) -> Result<()> {
@@ -209,11 +196,11 @@ impl Ext4 {
         }
         let clusters = i64::from(block.is_some()) - i64::from(inode.xattr_block.is_some());
         let blocks = clusters * i64::from(self.superblock.cluster_blocks);
-        let change = lists.charged() - charged;
+        let added = lists.charge_added();
         let now = h.now();
         self.update_inode(h, inode.number, |raw| {
-            raw.add_blocks(&self.superblock, change.blocks + blocks)?;
-            raw.add_values(change.values);
+            raw.add_blocks(&self.superblock, added.blocks + blocks)?;
+            raw.add_values(added.values);
             raw.set_xattr_block(block)?;
             raw.set_times(&Times::changed(now))?;
             set_area(raw, area.as_deref());

@@ -4,12 +4,11 @@ use super::super::Ext4;
 use super::super::disk::extent;
 use super::super::disk::inode::GOOD_OLD_SIZE;
 use super::super::features::{Incompat, RoCompat};
-use super::super::inode::InodeFlags;
 use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
 use super::fields::Times;
 use crate::error::{Error, Result};
-use crate::fs::Timestamp;
+use crate::fs::{InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
 /// What a new inode begins with.

@@ -7,12 +7,12 @@ use zerocopy::little_endian::U32;
 
 use super::super::disk::inode::RawInodeExtra;
 use super::super::features::RoCompat;
-use super::super::inode::{InodeFlags, sectors};
+use super::super::inode::sectors;
 use super::super::raw::{InodeMut, TimesSet};
 use super::super::stamps::Waiting;
 use super::super::superblock::Superblock;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::Timestamp;
+use crate::fs::{InodeFlags, Timestamp};
 use crate::units::FsBlock;
 
 /// Which of an inode's time stamps to set; `None` leaves one as it is.

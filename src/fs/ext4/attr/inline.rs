@@ -4,7 +4,7 @@
 use super::super::Ext4;
 use super::super::disk::extent;
 use super::super::features::Incompat;
-use super::super::inode::{Inode, InodeFlags};
+use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::change::set_area;
 use super::fields::Times;
@@ -12,6 +12,7 @@ use super::lists::{Home, Lists};
 use super::name::Name;
 use super::read::{Entry, Value};
 use crate::error::Result;
+use crate::fs::InodeFlags;
 use crate::units::FilePos;
 
 /// What `i_block` holds.

@@ -35,10 +35,12 @@ pub(super) struct Lists<'a> {
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
+    /// What the inode was charged before any change.
+    charged_before: Charged,
 }
 
 /// What an inode is charged for large values.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
     /// In `i_blocks`.
     pub(super) blocks: i64,
@@ -66,8 +68,17 @@ impl<'a> Lists<'a> {
         };
         let all = values(&in_inode).chain(values(&in_block));
         let free = all.filter_map(|number| is_free(number).transpose()).collect::<Result<_>>()?;
-        let (inode_changed, block_changed) = (false, false);
-        Ok(Self { inode, in_inode, in_block, free, inode_changed, block_changed })
+        let mut lists = Self {
+            inode,
+            in_inode,
+            in_block,
+            free,
+            inode_changed: false,
+            block_changed: false,
+            charged_before: Charged::default(),
+        };
+        lists.charged_before = lists.charged();
+        Ok(lists)
     }
 
     fn superblock(&self) -> &'a Superblock {
@@ -158,7 +169,7 @@ impl<'a> Lists<'a> {
     /// What the inode is charged for values that have inodes of their own, shared or not.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
-        let mut charged = Charged { blocks: 0, values: 0 };
+        let mut charged = Charged::default();
         for entry in self.in_inode.iter().chain(&self.in_block) {
             if let Value::Inode(number, size) = entry.value
                 && !self.free.contains(&number)
@@ -169,6 +180,11 @@ impl<'a> Lists<'a> {
             }
         }
         charged
+    }
+
+    /// What the changes of the lists add to that.
+    pub(super) fn charge_added(&self) -> Charged {
+        self.charged() - self.charged_before
     }
 
     /// What the inode's own area is to hold, where that was changed.

@@ -14,6 +14,5 @@ mod tests;
 mod value;
 
 pub(crate) use acl::Inherited;
-pub use change::SetXattr;
 pub(crate) use create::{Body, NewInode};
 pub(crate) use fields::Times;

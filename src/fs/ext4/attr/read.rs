@@ -8,9 +8,9 @@ use crate::fs::ext4::block::Block;
 use crate::fs::ext4::checksum::{MetadataSeed, crc32c_raw};
 use crate::fs::ext4::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
 use crate::fs::ext4::features::Incompat;
-use crate::fs::ext4::inode::{Inode, InodeFlags};
+use crate::fs::ext4::inode::Inode;
 use crate::fs::ext4::superblock::Superblock;
-use crate::fs::{FileType, Xattr};
+use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The longest value that Linux's system calls take or give; larger ones are refused here too.

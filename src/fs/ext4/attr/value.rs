@@ -6,14 +6,14 @@
 use super::super::Ext4;
 use super::super::alloc::Freed;
 use super::super::disk::extent::INIT_MAX_LEN;
-use super::super::inode::{Inode, InodeFlags};
+use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
 use super::create::{Body, NewInode};
 use super::fields::Times;
 use super::read::{MAX_VALUE, value_checksum};
 use crate::error::{Error, Place, Result};
-use crate::fs::Timestamp;
+use crate::fs::{InodeFlags, Timestamp};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 

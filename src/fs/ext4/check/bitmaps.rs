@@ -1,7 +1,7 @@
 //! Bitmaps and counters, against what was found in use.
 
 use super::bits::Bits;
-use super::finding::{Kind, Severity, Site};
+use super::finding::{FindingSite, Kind, Severity};
 use super::{Checker, Pass};
 use crate::error::Place;
 use crate::fs::ext4::disk::group::SMALL;
@@ -144,17 +144,17 @@ impl Checker<'_> {
         }
     }
 
-    fn bitmap_site(&self, group: u32, name: &'static str, at: FsBlock) -> Site {
-        Site::of_group(group, Place::new(name).block(at))
+    fn bitmap_site(&self, group: u32, name: &'static str, at: FsBlock) -> FindingSite {
+        FindingSite::of_group(group, Place::new(name).block(at))
     }
 
-    fn counter_site(&self, group: u32, field: &'static str) -> Site {
+    fn counter_site(&self, group: u32, field: &'static str) -> FindingSite {
         let block = self.groups[group as usize].block;
-        Site::of_group(group, Place::new("group descriptor").block(block).field(field))
+        FindingSite::of_group(group, Place::new("group descriptor").block(block).field(field))
     }
 
     /// A small descriptor has room for the lower half of the checksum only.
-    fn check_bitmap_sum(&mut self, mut site: Site, stored: u32, computed: Option<u32>) {
+    fn check_bitmap_sum(&mut self, mut site: FindingSite, stored: u32, computed: Option<u32>) {
         let small = usize::from(self.fs.superblock.descriptor_size) == SMALL;
         if let Some(computed) = computed {
             let computed = if small { computed & 0xFFFF } else { computed };
@@ -163,7 +163,7 @@ impl Checker<'_> {
         }
     }
 
-    fn difference(&mut self, site: Site, first: u64, count: u64, marked: bool) {
+    fn difference(&mut self, site: FindingSite, first: u64, count: u64, marked: bool) {
         let what = if marked {
             Kind::MarkedUsed { first, count }
         } else {
@@ -173,7 +173,7 @@ impl Checker<'_> {
     }
 
     /// What a bitmap has behind its end is marked as in use.
-    fn check_padding(&mut self, site: Site, bitmap: &[u8], count: u64) {
+    fn check_padding(&mut self, site: FindingSite, bitmap: &[u8], count: u64) {
         let (whole, rest) = (count as usize / 8, count % 8);
         let mut bytes = bitmap.iter().skip(whole).enumerate();
         let free = bytes.any(|(index, byte)| {

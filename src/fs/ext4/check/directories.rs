@@ -14,11 +14,11 @@ use super::reader::Bytes;
 use super::table::entry_code;
 use super::{Checker, Pass};
 use crate::error::Place;
-use crate::fs::FileType;
 use crate::fs::ext4::casefold::fold;
 use crate::fs::ext4::dir_block::{record_length, verify_tail};
 use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};
-use crate::fs::ext4::{Incompat, InodeFlags, ROOT};
+use crate::fs::ext4::{Incompat, ROOT};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("directory entry");

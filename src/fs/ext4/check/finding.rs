@@ -32,14 +32,14 @@ impl fmt::Display for Severity {
 
 /// Where something was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct FindingSite {
     /// The block group, where it is a group's.
     pub group: Option<u32>,
     /// Structure, field, and as much of inode and block as is known.
     pub place: Place,
 }
 
-impl Site {
+impl FindingSite {
     /// A structure of a group.
     #[must_use]
     pub(super) fn of_group(group: u32, place: Place) -> Self {
@@ -47,13 +47,13 @@ impl Site {
     }
 }
 
-impl From<Place> for Site {
+impl From<Place> for FindingSite {
     fn from(place: Place) -> Self {
         Self { group: None, place }
     }
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for FindingSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(group) = self.group {
             write!(f, "group {group}: ")?;
@@ -376,7 +376,7 @@ pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// Where it is.
-    pub site: Site,
+    pub site: FindingSite,
     /// What it is.
     pub what: Kind,
 }
@@ -399,12 +399,12 @@ impl Findings {
     /// More are counted, but not kept.
     const KEPT: usize = 100_000;
 
-    pub(super) fn add(&mut self, site: impl Into<Site>, what: Kind) {
+    pub(super) fn add(&mut self, site: impl Into<FindingSite>, what: Kind) {
         self.add_as(what.severity(), site, what);
     }
 
     /// The same with another severity than the kind has by itself.
-    pub(super) fn add_as(&mut self, severity: Severity, site: impl Into<Site>, what: Kind) {
+    pub(super) fn add_as(&mut self, severity: Severity, site: impl Into<FindingSite>, what: Kind) {
         self.counts[severity as usize] += 1;
         if self.list.len() < Self::KEPT {
             self.list.push(Finding { severity, site: site.into(), what });
@@ -412,7 +412,7 @@ impl Findings {
     }
 
     /// An error of the reading side: what it says, at its place, or at this one where it names none.
-    pub(super) fn error(&mut self, site: impl Into<Site>, error: &Error) {
+    pub(super) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         let mut site = site.into();
         if let Some(place) = error.place() {
             site.place = *place;
@@ -427,7 +427,7 @@ impl Findings {
     /// Notes a value that differs from what it should be; whether it is right.
     pub(super) fn expect(
         &mut self,
-        site: impl Into<Site>,
+        site: impl Into<FindingSite>,
         stored: impl Into<u64>,
         expected: impl Into<u64>,
     ) -> bool {
@@ -439,7 +439,12 @@ impl Findings {
     }
 
     /// Notes a checksum that does not match; whether it does.
-    pub(super) fn checksum(&mut self, site: impl Into<Site>, stored: u32, computed: u32) -> bool {
+    pub(super) fn checksum(
+        &mut self,
+        site: impl Into<FindingSite>,
+        stored: u32,
+        computed: u32,
+    ) -> bool {
         if stored != computed {
             self.add(site, Kind::Checksum { stored, computed });
         }

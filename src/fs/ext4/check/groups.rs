@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::finding::{Kind, Severity, Site};
+use super::finding::{FindingSite, Kind, Severity};
 use super::usage::Fixed;
 use super::{Checker, Pass};
 use crate::error::Place;
@@ -62,7 +62,7 @@ impl Checker<'_> {
     fn group(&mut self, number: u32) -> Group {
         let sb = &self.fs.superblock;
         let block = self.fs.descriptor_block(number);
-        let site = |field| Site::of_group(number, PLACE.block(block).field(field));
+        let site = |field| FindingSite::of_group(number, PLACE.block(block).field(field));
         let content = match self.reader.block(block, PLACE.block(block)) {
             Ok(content) => content,
             Err(error) => {
@@ -104,7 +104,13 @@ impl Checker<'_> {
         Group { descriptor, block, has_table }
     }
 
-    fn check_flags(&mut self, number: u32, raw: &RawGroupLow, found: &Descriptor, site: Site) {
+    fn check_flags(
+        &mut self,
+        number: u32,
+        raw: &RawGroupLow,
+        found: &Descriptor,
+        site: FindingSite,
+    ) {
         let sb = &self.fs.superblock;
         let flags = raw.bg_flags.get();
         let stored = u64::from(flags);
@@ -124,7 +130,7 @@ impl Checker<'_> {
     }
 
     /// Without flex_bg a group's structures lie in the group itself.
-    fn check_place(&mut self, number: u32, site: Site, start: FsBlock, count: u64) {
+    fn check_place(&mut self, number: u32, site: FindingSite, start: FsBlock, count: u64) {
         let sb = &self.fs.superblock;
         if !self.fs.blocks.contain(start, count) || start.0 == 0 {
             let what = Kind::Outside { block: start.0, count };

@@ -10,6 +10,7 @@ use super::inodes::Found;
 use super::map::Data;
 use super::reader::Bytes;
 use crate::error::Place;
+use crate::fs::InodeFlags;
 use crate::fs::ext4::casefold::Wanted;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::dir::{
@@ -17,7 +18,7 @@ use crate::fs::ext4::disk::dir::{
     RawDxEntry, RawDxRootInfo, RawDxTail,
 };
 use crate::fs::ext4::hash::{HashVersion, NameHash};
-use crate::fs::ext4::{Ext4, Incompat, InodeFlags};
+use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("htree node");
@@ -41,6 +42,18 @@ pub(super) struct Tree {
     /// How names are hashed, where that can be told.
     hash: Option<NameHash>,
     folded: Option<std::sync::Arc<Ext4>>,
+}
+
+/// A block of the directory that is a node of its tree.
+struct Node<'a> {
+    bytes: &'a [u8],
+    /// Where in them its entries begin.
+    entries: usize,
+    /// Of nodes below it.
+    levels: u8,
+    /// The hashes of all names below it.
+    hashes: Range<u32>,
+    place: Place,
 }
 
 impl Tree {
@@ -107,9 +120,14 @@ impl Checker<'_> {
         let folded = inode.flags().contains(InodeFlags::CASEFOLD);
         tree.folded = folded.then(|| std::sync::Arc::clone(self.fs));
         tree.roles[0] = Role::Node;
-        let levels = info.indirect_levels;
-        let all = 0..u32::MAX;
-        self.check_node(inode, blocks, &mut tree, &root, DX_ROOT_COUNT_OFFSET, levels, all, place);
+        let node = Node {
+            bytes: &root,
+            entries: DX_ROOT_COUNT_OFFSET,
+            levels: info.indirect_levels,
+            hashes: 0..u32::MAX,
+            place,
+        };
+        self.check_node(inode, blocks, &mut tree, &node);
         let unknown = tree.roles.iter().enumerate().find(|(_, role)| matches!(role, Role::Unknown));
         if let Some((block, _)) = unknown {
             let what = format!("block {block} is not in the tree");
@@ -136,35 +154,25 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a node and all below it. `levels` falls at each step, and each block has one role only, so this ends.
-    #[allow(clippy::too_many_arguments, reason = "a node is all of this")]
-    fn check_node(
-        &mut self,
-        inode: &Found,
-        blocks: &[Data],
-        tree: &mut Tree,
-        bytes: &[u8],
-        offset: usize,
-        levels: u8,
-        range: Range<u32>,
-        place: Place,
-    ) {
-        let Some(count) = self.check_capacity(inode, bytes, offset, place) else { return };
-        let entries = &bytes[offset..offset + count * ENTRY];
+    /// Checks a node and all below it. Its levels fall at each step, and each block has one role only, so this ends.
+    fn check_node(&mut self, inode: &Found, blocks: &[Data], tree: &mut Tree, node: &Node<'_>) {
+        let Some(count) = self.check_capacity(inode, node) else { return };
+        let &Node { bytes, entries, levels, ref hashes, place } = node;
+        let entries = &bytes[entries..entries + count * ENTRY];
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(entries) else { return };
-        let mut first = range.start;
+        let mut first = hashes.start;
         for (index, entry) in entries.iter().enumerate() {
             // The first entry has no hash: the node's capacity stands there.
             if index > 0 {
                 let hash = entry.hash.get();
-                if hash < first || hash >= range.end {
+                if hash < first || hash >= hashes.end {
                     let (stored, rule) = (u64::from(hash), "out of order, or outside the node");
                     self.findings.add(place.field("hash"), Kind::Invalid { stored, rule });
                     return;
                 }
                 first = hash;
             }
-            let end = entries.get(index + 1).map_or(range.end, |next| next.hash.get());
+            let end = entries.get(index + 1).map_or(hashes.end, |next| next.hash.get());
             let block = u64::from(entry.block.get() & DX_BLOCK_MASK);
             let Some(role) = tree.roles.get_mut(block as usize) else {
                 let (stored, rule) = (block, "outside the directory");
@@ -182,25 +190,21 @@ impl Checker<'_> {
             };
             *role = Role::Node;
             let below = PLACE.inode(inode.number);
-            let Some((content, below)) = self.tree_block(blocks, block, below) else { continue };
-            let (offset, range) = (DX_NODE_COUNT_OFFSET, first..end);
-            self.check_node(inode, blocks, tree, &content, offset, levels, range, below);
+            let Some((content, place)) = self.tree_block(blocks, block, below) else { continue };
+            let (entries, hashes) = (DX_NODE_COUNT_OFFSET, first..end);
+            let below = Node { bytes: &content, entries, levels, hashes, place };
+            self.check_node(inode, blocks, tree, &below);
         }
     }
 
     /// The number of entries of a node whose capacity and checksum are right.
-    fn check_capacity(
-        &mut self,
-        inode: &Found,
-        bytes: &[u8],
-        offset: usize,
-        place: Place,
-    ) -> Option<usize> {
+    fn check_capacity(&mut self, inode: &Found, node: &Node<'_>) -> Option<usize> {
+        let &Node { bytes, entries, place, .. } = node;
         let seed = inode.seed(self.fs);
-        let (header, _) = RawDxCount::ref_from_prefix(bytes.get(offset..)?).ok()?;
+        let (header, _) = RawDxCount::ref_from_prefix(bytes.get(entries..)?).ok()?;
         let (limit, count) = (usize::from(header.limit.get()), usize::from(header.count.get()));
         let tail = if seed.is_some() { size_of::<RawDxTail>() } else { 0 };
-        let room = (bytes.len() - offset - tail) / ENTRY;
+        let room = (bytes.len() - entries - tail) / ENTRY;
         if !self.findings.expect(place.field("limit"), limit as u64, room as u64) {
             return None;
         }
@@ -210,9 +214,9 @@ impl Checker<'_> {
             return None;
         }
         if let Some(seed) = seed {
-            let at = offset + limit * ENTRY;
+            let at = entries + limit * ENTRY;
             let (tail, _) = RawDxTail::ref_from_prefix(bytes.get(at..)?).ok()?;
-            let mut computed = crc32c_raw(seed, &bytes[..offset + count * ENTRY]);
+            let mut computed = crc32c_raw(seed, &bytes[..entries + count * ENTRY]);
             computed = crc32c_raw(computed, &tail.dt_reserved.to_bytes());
             computed = crc32c_raw(computed, &[0; 4]);
             let stored = tail.dt_checksum.get();

@@ -10,10 +10,10 @@ use super::usage::Usage;
 use super::xattrs::Charged;
 use super::{Checker, Pass};
 use crate::error::Place;
-use crate::fs::FileType;
 use crate::fs::ext4::disk::inode::{GOOD_OLD_SIZE, RawInode};
 use crate::fs::ext4::inode::inode_checksums;
-use crate::fs::ext4::{Compat, Ext4, Incompat, InodeFlags, ROOT, RoCompat};
+use crate::fs::ext4::{Compat, Ext4, Incompat, ROOT, RoCompat};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");

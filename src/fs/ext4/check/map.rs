@@ -8,11 +8,12 @@ use super::finding::{Findings, Kind};
 use super::inodes::Found;
 use super::reader::Reader;
 use crate::error::Place;
+use crate::fs::InodeFlags;
+use crate::fs::ext4::Ext4;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::extent::{
-    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex,
+    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawEntry, RawExtent, RawExtentHeader, RawExtentIndex,
 };
-use crate::fs::ext4::{Ext4, InodeFlags};
 use crate::units::FsBlock;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
@@ -60,7 +61,7 @@ impl Walk<'_, '_> {
         let raw = self.inode.raw();
         if self.inode.flags().contains(InodeFlags::EXTENTS) {
             let place = Place::new("extent header").inode(self.inode.number);
-            self.node(&raw.i_block, None, 0..MAX_BLOCKS, None, place, visit);
+            self.node(&raw.i_block, None, 0..MAX_BLOCKS, place, visit);
         } else {
             self.indirect(&raw.i_block, visit);
         }
@@ -71,14 +72,13 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// A node of an extent tree, and all below it: the depth falls at each step, so the recursion ends. `key` is what the entry
-    /// above says of the first block.
+    /// A node of an extent tree, and all below it: the depth falls at each step, so the recursion ends. Below the root the depth is
+    /// known, and the first block of `bounds` is the one that the entry above names.
     fn node(
         &mut self,
         bytes: &[u8],
         depth: Option<u16>,
         bounds: Range<u64>,
-        key: Option<u64>,
         place: Place,
         visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
     ) {
@@ -102,14 +102,15 @@ impl Walk<'_, '_> {
             let (stored, rule) = (count as u64, "not a number of entries that the node can have");
             return self.wrong(place.field("eh_entries"), Kind::Invalid { stored, rule });
         }
+        let entries = &rest[..count * ENTRY];
         if depth.is_some() {
             self.checksum(bytes, HEADER + max * ENTRY, place);
+            self.first_key(entries, bounds.start, place);
         }
-        let entries = &rest[..count * ENTRY];
         if found == 0 {
-            self.leaf(entries, &bounds, key, place, visit);
+            self.leaf(entries, &bounds, place, visit);
         } else {
-            self.inner(entries, found, bounds, key, place, visit);
+            self.inner(entries, found, &bounds, place, visit);
         }
     }
 
@@ -124,13 +125,11 @@ impl Walk<'_, '_> {
         &mut self,
         entries: &[u8],
         depth: u16,
-        bounds: Range<u64>,
-        key: Option<u64>,
+        bounds: &Range<u64>,
         place: Place,
         visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
     ) {
         let Ok(indexes) = <[RawExtentIndex]>::ref_from_bytes(entries) else { return };
-        self.first_key(indexes.first().map(|index| index.ei_block.get()), key, place);
         let mut next = bounds.start;
         for (at, index) in indexes.iter().enumerate() {
             let first = u64::from(index.ei_block.get());
@@ -153,7 +152,7 @@ impl Walk<'_, '_> {
             let below = place.block(FsBlock(block));
             match self.reader.block(FsBlock(block), below) {
                 Ok(content) => {
-                    self.node(&content, Some(depth - 1), first..end, Some(first), below, visit);
+                    self.node(&content, Some(depth - 1), first..end, below, visit);
                 }
                 Err(error) => {
                     self.sound = false;
@@ -163,13 +162,12 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// An entry names the first block of the node that it leads to.
-    fn first_key(&mut self, first: Option<u32>, key: Option<u64>, place: Place) {
-        if let (Some(first), Some(key)) = (first.map(u64::from), key)
-            && first != key
-        {
-            let what = Kind::Value { stored: key, expected: first };
-            self.wrong(place.field("ei_block"), what);
+    /// An entry names the first block of the node that it leads to: `key`.
+    fn first_key(&mut self, entries: &[u8], key: u64, place: Place) {
+        let Ok((first, _)) = RawEntry::ref_from_prefix(entries) else { return };
+        let (stored, expected) = (key, u64::from(first.key.get()));
+        if stored != expected {
+            self.wrong(place.field("ei_block"), Kind::Value { stored, expected });
         }
     }
 
@@ -177,12 +175,10 @@ impl Walk<'_, '_> {
         &mut self,
         entries: &[u8],
         bounds: &Range<u64>,
-        key: Option<u64>,
         place: Place,
         visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
     ) {
         let Ok(extents) = <[RawExtent]>::ref_from_bytes(entries) else { return };
-        self.first_key(extents.first().map(|extent| extent.ee_block.get()), key, place);
         let mut next = bounds.start;
         for raw in extents {
             let first = u64::from(raw.ee_block.get());
@@ -233,19 +229,19 @@ impl Walk<'_, '_> {
         let (mut first, mut span) = (DIRECT, fan_out);
         let (roots, _) = trees.as_chunks::<4>();
         for (level, root) in (0..).zip(roots) {
-            self.subtree(u32::from_le_bytes(*root), level, first, span, place, visit);
+            let blocks = first..first + span;
+            self.subtree(u32::from_le_bytes(*root), level, blocks, place, visit);
             first += span;
             span *= fan_out;
         }
     }
 
-    /// A tree whose root is `level` levels above the blocks of pointers to data: it falls at each step.
+    /// A tree that maps `blocks` of the file, whose root is `level` levels above the blocks of pointers to data: it falls at each step.
     fn subtree(
         &mut self,
         root: u32,
         level: u32,
-        first: u64,
-        span: u64,
+        blocks: Range<u64>,
         place: Place,
         visit: &mut dyn FnMut(&mut Findings, Piece) -> bool,
     ) {
@@ -269,13 +265,14 @@ impl Walk<'_, '_> {
             }
         };
         if level == 0 {
-            return self.pointers(&content, first, place, visit);
+            return self.pointers(&content, blocks.start, place, visit);
         }
         let (pointers, _) = content.as_chunks::<4>();
-        let span = span / pointers.len() as u64;
+        let span = (blocks.end - blocks.start) / pointers.len() as u64;
         for (index, pointer) in (0..).zip(pointers) {
-            let first = first + index * span;
-            self.subtree(u32::from_le_bytes(*pointer), level - 1, first, span, place, visit);
+            let first = blocks.start + index * span;
+            let below = first..first + span;
+            self.subtree(u32::from_le_bytes(*pointer), level - 1, below, place, visit);
         }
     }
 

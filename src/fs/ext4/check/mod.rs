@@ -35,7 +35,7 @@ mod xattrs;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub use finding::{Finding, Kind, Severity, Site};
+pub use finding::{Finding, FindingSite, Kind, Severity};
 
 use self::bits::Bits;
 use self::encryption::Policies;
@@ -48,7 +48,7 @@ use self::usage::Usage;
 use self::xattrs::SharedBlock;
 use super::Ext4;
 use super::disk::superblock::RawSuperblock;
-use crate::error::Result;
+use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
 /// What a check is at.
@@ -120,6 +120,10 @@ impl Ext4 {
     /// None for what is wrong with the volume: that is what the report is for. `Io` only where not even the superblock can be
     /// read again, and what memory allocation gives.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        if self.superblock.copy != 0 {
+            let what = "a volume that is read by a backup of its superblock is not checked: e2fsck puts the superblock right";
+            return Err(Place::new("superblock").corrupt(what));
+        }
         Checker::new(self, progress)?.run()
     }
 }

@@ -9,9 +9,10 @@ use super::finding::{Kind, Severity};
 use super::inodes::Found;
 use super::map::Data;
 use crate::error::Place;
+use crate::fs::InodeFlags;
 use crate::fs::ext4::disk::quota::{BLOCK, LEVELS, MAGICS, ROOT, RawQuotaHeader, VERSION};
 use crate::fs::ext4::quota::{entries, owners};
-use crate::fs::ext4::{InodeFlags, ROOT as ROOT_INODE, RoCompat};
+use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
 use crate::units::FsBlock;
 
 /// What one id has in use.

@@ -6,8 +6,8 @@ use super::inodes::{Extent, Found};
 use super::map::{DIRECT, Piece, Walk};
 use super::reader::Bytes;
 use super::xattrs::Charged;
-use crate::fs::FileType;
-use crate::fs::ext4::{Inode, InodeFlags, RoCompat};
+use crate::fs::ext4::{Inode, RoCompat};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;
 
 impl Checker<'_> {

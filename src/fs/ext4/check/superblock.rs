@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::{Kind, Severity, Site};
+use super::finding::{FindingSite, Kind, Severity};
 use super::reader::Reader;
 use crate::error::{Place, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
@@ -81,7 +81,7 @@ impl Checker<'_> {
         let groups = (1..sb.groups).filter(|group| sb.group_has_backup(*group));
         for group in groups.take(BACKUPS) {
             let block = sb.group_start(group);
-            let site = Site::of_group(group, Place::new("backup superblock").block(block));
+            let site = FindingSite::of_group(group, Place::new("backup superblock").block(block));
             let content = match self.reader.block(block, site.place) {
                 Ok(content) => content,
                 Err(error) => {

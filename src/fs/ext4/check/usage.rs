@@ -1,7 +1,7 @@
 //! Which blocks are in use, and the file system's own structures among them.
 
 use super::bits::Bits;
-use super::finding::{Findings, Kind, Site};
+use super::finding::{FindingSite, Findings, Kind};
 use crate::error::Place;
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::superblock::Superblock;
@@ -80,7 +80,7 @@ impl Usage {
     pub(super) fn claim(
         &mut self,
         findings: &mut Findings,
-        site: impl Into<Site>,
+        site: impl Into<FindingSite>,
         start: u64,
         count: u64,
     ) -> bool {

@@ -8,9 +8,10 @@ use super::Checker;
 use super::finding::Kind;
 use super::inodes::Found;
 use crate::error::Place;
+use crate::fs::InodeFlags;
 use crate::fs::ext4::attr::read::{entry_hashes, xattr_checksum};
 use crate::fs::ext4::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
-use crate::fs::ext4::{Compat, Incompat, InodeFlags};
+use crate::fs::ext4::{Compat, Incompat};
 use crate::units::{FsBlock, InodeNo};
 
 const HEADER: usize = size_of::<RawXattrHeader>();

@@ -21,35 +21,37 @@ type Frozen = Vec<(FsBlock, Block)>;
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
-    /// Makes durable what was done before: metadata by a commit, shared with all who ask for one at the same time, and data by a flush
+    /// Makes all earlier changes durable: metadata by a commit, which threads that ask at the same time share, and data by a flush
     /// of the device.
     ///
     /// # Errors
-    /// `Busy` where a thread that has requests in flight would have to wait for them; `ReadOnly` for a volume that was opened so, or was
-    /// made so by an earlier error; `Io`, also once for what was written to a file and could not be converted when it was closed.
+    /// `Busy` if a thread with requests in flight would have to wait for them; `ReadOnly` for a volume that was opened read-only, or became
+    /// read-only after an error; `Io`, also once for writes to a file that could not be converted when it was closed.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
-        self.commit_and_flush()?;
+        self.store_waiting()?;
+        self.commit_with_data(self.writing()?.transactions.newest())?;
         converted?;
         self.tell_unheard()
     }
 
-    /// The error that nobody has heard of yet.
+    /// The error that was not returned yet.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
 
-    /// The same, all files being converted.
-    pub(crate) fn commit_and_flush(&self) -> Result<()> {
+    /// Moves pending time stamps and errors into the running transaction.
+    ///
+    /// # Errors
+    /// `ReadOnly`; as reading the inodes' blocks.
+    pub(crate) fn store_waiting(self: &Arc<Self>) -> Result<()> {
         self.check_stopped()?;
-        let transactions = &self.writing()?.transactions;
-        transactions.check()?;
+        self.writing()?.transactions.check()?;
         self.store_stamps()?;
-        self.store_errors()?;
-        self.commit_with_data(transactions.newest())
+        self.store_errors()
     }
 
-    /// Returns when a transaction is committed, and what was written to the device before the call is durable.
+    /// Returns when a transaction is committed, and all writes to the device before the call are durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
         // A commit that is under way may have flushed the device before that was written.
         if self.commit_shared(tid)? {
@@ -65,7 +67,7 @@ impl Ext4 {
         }
     }
 
-    /// Commits what was done before; without a flush where that is committed already.
+    /// Commits all earlier changes; without a flush if they are committed already.
     pub(crate) fn commit_running(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         let newest = transactions.newest();
@@ -77,7 +79,7 @@ impl Ext4 {
         self.commit_shared(tid).map(drop)
     }
 
-    /// The same; gives whether the device was flushed behind this call.
+    /// The same; returns whether the device was flushed after the begin of this call.
     fn commit_shared(&self, tid: Tid) -> Result<bool> {
         // It waits for handles.
         before(Rank::Handle);
@@ -95,7 +97,7 @@ impl Ext4 {
         committed.inspect_err(|_| writing.locks.all_changed())
     }
 
-    /// Commits to this log what was done since the opening, which is all one transaction; the volume has no log of its own.
+    /// Commits to this log all changes since the opening, as one transaction; the volume has no log of its own.
     ///
     /// # Errors
     /// `Corrupt` for a transaction that does not fit into the log: nothing has been written then. `ReadOnly`, `Io`.
@@ -136,10 +138,10 @@ impl Ext4 {
         }
     }
 
-    /// Writes what is committed to its place where the log is getting full.
+    /// Writes committed blocks home if the log is nearly full.
     ///
     /// # Errors
-    /// `Io`, which aborts: what a flush that fails was to make durable is not known, and nobody else may hear of it.
+    /// `Io`, which aborts: the effect of a failed flush is not known, and no other thread may get its error.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {

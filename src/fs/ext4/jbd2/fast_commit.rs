@@ -1,4 +1,4 @@
-//! Fast commits: small records of what changed since the last full commit, kept behind the log.
+//! Fast commits: small records of changes since the last full commit, in an area after the log.
 //!
 //! Linux replays them by doing the operations again, which allocates blocks. Here they become a logical overlay instead:
 //! replaced inodes, edited maps and edited directories, each consulted where the structure is read. A volume that is opened for
@@ -16,7 +16,7 @@ use zerocopy::little_endian::U32;
 
 use super::log::Log;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::ext4::InodeFlags;
+use crate::fs::InodeFlags;
 use crate::fs::ext4::block::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::extent::{self, INIT_MAX_LEN};
@@ -35,7 +35,7 @@ const PLACE: Place = Place::new("fast commit");
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
-/// What all fast commits together change. Memory: at most 512 MiB, for a million records.
+/// The changes of all fast commits together. Memory: at most 512 MiB, for a million records.
 #[derive(Default)]
 pub(crate) struct FastCommits {
     inodes: BTreeMap<InodeNo, InodeEdit>,
@@ -44,12 +44,12 @@ pub(crate) struct FastCommits {
     pub(super) count: u32,
 }
 
-/// What fast commits change of an inode.
+/// The changes of fast commits to an inode.
 #[derive(Default)]
 pub(crate) struct InodeEdit {
-    /// The inode as recorded last, without what follows the fixed fields.
+    /// The inode as recorded last, without the bytes after the fixed fields.
     pub(crate) bytes: Option<Box<[u8]>>,
-    /// It was made by a fast commit: what its place in the inode table maps belonged to another file.
+    /// A fast commit created it: the map in its place of the inode table belonged to another file.
     pub(crate) created: bool,
     /// In the order of the records while they are read, then in the order of the file and disjoint.
     pub(crate) ranges: Vec<RangeEdit>,
@@ -63,7 +63,7 @@ pub(crate) struct RangeEdit {
     pub(crate) start: Option<(FsBlock, ExtentState)>,
 }
 
-/// What fast commits change of a directory's entries.
+/// The changes of fast commits to a directory's entries.
 #[derive(Default)]
 pub(crate) struct DirEdit {
     /// The directory was made by a fast commit in this one: its blocks hold nothing, not even `.` and `..`.
@@ -80,7 +80,7 @@ struct Record {
     value: Range<usize>,
 }
 
-/// What record values are checked against.
+/// The limits of values in records.
 pub(super) struct Bounds {
     pub(super) inodes: u32,
     pub(super) blocks: u64,
@@ -165,12 +165,12 @@ impl FastCommits {
         self.inodes.is_empty() && self.directories.is_empty()
     }
 
-    /// What changes of this inode and its map.
+    /// The changes of this inode and its map.
     pub(crate) fn inode(&self, inode: InodeNo) -> Option<&InodeEdit> {
         self.inodes.get(&inode)
     }
 
-    /// What changes of the entries of this directory.
+    /// The changes of this directory's entries.
     pub(crate) fn edits_of(&self, directory: InodeNo) -> Option<&DirEdit> {
         self.directories.get(&directory)
     }
@@ -211,7 +211,7 @@ impl FastCommits {
         Ok(())
     }
 
-    /// The record of a creation comes behind the new inode and its ranges: what is older belongs to the number's former owner.
+    /// The record of a creation follows the new inode and its ranges: older records belong to the previous owner of the number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -262,7 +262,7 @@ impl InodeEdit {
 
     /// The inode, from the bytes that its place in the inode table holds.
     ///
-    /// What follows the recorded bytes (extended attributes) stays. The root of the map stays too, since the records' ranges
+    /// The bytes after the recorded ones (extended attributes) stay. The root of the map stays too, since the records' ranges
     /// are applied to it; a new file has neither. Inline data and short link targets are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();

@@ -1,4 +1,4 @@
-//! An operation in the running transaction.
+//! An operation's part in the running transaction.
 
 use super::transactions::{Joined, Work};
 use crate::error::{Errno, Error, ErrorKind, Place, Result};
@@ -6,14 +6,15 @@ use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Part;
 use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::operation::Operation;
 use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// How often a commit is made for want of space.
+/// How many commits are tried to get space.
 const SPACE_ATTEMPTS: u32 = 3;
 
-/// An operation: what it changes is committed together. Made by [`Ext4::transact`].
+/// The changes of an operation, which are committed together. Made by [`Operation::transact`].
 pub(crate) struct Handle<'a> {
     fs: &'a Ext4,
     writing: &'a Writing,
@@ -28,21 +29,21 @@ pub(crate) struct Handle<'a> {
     taken_back: bool,
 }
 
-impl Ext4 {
-    /// Runs an operation in a transaction. It changes `credits` blocks at most; where that is more than a transaction has, the worst
+impl Operation<'_> {
+    /// Changes blocks in a transaction: `credits` blocks at most; where that is more than a transaction has, the worst
     /// case is not expected, and it has one for itself.
     ///
     /// # Errors
-    /// `ReadOnly`. What `work` gives; if that is no [expected](ErrorKind::is_expected) kind and something was changed before, the volume
-    /// is read-only from then on, since nothing can take half an operation back.
+    /// `ReadOnly`. The error of `work`; if it is not of an [expected](ErrorKind::is_expected) kind and a block was changed before, the volume
+    /// becomes read-only, because half an operation cannot be undone.
     pub(crate) fn transact<R>(
         &self,
         credits: u32,
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
-        let writing = self.writing()?;
+        let writing = self.writing;
         let credits = (credits + writing.quota_credits()).min(writing.transactions.limit());
-        let (tid, held) = self.join(writing, credits)?;
+        let (tid, held) = join(self, writing, credits)?;
         writing.counters.began();
         let mut handle = Handle {
             fs: self,
@@ -65,7 +66,7 @@ impl Ext4 {
         result
     }
 
-    /// The same for an operation that needs space: where there is none but what a commit gives back, it is done again after that.
+    /// The same for work that needs space: if only a commit can free enough, the work is repeated after a commit.
     ///
     /// # Errors
     /// As [`transact`](Self::transact), and `NoSpace` if it is of no use.
@@ -77,8 +78,7 @@ impl Ext4 {
         for _ in 0..SPACE_ATTEMPTS {
             match self.transact(credits, &mut work) {
                 Err(error)
-                    if error.kind() == ErrorKind::NoSpace
-                        && self.writing()?.alloc.commit_frees() =>
+                    if error.kind() == ErrorKind::NoSpace && self.writing.alloc.commit_frees() =>
                 {
                     self.commit_running()?;
                 }
@@ -87,15 +87,15 @@ impl Ext4 {
         }
         self.transact(credits, work)
     }
+}
 
-    /// Joins the running transaction, after a commit where there is no room.
-    fn join(&self, writing: &Writing, credits: u32) -> Result<(Tid, Held)> {
-        before(Rank::Handle);
-        loop {
-            match writing.transactions.join(credits)? {
-                Joined::In(tid) => return Ok((tid, Held::new(Rank::Handle))),
-                Joined::Full(tid) => self.commit(tid)?,
-            }
+/// Joins the running transaction, after a commit where there is no room.
+fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Tid, Held)> {
+    before(Rank::Handle);
+    loop {
+        match writing.transactions.join(credits)? {
+            Joined::In(tid) => return Ok((tid, Held::new(Rank::Handle))),
+            Joined::Full(tid) => fs.commit(tid)?,
         }
     }
 }
@@ -128,7 +128,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// A block that was just allocated for metadata: `fill` gets zeros. What the device holds there is not read.
+    /// A block that was just allocated for metadata: `fill` gets zeros. The block's content on the device is not read.
     pub(crate) fn create<R>(
         &mut self,
         block: FsBlock,
@@ -146,7 +146,7 @@ impl Handle<'_> {
         }
     }
 
-    /// A block of metadata that was freed: what the journal holds of it must never be replayed.
+    /// A block of metadata that was freed: copies of it in the journal must never be replayed.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block);
         self.work.revoked.push(block);
@@ -157,8 +157,8 @@ impl Handle<'_> {
         self.work.freed.push((start, count));
     }
 
-    /// Ends this part of a long operation and goes on in the next transaction, if this one is full. What was done so far must be right
-    /// by itself.
+    /// Ends this part of a long operation and continues in the next transaction, if this one is full. The changes so far must be consistent
+    /// alone.
     ///
     /// # Errors
     /// `ReadOnly`, and what a commit gives.
@@ -166,7 +166,7 @@ impl Handle<'_> {
         self.leave();
         let credits = credits + self.writing.quota_credits();
         let credits = credits.min(self.writing.transactions.limit());
-        let (tid, held) = self.fs.join(self.writing, credits)?;
+        let (tid, held) = join(self.fs, self.writing, credits)?;
         (self.tid, self.credits, self.changed, self.held) = (tid, credits, false, Some(held));
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Handle<'_> {
         self.taken_back = true;
     }
 
-    /// Whether it has; to be asked once, by who goes on behind the failure.
+    /// Whether it has; to be asked once, by code that continues after the failure.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }
@@ -191,7 +191,7 @@ impl Handle<'_> {
         self.credits.saturating_sub(self.work.blocks.len() as u32)
     }
 
-    /// The time stamp of what is changed now.
+    /// The time stamp of the present changes.
     pub(crate) fn now(&self) -> Timestamp {
         self.writing.clock.now()
     }

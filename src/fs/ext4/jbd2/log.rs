@@ -7,14 +7,14 @@ use zerocopy::big_endian::{U32, U64};
 
 use super::superblock::{JournalFeatures, JournalSuperblock};
 use crate::error::{Place, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::block::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
     COMMIT_CHECKSUM, COMMIT_FIELDS, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3,
     TAG_ESCAPED, TAG_LAST, TAG_SAME_UUID, TAG_UUID_LEN, TAIL_LEN, tag_len,
 };
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The journal as a file of blocks.
@@ -107,8 +107,8 @@ impl Log {
         }
     }
 
-    /// Verifies the checksum of a commit block of versions 2 and 3: over the block, or over its fields with zeros behind them.
-    /// The second is enough for Linux, so what follows the fields may be anything.
+    /// Verifies the checksum of a commit block of versions 2 and 3: over the block, or over its fields followed by zeros.
+    /// The second is enough for Linux, so the bytes after the fields may have any value.
     pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.superblock.seed else { return Ok(()) };
         let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);

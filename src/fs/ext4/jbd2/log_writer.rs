@@ -1,6 +1,6 @@
 //! Writes the log: a transaction's descriptors, copies and revocations, the commit block, and the journal's superblock.
 //!
-//! What was committed stays in memory until a checkpoint has written it to its place; so much as the log holds, at most.
+//! Committed blocks stay in memory until a checkpoint has written them home: at most as many as the log holds.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -116,7 +116,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes what is committed to its places and empties the log.
+    /// Writes committed blocks home and empties the log.
     pub(crate) fn checkpoint(&mut self, blocks: &Blocks) -> Result<()> {
         if self.used == 0 {
             return Ok(());
@@ -191,7 +191,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Where the block stands that is `distance` behind the head.
+    /// The position of the block at `distance` after the head.
     fn block(&self, distance: u32) -> FsBlock {
         self.layout[self.after(self.head, distance) as usize]
     }
@@ -224,7 +224,7 @@ impl LogWriter {
         self.superblock.has(feature)
     }
 
-    /// A block of the journal's own: `fill` gets what is between the header and the checksum.
+    /// A block of the journal's own: `fill` gets the bytes between the header and the checksum.
     fn own(&self, kind: u32, fill: impl FnOnce(&mut [u8])) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let header = size_of::<RawHeader>();

@@ -39,7 +39,7 @@ use super::{Compat, Ext4, Incompat};
 use crate::error::{Context, Error, Place, Result};
 use crate::units::InodeNo;
 
-/// A volume's journal: what it is, and in what state it was found.
+/// A volume's journal: its kind, and its state at the opening.
 #[derive(Clone, Debug)]
 pub struct Journal {
     /// In what state it was found.
@@ -67,7 +67,7 @@ pub enum JournalState {
     NotLoaded,
 }
 
-/// What a recovery found.
+/// The counts of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Committed transactions.
@@ -76,7 +76,7 @@ pub struct Recovery {
     pub blocks: u64,
     /// Copies that were taken back by a revocation.
     pub revoked: u64,
-    /// Fast commits behind the last full one.
+    /// Fast commits after the last full one.
     pub fast_commits: u32,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn recover(fs: &Arc<Ext4>) -> Result<(Journal, Overlay, FastCommits)>
     let Some(number) = sb.journal_inode else {
         if dirty {
             return Err(Error::unsupported(
-                "the journal is on another device (journal_dev) and needs recovery",
+                "the journal is on another device (journal_dev) and needs recovery: e2fsck -j recovers it, and noload reads the volume without it",
             ));
         }
         return nothing(Journal::without_superblock(JournalState::External));

@@ -3,13 +3,13 @@
 //! A recovery that writes needs three passes: one to find the end, one for the revocations, one to replay. Here nothing is
 //! written, so that a revocation can still take back a copy that was found before it: one pass is enough.
 //!
-//! What is damaged is judged as Linux does:
+//! Damage is judged as Linux does:
 //!
 //! - A block without the magic number or with another sequence number ends the log, and so does a transaction without commit.
 //! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than the one before:
 //!   then it is a left-over of an earlier use of the journal and ends the log.
 //! - With asynchronous commits a bad commit block is an interrupted commit and ends the log. With checksums of the first
-//!   version a commit behind it proves that it was none, and is an error.
+//!   version a later commit proves that it was not interrupted, which is an error.
 //! - A bad copy is an error, where Linux would write it; here only if no later copy or revocation made it needless.
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ struct Copy {
     tag: Tag,
 }
 
-/// What the log holds.
+/// The content of the log.
 #[derive(Default)]
 pub(super) struct Replay {
     copies: BTreeMap<FsBlock, Copy>,
@@ -48,7 +48,7 @@ pub(super) struct Replay {
 /// A transaction whose commit has not been reached yet.
 struct Transaction {
     copies: Vec<(Tag, u32)>,
-    /// Its revoke blocks, by their index: what they list is read at the commit, one at a time.
+    /// Its revoke blocks, by their index: their lists are read at the commit, one at a time.
     revokes: Vec<u32>,
     /// The checksum of the first version, over descriptors and copies.
     checksum: u32,
@@ -92,7 +92,7 @@ impl Transaction {
     }
 }
 
-/// What is wrong with a transaction that has a commit block.
+/// The fault of a transaction that has a commit block.
 enum Fault {
     Damaged(Error),
     /// The commit block alone is wrong, and the journal commits asynchronously.
@@ -116,7 +116,7 @@ impl Cursor<'_> {
 }
 
 /// Walks the log from `start`. Blocks below `device_blocks` may be replayed: a volume that was growing has blocks of its own
-/// behind the end that its old superblock names.
+/// past the end that its old superblock names.
 pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
     let sb = &log.superblock;
     let first_version = sb.has(JournalFeatures::CHECKSUM);

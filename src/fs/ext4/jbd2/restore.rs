@@ -1,4 +1,4 @@
-//! Recovery that writes: what the journal holds goes to its places, and the journal is made ready for new transactions.
+//! Recovery that writes: the journal's blocks are written home, and the journal is made ready for new transactions.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const BATCH: usize = 1024;
 
 /// Recovers the journal of a volume that was opened read-only, and takes it over. `None` where the volume has no journal.
 ///
-/// A crash in between changes nothing: what the journal holds is valid until all of it is at its place.
+/// A crash in between changes nothing: the journal is valid until all of its blocks are written home.
 pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> {
     match &fs.journal.state {
         JournalState::None => return Ok(None),
@@ -69,8 +69,8 @@ fn walked_sequence(fs: &Ext4, log: &Log, start: u32) -> Result<u32> {
     Ok(recover::walk(log, start, device_blocks)?.next_sequence)
 }
 
-/// The journal as it is with nothing in its log, and its first block then. That has the number of the transaction to come, also for who opens
-/// it after a crash before there is one: with an older number, the log's old transactions would follow the new ones.
+/// The journal with an empty log, and its first block then. That block has the number of the next transaction, also for an opening
+/// after a crash before that transaction: with an older number, the log's old transactions would follow the new ones.
 fn emptied(fs: &Arc<Ext4>, log: Log, next: u32) -> Result<(Log, Block)> {
     let first = log.block(0)?;
     let raw = made_ready(fs, fs.blocks.read_device(first)?, next)?;

@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 const LIMIT: u32 = 4;
 const CREDITS: u32 = 2;
 
-/// A protocol, and what is seen of it from outside. A ledger's own lock is no part of the model: no thread waits while it has it.
+/// A protocol, and its visible effects. The ledger's own lock is not a part of the model: no thread waits while it holds it.
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,
@@ -27,7 +27,7 @@ struct Journal {
 struct Seen {
     /// Operations in each transaction.
     within: BTreeMap<Tid, u32>,
-    /// What each changed.
+    /// The changes of each.
     changed: BTreeMap<Tid, Vec<FsBlock>>,
     frozen: Tid,
     writing: bool,
@@ -117,7 +117,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Operations, each synced; what fails is to fail for an abort.
+    /// Operations, each synced; only an abort may make one fail.
     fn work(&self, first: u64, operations: u64, aborts: bool) {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {

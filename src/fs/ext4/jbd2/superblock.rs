@@ -22,7 +22,7 @@ const CHECKSUM_OFFSET: usize = 0xFC;
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 
 bitflags! {
-    /// The features of a journal, in one set: those of `s_feature_incompat`, and the one of `s_feature_compat`.
+    /// The features of a journal, in one set: those of `s_feature_incompat`, and that of `s_feature_compat`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
         /// Revoke blocks.
@@ -53,7 +53,7 @@ impl JournalFeatures {
         .union(Self::CHECKSUM);
 }
 
-/// What the journal's superblock says. Log positions are blocks of the journal, counted from its superblock.
+/// The fields of the journal's superblock. Log positions are blocks of the journal, counted from its superblock.
 #[derive(Clone, Debug)]
 pub(super) struct JournalSuperblock {
     pub(super) features: JournalFeatures,
@@ -61,7 +61,7 @@ pub(super) struct JournalSuperblock {
     pub(super) blocks: u32,
     /// The log, used as a ring.
     pub(super) log: Range<u32>,
-    /// The fast-commit area; empty where there is none.
+    /// The fast-commit area; empty without one.
     pub(super) fast_commits: Range<u32>,
     /// First block of the log that is in use; `None` where nothing is to be recovered.
     pub(super) start: Option<u32>,

@@ -1,14 +1,15 @@
-//! What the log's writer leaves, recovered by e2fsck and by the reading side: oracles that know nothing of it.
+//! Logs from the log writer, recovered by e2fsck and by the reader: oracles that are independent of it.
 
 use std::sync::Arc;
 
 use crate::device::{Device, Faults, Ram, Sim};
 use crate::error::{ErrorKind, Place};
+use crate::fs::Clock;
 use crate::fs::ext4::for_tests::{Image, output};
-use crate::fs::ext4::{Clock, Ext4, ROOT};
+use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::FsBlock;
 
-fn set_owner(fs: &Ext4, uid: u16) {
+fn set_owner(fs: &Arc<Ext4>, uid: u16) {
     fs.transact(4, |handle| {
         fs.update_inode(handle, ROOT, |inode| {
             inode.fields()?.i_uid.set(uid);
@@ -179,7 +180,7 @@ fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
         let image = Image::new(kind, "8M");
         let fs = image.open();
-        // All of one length: behind a new one the log goes on with an old one.
+        // All of one length: after a new one the log continues with an old one.
         for uid in 1..=6 {
             set_owner(&fs, uid);
             fs.sync().unwrap();
@@ -203,7 +204,7 @@ fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     }
 }
 
-/// An error that only the journal tells of is the volume's from the next opening on, as Linux and e2fsck have it.
+/// An error that only the journal records is copied to the volume at the next opening, as Linux and e2fsck do.
 #[test]
 fn an_error_that_the_journal_tells_of_is_kept() {
     let image = Image::new("-t ext4 -b 1024 -O ^metadata_csum", "8M");
@@ -229,7 +230,7 @@ fn an_error_that_the_journal_tells_of_is_kept() {
     assert!(said.contains("clean with errors"), "{said}");
 }
 
-/// What a checkpoint was to flush may be anybody's: where that fails, nobody is told of success afterwards.
+/// The flush of a checkpoint may cover data of any thread: after it fails, no thread gets success.
 #[test]
 fn a_checkpoint_that_fails_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024 -J size=1", "8M");
@@ -246,7 +247,7 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// What an operation that panicked has changed is half of it: nothing commits that.
+/// An operation that panicked is half done: nothing commits its changes.
 #[test]
 fn an_operation_that_panics_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024", "8M");

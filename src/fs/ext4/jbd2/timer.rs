@@ -11,11 +11,11 @@ use crate::fs::ext4::Ext4;
 use crate::fs::ext4::ops::Patience;
 
 /// Time stamps that are kept lazily wait no longer for a transaction. Linux lets them wait for half a day, to spare disks that rest; a
-/// disk whose files are overwritten does not, and a commit in half a minute costs it nothing. Who copies what has changed since the
-/// last time misses no more than that after a crash.
+/// disk whose files are overwritten does not, and a commit in half a minute costs it nothing. A backup of changed files
+/// misses no more than that after a crash.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// What is noted of writes leaves a time stamp so often, where nobody asks before.
+/// The interval at which noted writes leave a time stamp, if no caller asks before.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
 /// A thread that commits in intervals, until this is dropped. It holds no volume but while it commits.
@@ -53,7 +53,7 @@ impl Stop {
         let (mut stamps_stored, mut committed) = (Instant::now(), Instant::now());
         while !*stopped {
             self.told.wait_for(&mut stopped, interval.min(STAMPS_LEFT));
-            // What fails aborts the journal, and whoever asks next hears of it.
+            // A failure aborts the journal, and the next caller gets the error.
             if let Some(fs) = fs.upgrade().filter(|_| !*stopped) {
                 let _ = fs.check_held();
                 fs.check_durable();
@@ -65,7 +65,7 @@ impl Stop {
                 if stamps_stored.elapsed() >= STAMPS_WAIT && fs.store_stamps().is_ok() {
                     stamps_stored = Instant::now();
                 }
-                // What cannot be converted, its file's next sync tells.
+                // The file's next sync reports a failed conversion.
                 let _ = fs.convert_all(Patience::None);
                 let _ = fs.store_errors();
                 let _ = fs.commit_running().and_then(|()| fs.make_room());

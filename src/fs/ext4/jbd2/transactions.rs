@@ -1,9 +1,9 @@
-//! Who may change what when: one transaction that runs, one that is being committed.
+//! The order of changes: one transaction runs, and one is being committed.
 //!
 //! Operations join the running transaction with a number of credits: how many blocks they may change. A commit closes the running one to
-//! newcomers, waits until who is in it has left, freezes what it changed, and lets the next one run while it writes. Who needs a commit
-//! and finds one under way waits for it: many callers of `fsync` share one. As many as shared the last one are expected for the next,
-//! for as long as a commit takes, and the last to come makes it: without that, each on a busy processor would make its own.
+//! new operations, waits until its operations have left, freezes their changes, and lets the next one run while it writes. A thread that
+//! needs a commit during another one waits for it: many callers of `fsync` share one. As many threads as shared the last one are expected for
+//! the next, for as long as a commit takes, and the last to come makes it: without that, each on a busy processor would make its own.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::fs::ext4::dirty::Tid;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::FsBlock;
 
-/// What a transaction did, beside the versions of blocks.
+/// The effects of a transaction beside the versions of blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// Blocks of metadata that it changed, each once.
     pub(crate) blocks: Vec<FsBlock>,
-    /// Blocks of metadata that it freed: what older transactions hold of them must not be replayed.
+    /// Blocks of metadata that it freed: their copies in older transactions must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
     /// Ranges of blocks that it freed, of data and metadata: free for others once it is committed.
     pub(crate) freed: Vec<(FsBlock, u64)>,
@@ -35,7 +35,7 @@ impl Work {
     }
 }
 
-/// The protocol. It does no I/O: what a commit does is the caller's.
+/// The protocol. It does no I/O: the caller writes the commit.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
@@ -61,7 +61,7 @@ struct State {
     /// Someone commits.
     committing: bool,
     committed: Tid,
-    /// Who needs the running transaction committed, and how many are expected to.
+    /// The threads that need the running transaction committed, and the number that is expected.
     waiting: u32,
     expected: u32,
     /// How long others are waited for: as long as the last commit took.
@@ -126,10 +126,10 @@ impl Transactions {
         }
     }
 
-    /// Leaves the running transaction with what was done of the credits.
+    /// Leaves the running transaction with the used credits.
     pub(crate) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // Who changed more than he asked for has made the transaction larger: the limit leaves room for that.
+        // An operation that changed more blocks than it asked for has made the transaction larger: the limit leaves space for that.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -141,7 +141,7 @@ impl Transactions {
     /// The newest transaction that changed something, whether it is committed or not.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // What a closed one did may be with its commit already.
+        // The commit may already have the changes of a closed one.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {
@@ -155,11 +155,11 @@ impl Transactions {
     }
 
     /// Returns when a transaction is committed. Where that is not under way, the caller does it: `freeze` is called when the
-    /// transaction is complete and no other runs yet, `write` while the next one runs already. Gives whether all of `write` came behind
-    /// this call: what it flushes of the device is then what the caller has written before, too.
+    /// transaction is complete and no other runs yet, `write` while the next one runs already. Returns whether all of `write` began after
+    /// this call: its flush then also covers the earlier writes of the caller.
     ///
     /// # Errors
-    /// `ReadOnly` after an abort; what `write` gives, which aborts.
+    /// `ReadOnly` after an abort; the error of `write`, which aborts.
     pub(crate) fn commit<F>(
         &self,
         tid: Tid,
@@ -278,7 +278,7 @@ mod tests {
         tid
     }
 
-    /// A flush of the device that has begun covers nothing that is written from then on: who syncs that needs one more.
+    /// A flush of the device covers no write after its begin: a sync of such a write needs one more flush.
     #[test]
     fn who_joins_a_commit_under_way_hears_that_its_flush_may_be_past() {
         let transactions = Transactions::new(8);

@@ -130,13 +130,18 @@ impl Features {
         Self::of_name(name).is_ok_and(|feature| feature.is_within(self))
     }
 
-    fn is_within(self, set: Self) -> bool {
+    pub(in crate::fs::ext4) fn is_within(self, set: Self) -> bool {
         set.compat.contains(self.compat)
             && set.incompat.contains(self.incompat)
             && set.ro_compat.contains(self.ro_compat)
     }
 
-    fn of_name(name: &str) -> Result<Self> {
+    /// The feature of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an unknown one.
+    pub(in crate::fs::ext4) fn of_name(name: &str) -> Result<Self> {
+        let name = usual(name);
         let (compat, incompat, ro_compat) =
             (Compat::of_name(name), Incompat::of_name(name), RoCompat::of_name(name));
         if compat.is_none() && incompat.is_none() && ro_compat.is_none() {

@@ -37,6 +37,17 @@ pub(super) enum TablesAre {
     Unknown,
 }
 
+/// A group, and what it holds.
+struct Group {
+    number: u32,
+    used: Used,
+    free: Free,
+    /// Its block bitmap is not written.
+    block_uninit: bool,
+    /// Its inode bitmap is not written.
+    inode_uninit: bool,
+}
+
 impl Layout<'_> {
     /// Writes the bitmaps that are needed, and gives all descriptors and what is free.
     pub(super) fn write_groups(
@@ -50,42 +61,51 @@ impl Layout<'_> {
         let blocks = self.geometry.descriptor_blocks as usize;
         let mut descriptors = Buffer::aligned(blocks << self.sb.block_size.shift())?;
         let mut free = Free::default();
-        for (group, bytes) in (0..self.sb.groups).zip(descriptors.chunks_exact_mut(size)) {
-            let one = self.write_group(group, space, used, tables, output, bytes)?;
-            free.clusters += one.clusters;
-            free.inodes += one.inodes;
+        for (number, descriptor) in (0..self.sb.groups).zip(descriptors.chunks_exact_mut(size)) {
+            let used = if number == 0 { used } else { Used { inodes: 0, directories: 0 } };
+            let group = self.group(number, space, used);
+            self.describe(&group, tables, descriptor);
+            self.write_bitmaps(&group, space, output, descriptor)?;
+            self.sb.seal_descriptor(number, descriptor);
+            free.clusters += group.free.clusters;
+            free.inodes += group.free.inodes;
         }
         Ok((descriptors, free))
     }
 
-    fn write_group(
-        &self,
-        group: u32,
-        space: &Space,
-        used: Used,
-        tables: TablesAre,
-        output: &Output<'_>,
-        descriptor: &mut [u8],
-    ) -> Result<Free> {
-        let sb = self.sb;
-        let used = if group == 0 { used } else { Used { inodes: 0, directories: 0 } };
-        let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[group as usize];
-        let within = self.blocks_of(group);
-        let clusters = (within.end - within.start).div_ceil(u64::from(sb.cluster_blocks));
+    /// Whether a group without bitmaps can be told from its descriptor.
+    fn is_lazy(&self) -> bool {
+        self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
+    }
+
+    fn clusters_of(&self, group: u32) -> u64 {
+        let blocks = self.blocks_of(group);
+        (blocks.end - blocks.start).div_ceil(u64::from(self.sb.cluster_blocks))
+    }
+
+    fn group(&self, number: u32, space: &Space, used: Used) -> Group {
+        let within = self.blocks_of(number);
         let taken: u64 =
             space.clusters_in(within.clone()).map(|taken| taken.end - taken.start).sum();
-        let free = Free { clusters: clusters - taken, inodes: sb.inodes_per_group - used.inodes };
+        let clusters = self.clusters_of(number) - taken;
+        let free = Free { clusters, inodes: self.sb.inodes_per_group - used.inodes };
+        let blocks: u64 = space.taken_in(within).map(|taken| taken.end - taken.start).sum();
+        let only_own = blocks == self.own_blocks(number);
+        let ends = number == 0 || number + 1 == self.sb.groups;
+        let block_uninit = self.is_lazy() && only_own && !ends;
+        let inode_uninit = self.is_lazy() && used.inodes == 0;
+        Group { number, used, free, block_uninit, inode_uninit }
+    }
 
-        let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
-        let blocks: u64 = space.taken_in(within.clone()).map(|taken| taken.end - taken.start).sum();
-        let only_own = blocks == self.own_blocks(group);
-        let ends = group == 0 || group + 1 == sb.groups;
-        let block_uninit = lazy && only_own && !ends;
-        let inode_uninit = lazy && used.inodes == 0;
+    /// Fills a descriptor, without checksums.
+    fn describe(&self, group: &Group, tables: TablesAre, descriptor: &mut [u8]) {
+        let &Group { number, used, free, .. } = group;
+        let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[number as usize];
+        let lazy = self.is_lazy();
         let mut flags = 0;
         for (on, flag) in [
-            (block_uninit, BLOCK_UNINIT),
-            (inode_uninit, INODE_UNINIT),
+            (group.block_uninit, BLOCK_UNINIT),
+            (group.inode_uninit, INODE_UNINIT),
             (lazy && tables == TablesAre::Zero, INODE_ZEROED),
         ] {
             flags |= if on { flag } else { 0 };
@@ -112,28 +132,38 @@ impl Layout<'_> {
         if let Some(second) = rest.get_mut(..size_of::<RawGroupHigh>()) {
             second.copy_from_slice(high.as_bytes());
         }
+    }
 
-        if !block_uninit {
+    /// Writes the bitmaps that a group needs, and stores their checksums in its descriptor.
+    fn write_bitmaps(
+        &self,
+        group: &Group,
+        space: &Space,
+        output: &Output<'_>,
+        descriptor: &mut [u8],
+    ) -> Result<()> {
+        let sb = self.sb;
+        let Tables { block_bitmap, inode_bitmap, .. } = self.tables[group.number as usize];
+        if !group.block_uninit {
             let mut bitmap = Buffer::aligned(sb.block_size.bytes())?;
-            for taken in space.clusters_in(within) {
+            for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
             // What lies behind the group's end is nobody's.
             let bits = bitmap.len() * 8;
-            set_bits(&mut bitmap, clusters as usize, bits);
+            set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);
             output.write(block_bitmap, &bitmap)?;
         }
-        if !inode_uninit {
+        if !group.inode_uninit {
             let mut bitmap = Buffer::aligned(sb.block_size.bytes())?;
             let bits = bitmap.len() * 8;
-            set_bits(&mut bitmap, 0, used.inodes as usize);
+            set_bits(&mut bitmap, 0, group.used.inodes as usize);
             set_bits(&mut bitmap, sb.inodes_per_group as usize, bits);
             sb.seal_inode_bitmap(&bitmap, descriptor);
             output.write(inode_bitmap, &bitmap)?;
         }
-        sb.seal_descriptor(group, descriptor);
-        Ok(free)
+        Ok(())
     }
 }
 

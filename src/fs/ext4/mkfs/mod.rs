@@ -104,13 +104,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
 fn identity(options: &MkfsOptions) -> Result<Identity> {
     let uuid = match options.uuid {
         Some(uuid) => uuid,
-        None => {
-            // Version 4, variant 1 of RFC 9562.
-            let mut uuid = random()?;
-            uuid[6] = uuid[6] & 0x0F | 0x40;
-            uuid[8] = uuid[8] & 0x3F | 0x80;
-            uuid
-        }
+        None => random_uuid()?,
     };
     let hash_seed = match (options.hash_seed, options.uuid) {
         (Some(seed), _) => seed,
@@ -121,7 +115,16 @@ fn identity(options: &MkfsOptions) -> Result<Identity> {
     Ok(Identity { uuid, hash_seed, time: options.time.unwrap_or_else(now) })
 }
 
-fn random() -> Result<[u8; 16]> {
+/// A random UUID, of version 4, variant 1 of RFC 9562.
+pub(super) fn random_uuid() -> Result<[u8; 16]> {
+    let mut uuid = random()?;
+    uuid[6] = uuid[6] & 0x0F | 0x40;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    Ok(uuid)
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));

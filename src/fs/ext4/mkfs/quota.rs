@@ -5,11 +5,11 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::inode::{Files, NewInode};
 use super::map::put;
 use crate::error::Result;
+use crate::fs::InodeFlags;
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::disk::quota::{
     BLOCK, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };
-use crate::fs::ext4::inode::InodeFlags;
 
 const USER_INODE: u32 = 3;
 const GROUP_INODE: u32 = 4;

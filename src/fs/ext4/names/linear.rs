@@ -1,10 +1,11 @@
 //! Directories whose names are looked for block by block.
 
 use super::super::Ext4;
-use super::super::inode::{Inode, InodeFlags};
+use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::{Addition, PLACE, Step};
 use crate::error::Result;
+use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 impl Ext4 {

@@ -24,10 +24,10 @@ use super::dir::MAX_NAME;
 use super::dir_block::{Home, seal_dir_block};
 use super::features::{Compat, Incompat};
 use super::htree::seal_dx_block;
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use super::jbd2::Handle;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::FileType;
+use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 

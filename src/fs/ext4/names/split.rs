@@ -6,12 +6,13 @@ use super::super::Ext4;
 use super::super::dir_block::Area;
 use super::super::disk::dir::{DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxRootInfo};
 use super::super::hash::HashVersion;
-use super::super::inode::{Inode, InodeFlags};
+use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::entries::{Entries, Target, length};
 use super::hashed::{Path, put_entry, set_count};
 use super::{Addition, PLACE};
 use crate::error::{Place, Result};
+use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 /// An entry of a leaf, by the hash of its name.

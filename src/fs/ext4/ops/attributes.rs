@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::attr::{SetXattr, Times};
+use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags, RoCompat};
-use crate::fs::{FileType, Timestamp};
+use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::{Ext4, Inode, RoCompat};
+use crate::fs::{FileType, InodeFlags, KeepSetId, SetAttributes, SetXattr};
 use crate::units::InodeNo;
 
 const SET_USER: u32 = 0o4000;
@@ -17,27 +18,6 @@ const GROUP_EXECUTE: u32 = 0o010;
 const CAPABILITY: &[u8] = b"security.capability";
 /// Blocks that a change of an inode alone takes: the inode, and the superblock.
 const CREDITS: u32 = 4;
-
-/// What is to change of an inode; `None` stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetAttributes {
-    /// The lower twelve bits of the mode.
-    pub permissions: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Last access.
-    pub accessed: Option<Timestamp>,
-    /// Last change of the content.
-    pub modified: Option<Timestamp>,
-    /// Last change of the inode; if not given, now.
-    pub changed: Option<Timestamp>,
-    /// The times come from the file's use, or are those of the moment: nobody has chosen them. An append-only file takes such times.
-    pub times_of_use: bool,
-    /// Project, for quota.
-    pub project: Option<u32>,
-}
 
 impl SetAttributes {
     fn sets_only_times(&self) -> bool {
@@ -50,16 +30,6 @@ impl SetAttributes {
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
-}
-
-/// What becomes of set-id bits when the content of a file is changed; its capabilities go in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeepSetId {
-    /// They go.
-    #[default]
-    No,
-    /// They stay: the change is made for someone with `CAP_FSETID`.
-    Yes,
 }
 
 impl KeepSetId {
@@ -79,9 +49,9 @@ impl Ext4 {
     /// `NotPermitted` for an immutable file, or an append-only one but for [times of use](SetAttributes::times_of_use), `ReadOnly`,
     /// `Unsupported` (a project on a volume without them), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
-        self.watch(|| {
-            let _inode = self.writing()?.locks.exclusive(number);
-            let inode = self.inode_to_change(number)?;
+        self.operate(|op| {
+            let file = op.lock(number);
+            let inode = op.inode_to_change(&file)?;
             let used = set.times_of_use && set.sets_only_times();
             let refused = if used { InodeFlags::empty() } else { InodeFlags::APPEND };
             if inode.flags().intersects(refused | InodeFlags::IMMUTABLE) {
@@ -90,7 +60,7 @@ impl Ext4 {
                     "the file is immutable or append-only",
                 ));
             }
-            let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
+            let projects = op.superblock.ro_compat.contains(RoCompat::PROJECT);
             if set.project.is_some_and(|project| project != 0) && !projects {
                 return Err(Error::unsupported("projects on a volume without the feature"));
             }
@@ -104,21 +74,21 @@ impl Ext4 {
             if owned && program {
                 mode = unprivileged(mode);
             }
-            self.admit_owners(&inode, [set.uid, set.gid, set.project])?;
+            op.admit_owners(&inode, [set.uid, set.gid, set.project])?;
             let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
-            self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
+            op.transact_for_space(CREDITS + op.xattr_credits(&inode), |handle| {
                 if set.permissions.is_some() {
-                    self.chmod_acl(handle, &inode, mode)?;
+                    op.chmod_acl(handle, &inode, mode)?;
                 }
                 if stripped {
-                    self.remove_xattr(handle, &self.inode_or_orphan(number)?, CAPABILITY)?;
+                    op.remove_xattr(handle, &file.inode()?, CAPABILITY)?;
                 }
                 let mut values = 0;
-                if self.quota_of(number).is_some() && (owned || set.project.is_some()) {
-                    values = self.value_inodes(&self.inode_or_orphan(number)?)?;
+                if op.quota_of(number).is_some() && (owned || set.project.is_some()) {
+                    values = op.value_inodes(&file.inode()?)?;
                 }
                 let now = handle.now();
-                self.update_inode(handle, number, |raw| {
+                op.update_inode(handle, number, |raw| {
                     raw.has_values(values);
                     // The only one that is refused, where the inode has no room for it.
                     set.project.map_or(Ok(()), |project| raw.set_project(project))?;
@@ -140,41 +110,23 @@ impl Ext4 {
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
     }
 
-    /// Takes them away.
-    pub(super) fn strip(
-        self: &Arc<Self>,
-        handle: &mut Handle<'_>,
-        inode: &Inode,
-        keep: KeepSetId,
-    ) -> Result<()> {
-        let number = inode.number();
-        if inode.xattr(CAPABILITY)?.is_some() {
-            self.remove_xattr(handle, inode, CAPABILITY)?;
-        }
-        let (mode, now) = (keep.of(inode.stat().mode), handle.now());
-        self.update_inode(handle, number, |raw| {
-            raw.set_mode(mode)?;
-            raw.set_times(&Times::changed(now))
-        })
-    }
-
     /// Sets the flags that users may change (`chattr`): of the others, what is there stays.
     ///
     /// # Errors
     /// `Unsupported` for a flag that would have to convert the file.
     pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
-        self.watch(|| {
-            let _inode = self.writing()?.locks.exclusive(number);
-            let inode = self.inode_to_change(number)?;
+        self.operate(|op| {
+            let file = op.lock(number);
+            let inode = op.inode_to_change(&file)?;
             let changed = inode.flags().symmetric_difference(flags);
             let refused = changed - InodeFlags::CHANGEABLE;
             if !refused.is_empty() {
                 let bits = refused.bits();
                 return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
             }
-            self.transact_for_space(CREDITS, |handle| {
+            op.transact_for_space(CREDITS, |handle| {
                 let now = handle.now();
-                self.update_inode(handle, number, |raw| {
+                op.update_inode(handle, number, |raw| {
                     raw.set_flags(flags)?;
                     raw.set_times(&Times::changed(now))
                 })
@@ -194,13 +146,13 @@ impl Ext4 {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        self.change_xattrs(number, |inode| {
+        self.change_xattrs(number, |op, inode| {
             if how != SetXattr::Create && inode.xattr(name)?.as_deref() == Some(value) {
                 return Ok(());
             }
-            self.transact_for_space(self.xattr_credits(inode) + CREDITS, |handle| {
-                self.set_xattr(handle, inode, name, value, how)?;
-                self.touch_changed(handle, number)
+            op.transact_for_space(op.xattr_credits(inode) + CREDITS, |handle| {
+                op.set_xattr(handle, inode, name, value, how)?;
+                op.touch_changed(handle, number)
             })
         })
     }
@@ -210,10 +162,10 @@ impl Ext4 {
     /// # Errors
     /// `NoData` where there is none; as [`setxattr`](Self::setxattr).
     pub fn removexattr(self: &Arc<Self>, number: InodeNo, name: &[u8]) -> Result<()> {
-        self.change_xattrs(number, |inode| {
-            self.transact_for_space(self.xattr_credits(inode) + CREDITS, |handle| {
-                self.remove_xattr(handle, inode, name)?;
-                self.touch_changed(handle, number)
+        self.change_xattrs(number, |op, inode| {
+            op.transact_for_space(op.xattr_credits(inode) + CREDITS, |handle| {
+                op.remove_xattr(handle, inode, name)?;
+                op.touch_changed(handle, number)
             })
         })
     }
@@ -221,18 +173,38 @@ impl Ext4 {
     fn change_xattrs(
         self: &Arc<Self>,
         number: InodeNo,
-        change: impl FnOnce(&Inode) -> Result<()>,
+        change: impl FnOnce(&Operation<'_>, &Inode) -> Result<()>,
     ) -> Result<()> {
-        self.watch(|| {
-            let _inode = self.writing()?.locks.exclusive(number);
-            let inode = self.inode_to_change(number)?;
+        self.operate(|op| {
+            let file = op.lock(number);
+            let inode = op.inode_to_change(&file)?;
             if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
                 return Err(refuse(
                     ErrorKind::NotPermitted,
                     "the file is immutable or append-only",
                 ));
             }
-            change(&inode)
+            change(op, &inode)
+        })
+    }
+}
+
+impl Operation<'_> {
+    /// Takes set-id bits and capabilities away.
+    pub(super) fn strip(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        keep: KeepSetId,
+    ) -> Result<()> {
+        let number = inode.number();
+        if inode.xattr(CAPABILITY)?.is_some() {
+            self.remove_xattr(handle, inode, CAPABILITY)?;
+        }
+        let (mode, now) = (keep.of(inode.stat().mode), handle.now());
+        self.update_inode(handle, number, |raw| {
+            raw.set_mode(mode)?;
+            raw.set_times(&Times::changed(now))
         })
     }
 }

@@ -9,8 +9,9 @@ use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::operation::{Locked, Operation};
 use crate::fs::ext4::{Ext4, Inode};
-use crate::inode::At;
+use crate::iomap::WriteAt;
 use crate::iomap::{ExtentState, IomapType};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
@@ -43,7 +44,7 @@ impl Ext4 {
     /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let (_, count) =
-            self.write_from(number, At::Pos(pos), &[IoSlice::new(bytes)], false, false)?;
+            self.write_from(number, WriteAt::Pos(pos), &[IoSlice::new(bytes)], false, false)?;
         Ok(count)
     }
 
@@ -52,28 +53,28 @@ impl Ext4 {
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
-        at: At,
+        at: WriteAt,
         bufs: &[IoSlice<'_>],
         is_cache: bool,
         whole: bool,
     ) -> Result<(FilePos, usize)> {
-        self.watch(|| {
-            let file = self.quiesced(number)?;
-            let inode = self.file_to_change(number)?;
-            let pos = if let At::Pos(pos) = at { pos } else { FilePos(inode.size()) };
+        self.operate(|op| {
+            let file = op.quiesce(number)?;
+            let inode = op.file_to_change(&file)?;
+            let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(inode.size()) };
             let len: usize = bufs.iter().map(|buf| buf.len()).sum();
             if len == 0 {
                 return Ok((pos, 0));
             }
-            self.admit_write(&inode, pos, len as u64, (!is_cache).then_some(inode.size()))?;
-            if inode.has_inline_data() && self.write_inline(&inode, pos, bufs, len as u64)? {
+            op.admit_write(&inode, pos, len as u64, (!is_cache).then_some(inode.size()))?;
+            if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }
             // It may have been moved out of the inode.
-            self.zero_behind(&self.inode_or_orphan(number)?, pos.0)?;
+            op.zero_behind(&file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
-                match self.write_piece(number, FilePos(pos.0 + done as u64), piece) {
+                match op.write_piece(&file, FilePos(pos.0 + done as u64), piece) {
                     Ok(count) => {
                         done += count;
                         if count < piece.len() {
@@ -86,7 +87,7 @@ impl Ext4 {
             }
             if whole && done < len {
                 if pos.0 + done as u64 > inode.size() {
-                    self.resize(&self.inode_or_orphan(number)?, inode.size())?;
+                    op.resize(&file, &file.inode()?, inode.size())?;
                     file.is_cut(inode.has_small_map());
                 }
                 return Err(refuse(ErrorKind::NoSpace, "no room for the whole of a write"));
@@ -94,10 +95,12 @@ impl Ext4 {
             Ok((pos, done))
         })
     }
+}
 
+impl Operation<'_> {
     /// Gives how many bytes were written: fewer where space ran out behind them.
-    fn write_piece(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
-        let inode = self.inode_or_orphan(number)?;
+    fn write_piece(&self, file: &Locked<'_>, pos: FilePos, bytes: &[u8]) -> Result<usize> {
+        let inode = file.inode()?;
         let size = self.superblock.block_size;
         let end = pos.0 + bytes.len() as u64;
         let (first, behind) = (size.block_of(pos), FileBlock(size.blocks_for(end)));
@@ -117,9 +120,9 @@ impl Ext4 {
         let credits = CREDITS + self.credits_for_map(&inode);
         let (reached, failed) = self.transact_for_space(credits, |handle| {
             let Reached { block, failed } =
-                self.write_blocks(handle, number, &blocks, first..behind, end)?;
+                self.write_blocks(handle, file, &blocks, first..behind, end)?;
             let reached = size.pos_of(block).0.min(end);
-            self.set_size(handle, number, reached.max(inode.size()))?;
+            self.set_size(handle, file.number(), reached.max(inode.size()))?;
             Ok((reached, failed))
         })?;
         failed.map_or(Ok((reached - pos.0) as usize), Err)
@@ -129,9 +132,9 @@ impl Ext4 {
     /// last one where space ran out or the device failed, and an error if that was at the first. Where it takes several transactions, the
     /// size follows in each.
     fn write_blocks(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
-        number: InodeNo,
+        file: &Locked<'_>,
         blocks: &Blocks<'_>,
         range: Range<FileBlock>,
         end: u64,
@@ -139,10 +142,14 @@ impl Ext4 {
         let size = self.superblock.block_size;
         let (mut next, mut failed) = (range.start, None);
         while next < range.end {
-            let inode = self.inode_or_orphan(number)?;
+            let inode = file.inode()?;
             let needed = CREDITS + self.credits_for_map(&inode);
             if next > range.start && handle.credits_left() < needed {
-                self.set_size(handle, number, inode.size().max(size.pos_of(next).0.min(end)))?;
+                self.set_size(
+                    handle,
+                    file.number(),
+                    inode.size().max(size.pos_of(next).0.min(end)),
+                )?;
                 handle.renew(needed)?;
             }
             match self.write_extent(handle, &inode, blocks, next..range.end) {
@@ -160,7 +167,7 @@ impl Ext4 {
 
     /// Writes what is one extent, or becomes one; gives the block behind it.
     fn write_extent(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         inode: &Inode,
         blocks: &Blocks<'_>,
@@ -181,7 +188,7 @@ impl Ext4 {
 
     /// Allocates, writes, and then maps as many blocks of a hole as are to be had in one piece; gives the block behind them.
     fn fill_hole(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         inode: &Inode,
         blocks: &Blocks<'_>,
@@ -322,7 +329,8 @@ impl Ext4 {
 
     /// Writes into a file whose content lies in its inode. False where that is too small: the content is in blocks then.
     fn write_inline(
-        self: &Arc<Self>,
+        &self,
+        file: &Locked<'_>,
         inode: &Inode,
         pos: FilePos,
         bufs: &[IoSlice<'_>],
@@ -331,7 +339,7 @@ impl Ext4 {
         let end = pos.0 + len;
         let size = end.max(inode.size());
         if size > INLINE_LIMIT {
-            self.move_out(inode)?;
+            self.move_out(file, inode)?;
             return Ok(false);
         }
         let mut content = vec![0; size as usize];
@@ -341,26 +349,26 @@ impl Ext4 {
             content[at..at + buf.len()].copy_from_slice(buf);
             at += buf.len();
         }
-        self.replace_inline(inode, &content)
+        self.replace_inline(file, inode, &content)
     }
 
-    pub(super) fn resize_inline(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
+    pub(super) fn resize_inline(&self, file: &Locked<'_>, inode: &Inode, size: u64) -> Result<()> {
         if size <= INLINE_LIMIT {
             let mut content = vec![0; size as usize];
             let kept = inode.size().min(size) as usize;
             inode.read_inline_data(&mut content[..kept], FilePos(0))?;
-            if self.replace_inline(inode, &content)? {
+            if self.replace_inline(file, inode, &content)? {
                 return Ok(());
             }
         } else {
-            self.move_out(inode)?;
+            self.move_out(file, inode)?;
         }
         let number = inode.number();
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
     }
 
     /// Stores content in the inode; where it does not fit, what was there is in blocks afterwards.
-    fn replace_inline(self: &Arc<Self>, inode: &Inode, content: &[u8]) -> Result<bool> {
+    fn replace_inline(&self, file: &Locked<'_>, inode: &Inode, content: &[u8]) -> Result<bool> {
         let number = inode.number();
         let fitted = self.transact_for_space(CREDITS + self.xattr_credits(inode), |handle| {
             let fitted = self.store_inline(handle, inode, content)?;
@@ -370,13 +378,13 @@ impl Ext4 {
             Ok(fitted)
         })?;
         if !fitted {
-            self.move_out(inode)?;
+            self.move_out(file, inode)?;
         }
         Ok(fitted)
     }
 
     /// Moves content from the inode to a block: an inode is not larger than one.
-    pub(super) fn move_out(self: &Arc<Self>, inode: &Inode) -> Result<()> {
+    pub(super) fn move_out(&self, file: &Locked<'_>, inode: &Inode) -> Result<()> {
         let size = self.superblock.block_size;
         let count = size.blocks_for(inode.inline_len()? as u64);
         let credits = CREDITS + self.xattr_credits(inode) + self.credits_for_map(inode);
@@ -386,11 +394,10 @@ impl Ext4 {
             content[..old.len()].copy_from_slice(&old);
             let blocks = Blocks { first: FileBlock(0), content: &content };
             let range = FileBlock(0)..FileBlock(count);
-            let moved = self.write_blocks(handle, inode.number(), &blocks, range, inode.size());
+            let moved = self.write_blocks(handle, file, &blocks, range, inode.size());
             if let Err(error) = moved.and_then(|reached| reached.failed.map_or(Ok(()), Err)) {
                 let was_taken_back = handle.was_taken_back();
-                let empty = self.inode_or_orphan(inode.number())?;
-                self.store_inline(handle, &empty, &old)?;
+                self.store_inline(handle, &file.inode()?, &old)?;
                 if was_taken_back {
                     handle.took_back();
                 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{MAX_LINKS, check_name, check_project, refuse};
 use crate::error::{ErrorKind, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::{Body, Inherited, NewInode, Times};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::{Credentials, FileType, InodeFlags, NewFile};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, InodeNo};
 
@@ -16,36 +17,6 @@ use crate::units::{FileBlock, InodeNo};
 const SET_GROUP: u32 = 0o2000;
 /// A link's target of fewer bytes stands in the inode.
 const FAST_SYMLINK: usize = 60;
-
-/// Who makes a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Credentials {
-    /// Owner of what is made.
-    pub uid: u32,
-    /// Its group, unless the directory's set-group bit gives it the directory's.
-    pub gid: u32,
-    /// Permissions that are taken away, unless the directory has a default ACL.
-    pub umask: u32,
-}
-
-/// What is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NewFile<'a> {
-    /// An empty file.
-    Regular,
-    /// An empty directory.
-    Directory,
-    /// A symbolic link with this target.
-    Symlink(&'a [u8]),
-    /// A character device with major and minor number.
-    CharDevice(u32, u32),
-    /// A block device with major and minor number.
-    BlockDevice(u32, u32),
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-}
 
 impl NewFile<'_> {
     fn file_type(self) -> FileType {
@@ -101,34 +72,80 @@ impl Ext4 {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        self.watch(|| {
-            check_name(name)?;
-            check_file(file, self.superblock.block_size.bytes())?;
-            let _dir = self.writing()?.locks.exclusive(dir);
-            let dir = self.directory(dir)?;
-            if self.entry(&dir, name)?.is_some() {
+        check_name(name)?;
+        check_file(file, self.superblock.block_size.bytes())?;
+        self.operate(|op| {
+            let locked = op.lock(dir);
+            let dir = op.directory(&locked)?;
+            if op.entry(&dir, name)?.is_some() {
                 return Err(refuse(ErrorKind::Exists, "the name is taken"));
             }
             let directory = file == NewFile::Directory;
             if directory {
-                self.check_room_for_link(&dir)?;
+                op.check_room_for_link(&dir)?;
             }
-            let plan = self.plan(&dir, file, permissions, who)?;
-            self.admit_inode(plan.owners())?;
-            let credits = self.name_credits(&dir) + CREATE_CREDITS;
-            self.transact_for_space(credits, |handle| {
-                let number = self.make(handle, &dir, file, &plan)?;
-                let named = self.add_entry(handle, &dir, name, number, file.file_type());
+            let plan = op.plan(&dir, file, permissions, who)?;
+            op.admit_inode(plan.owners())?;
+            let credits = op.name_credits(&dir) + CREATE_CREDITS;
+            op.transact_for_space(credits, |handle| {
+                let number = op.make(handle, &dir, file, &plan)?;
+                let named = op.add_entry(handle, &dir, name, number, file.file_type());
                 if let Err(error) = named {
-                    self.take_back(handle, number, directory)?;
+                    op.take_back(handle, number, directory)?;
                     return Err(error);
                 }
-                self.touch_directory(handle, &dir, i16::from(directory))?;
+                op.touch_directory(handle, &dir, i16::from(directory))?;
                 Ok(number)
             })
         })
     }
 
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file
+    /// of another project where the directory gives its own to what is in it.
+    pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.operate(|op| {
+            let locked = op.lock(dir);
+            let dir = op.directory(&locked)?;
+            if op.entry(&dir, name)?.is_some() {
+                return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            }
+            if inode == dir.number() {
+                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            }
+            let locked = op.lock(inode);
+            let inode = locked.named()?;
+            if inode.file_type() == FileType::Directory {
+                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            }
+            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                return Err(refuse(
+                    ErrorKind::NotPermitted,
+                    "the file is immutable or append-only",
+                ));
+            }
+            check_project(&dir, &inode)?;
+            if inode.stat().links >= MAX_LINKS {
+                return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
+            }
+            op.transact_for_space(op.name_credits(&dir) + 4, |handle| {
+                op.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;
+                op.touch_directory(handle, &dir, 0)?;
+                let now = handle.now();
+                op.update_inode(handle, inode.number(), |inode| {
+                    inode.set_times(&Times::changed(now))?;
+                    let links = inode.links()?;
+                    inode.set_links(links + 1)
+                })
+            })
+        })
+    }
+}
+
+impl Operation<'_> {
     pub(super) fn plan<'a>(
         &self,
         dir: &Inode,
@@ -136,7 +153,7 @@ impl Ext4 {
         permissions: u32,
         who: &Credentials,
     ) -> Result<Plan<'a>> {
-        let writing = self.writing()?;
+        let writing = self.writing;
         let (parent, file_type) = (dir.stat(), file.file_type());
         let directory = file_type == FileType::Directory;
         let inherits_group = parent.mode & SET_GROUP != 0;
@@ -170,7 +187,7 @@ impl Ext4 {
 
     /// Makes a file that has no name yet.
     pub(super) fn make(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         dir: &Inode,
         file: NewFile<'_>,
@@ -192,7 +209,7 @@ impl Ext4 {
 
     /// What a new inode holds from the start.
     fn fill(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         dir: &Inode,
         number: InodeNo,
@@ -213,12 +230,7 @@ impl Ext4 {
     }
 
     /// The target of a new symbolic link in a block of its own.
-    fn store_target(
-        self: &Arc<Self>,
-        handle: &mut Handle<'_>,
-        number: InodeNo,
-        target: &[u8],
-    ) -> Result<()> {
+    fn store_target(&self, handle: &mut Handle<'_>, number: InodeNo, target: &[u8]) -> Result<()> {
         self.update_inode(handle, number, |inode| inode.set_size(target.len() as u64))?;
         self.check_quota(&self.inode(number)?, 1, 0)?;
         let (block, count) = self.allocate_blocks(handle, self.goal_of(number), 1)?;
@@ -234,7 +246,7 @@ impl Ext4 {
 
     /// Takes back an inode that got no name.
     pub(super) fn take_back(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         number: InodeNo,
         directory: bool,
@@ -243,51 +255,6 @@ impl Ext4 {
             self.release_content(handle, &inode)?;
         }
         self.end_inode(handle, number, directory)
-    }
-
-    /// Gives a file one more name.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file
-    /// of another project where the directory gives its own to what is in it.
-    pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.watch(|| {
-            check_name(name)?;
-            let locks = &self.writing()?.locks;
-            let _dir = locks.exclusive(dir);
-            let dir = self.directory(dir)?;
-            if self.entry(&dir, name)?.is_some() {
-                return Err(refuse(ErrorKind::Exists, "the name is taken"));
-            }
-            if inode == dir.number() {
-                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
-            }
-            let _inode = locks.exclusive(inode);
-            let inode = self.inode(inode)?;
-            if inode.file_type() == FileType::Directory {
-                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
-            }
-            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-                return Err(refuse(
-                    ErrorKind::NotPermitted,
-                    "the file is immutable or append-only",
-                ));
-            }
-            check_project(&dir, &inode)?;
-            if inode.stat().links >= MAX_LINKS {
-                return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
-            }
-            self.transact_for_space(self.name_credits(&dir) + 4, |handle| {
-                self.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;
-                self.touch_directory(handle, &dir, 0)?;
-                let now = handle.now();
-                self.update_inode(handle, inode.number(), |inode| {
-                    inode.set_times(&Times::changed(now))?;
-                    let links = inode.links()?;
-                    inode.set_links(links + 1)
-                })
-            })
-        })
     }
 }
 

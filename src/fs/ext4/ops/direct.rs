@@ -1,16 +1,19 @@
 //! What direct writes need of the file system: blocks for holes, privileges taken away, and the metadata brought up to what was written.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use super::{KeepSetId, refuse};
+use super::refuse;
+
 use crate::error::{ErrorKind, Result};
+use crate::fs::InodeFlags;
+use crate::fs::KeepSetId;
 use crate::fs::ext4::dirty::Tid;
-use crate::fs::ext4::locks::{Content, Exclusive};
+use crate::fs::ext4::operation::{Content, Locked, Operation};
 use crate::fs::ext4::writing::Writing;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
-use crate::inode::{Alone, OpenInode, Unconverted};
+use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::{ExtentState, IomapType};
+use crate::open_file::{Alone, OpenInode, Unconverted};
 use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
 /// The inode, and the orphan list.
@@ -29,10 +32,18 @@ pub(crate) enum Patience {
 
 /// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
 pub(super) struct Quiesced<'a> {
-    fs: &'a Ext4,
+    writing: &'a Writing,
     // Before the content: who enters that sees that the inode has changed, and maps anew.
-    _inode: Exclusive<'a>,
+    file: Locked<'a>,
     content: Content<'a>,
+}
+
+impl<'a> Deref for Quiesced<'a> {
+    type Target = Locked<'a>;
+
+    fn deref(&self) -> &Locked<'a> {
+        &self.file
+    }
 }
 
 impl Quiesced<'_> {
@@ -45,37 +56,36 @@ impl Quiesced<'_> {
 
 impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
-        if let Ok(writing) = self.fs.writing() {
-            self.content.inode().mapped_in(writing.transactions.newest().0);
-        }
+        self.content.inode().mapped_in(self.writing.transactions.newest().0);
     }
 }
 
-impl Ext4 {
+impl<'a> Operation<'a> {
     /// Locks a file for a change of its content.
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
-    pub(super) fn quiesced(self: &Arc<Self>, number: InodeNo) -> Result<Quiesced<'_>> {
-        let locks = &self.writing()?.locks;
-        let content = locks.content(number, 0..u64::MAX)?;
+    pub(super) fn quiesce(&self, number: InodeNo) -> Result<Quiesced<'a>> {
+        let content = self.lock_content(number, 0..u64::MAX)?;
         let open = content.inode();
-        let inode = locks.exclusive(number);
+        let file = self.lock(number);
         if !open.pending.is_empty() {
-            self.convert_under(number, &open, content.alone())?;
+            self.convert_under(&file, &open, content.alone())?;
             // Nobody is at the content: what is left behind the end is of writes that failed, and what comes there from here on is not.
             if open.pending.is_orphan() {
-                self.cut_orphan(number, &open)?;
+                self.cut_orphan(&file, &open)?;
             }
         }
-        let counters = &self.writing()?.counters;
+        let counters = &self.writing.counters;
         counters.locked();
         if content.alone().is_some_and(Alone::has_waited) {
             counters.drained();
         }
-        Ok(Quiesced { fs: self, _inode: inode, content })
+        Ok(Quiesced { writing: self.writing, file, content })
     }
+}
 
+impl Ext4 {
     /// What a write to a regular file may not be.
     ///
     /// # Errors
@@ -110,24 +120,23 @@ impl Ext4 {
         range: Range<u64>,
         whole: bool,
     ) -> Result<u64> {
-        self.watch(|| {
-            let writing = self.writing()?;
-            let _inode = writing.locks.exclusive(number);
-            writing.counters.upgraded();
-            let inode = self.inode_or_orphan(number)?;
+        self.operate(|op| {
+            let file = op.lock(number);
+            op.writing.counters.upgraded();
+            let inode = file.inode()?;
             let size = self.superblock.block_size;
             if range.end > size.blocks_for(inode.size()) << size.shift()
                 && !open.pending.is_orphan()
             {
-                self.transact(CREDITS, |handle| self.add_orphan(handle, number))?;
+                op.transact(CREDITS, |handle| op.add_orphan(handle, number))?;
                 open.pending.set_orphan();
             }
-            let result = self.allocate_range(&inode, range.clone());
-            open.mapped_in(writing.transactions.newest().0);
+            let result = op.allocate_range(&file, range.clone());
+            open.mapped_in(op.writing.transactions.newest().0);
             let reached = match result {
                 Ok(()) => range.end,
                 Err(error) if error.is_for_space() => {
-                    let hole = self.first_hole(number, range.clone());
+                    let hole = op.first_hole(&file, range.clone());
                     match hole.inspect_err(|_| open.pending.allocated(range.end))? {
                         Some(hole) if hole <= range.start => return Err(error),
                         Some(hole) if whole => {
@@ -152,11 +161,11 @@ impl Ext4 {
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
     pub(crate) fn zero_behind_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
-        self.watch(|| {
-            let _file = self.quiesced(number)?;
-            self.writing()?.counters.upgraded();
-            let inode = self.inode_or_orphan(number)?;
-            self.zero_tail(&inode, inode.size())
+        self.operate(|op| {
+            let file = op.quiesce(number)?;
+            op.writing.counters.upgraded();
+            let inode = file.inode()?;
+            op.zero_tail(&inode, inode.size())
         })
     }
 
@@ -170,7 +179,7 @@ impl Ext4 {
         open: &Arc<OpenInode>,
         patience: Patience,
     ) -> Result<()> {
-        self.watch(|| {
+        self.operate(|op| {
             if open.pending.is_empty() {
                 return Ok(());
             }
@@ -182,16 +191,16 @@ impl Ext4 {
                     Patience::All => Some(Alone::wait_surely(open, range)?),
                 },
             };
-            let Writing { locks, counters, .. } = self.writing()?;
+            let Writing { locks, counters, .. } = op.writing;
             if alone.as_ref().is_some_and(Alone::has_waited) {
                 counters.drained();
             }
-            let _inode = locks.exclusive(number);
+            let file = op.lock(number);
             // The file may be gone meanwhile, and its number another's.
             if !locks.is_known_as(number, open) || open.pending.is_empty() {
                 return Ok(());
             }
-            self.convert_under(number, open, alone.as_ref())
+            op.convert_under(&file, open, alone.as_ref())
         })
     }
 
@@ -204,20 +213,22 @@ impl Ext4 {
             what.written.iter().rev().flat_map(|range| [range.end, range.start]).find(cut)?;
         Some(first / block * block..last.next_multiple_of(block))
     }
+}
 
+impl Operation<'_> {
     /// The same under the inode's lock. Blocks that were written in part are left where they are not `alone`'s.
     fn convert_under(
-        self: &Arc<Self>,
-        number: InodeNo,
+        &self,
+        file: &Locked<'_>,
         open: &Arc<OpenInode>,
         alone: Option<&Alone>,
     ) -> Result<()> {
-        let inode = self.inode_or_orphan(number)?;
+        let (number, inode) = (file.number(), file.inode()?);
         let mut what = open.pending.unconverted();
         let (blocks, unfilled) = self.fill_blocks(&inode, &mut what, alone);
         let credits = CREDITS + self.credits_for_map(&inode);
         let orphan = self.transact(credits + CREDITS, |handle| {
-            let inode = self.inode_or_orphan(number)?;
+            let inode = file.inode()?;
             let size = inode.size().max(what.size);
             // First the size: others may commit between the ranges, and what lies behind it then, written, would have to be found by a recovery.
             if what.size > inode.size() {
@@ -226,7 +237,7 @@ impl Ext4 {
                 self.note_large_size(handle, size)?;
             }
             for range in &blocks {
-                let inode = self.inode_or_orphan(number)?;
+                let inode = file.inode()?;
                 if handle.credits_left() < credits {
                     handle.renew(credits)?;
                 }
@@ -243,15 +254,15 @@ impl Ext4 {
             Ok(orphan)
         })?;
         what.orphan &= !orphan;
-        self.writing()?.counters.converted(blocks.len());
-        open.pending.converted(&what, || open.changed());
+        self.writing.counters.converted(blocks.len());
+        open.converted(&what);
         unfilled
     }
 
     /// The blocks that hold what was written. Where they hold more, that is zeroed, or they are left out if others may be at them; what
     /// is left out goes from `what` too. So is what cannot be zeroed, which is no hindrance to the others: its error comes with them.
     fn fill_blocks(
-        self: &Arc<Self>,
+        &self,
         inode: &Inode,
         what: &mut Unconverted,
         alone: Option<&Alone>,
@@ -282,7 +293,7 @@ impl Ext4 {
     }
 
     /// Zeros a part of a block on the device, if that is still unwritten.
-    fn zero_unwritten(self: &Arc<Self>, inode: &Inode, part: Range<u64>) -> Result<()> {
+    fn zero_unwritten(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         if part.is_empty() {
             return Ok(());
@@ -292,10 +303,12 @@ impl Ext4 {
         if kind != IomapType::Unwritten {
             return Ok(());
         }
-        self.writing()?.counters.zeroed(part.end - part.start);
+        self.writing.counters.zeroed(part.end - part.start);
         self.write_zeros(inode, block, start, part)
     }
+}
 
+impl Ext4 {
     /// Makes durable what was written to a file, and what is needed to read it; the rest of its metadata too unless `data_only`.
     ///
     /// # Errors
@@ -348,25 +361,26 @@ impl Ext4 {
     /// # Errors
     /// `NoSpace`, `ReadOnly`, `Io`.
     pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        self.watch(|| {
-            // Most have none, and then nobody is to be waited for.
-            if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
-                return Ok(false);
-            }
-            let Writing { locks, counters, .. } = self.writing()?;
-            let _inode = locks.exclusive(number);
-            counters.upgraded();
-            let inode = self.inode_to_change(number)?;
-            self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
-                self.strip(handle, &inode, keep)
+        // Most have none, and then nobody is to be waited for.
+        if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
+            return Ok(false);
+        }
+        self.operate(|op| {
+            let file = op.lock(number);
+            op.writing.counters.upgraded();
+            let inode = op.inode_to_change(&file)?;
+            op.transact_for_space(CREDITS + op.xattr_credits(&inode), |handle| {
+                op.strip(handle, &inode, keep)
             })?;
             Ok(true)
         })
     }
+}
 
+impl Operation<'_> {
     /// Frees what a write that failed has left behind a file's end, nobody being at its content.
-    pub(super) fn cut_orphan(self: &Arc<Self>, number: InodeNo, open: &OpenInode) -> Result<()> {
-        let inode = self.inode_or_orphan(number)?;
+    pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
+        let inode = file.inode()?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
             self.finish_truncation(&inode, false)?;
             open.pending.forget();
@@ -415,7 +429,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
     use crate::dio::DioFlags;
-    use crate::fs::ext4::{Clock, Credentials, Fallocate, MkfsOptions, NewFile, ROOT};
+    use crate::fs::ext4::{MkfsOptions, ROOT};
+    use crate::fs::{Clock, Credentials, Fallocate, NewFile};
     use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
     const LEN: u64 = 64 << 10;
@@ -434,7 +449,7 @@ mod tests {
         let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
         let how = Fallocate::Allocate { keep_size: false };
         fs.fallocate(number, how, FilePos(0), LEN).unwrap();
-        volume.open_inode(fs.inode(number).unwrap(), FileOptions::default()).unwrap()
+        volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
     /// Who has looked up what is to be converted may come when the file is gone, and another has its number: what that one never wrote
@@ -444,14 +459,14 @@ mod tests {
         let (volume, mut queue) = volume();
         let one = file(&volume, b"one");
         one.write_at(&mut queue, &[0x22; 4096], FilePos(0)).unwrap();
-        let unconverted = volume.fs().writing().unwrap().locks.unconverted();
+        let unconverted = volume.ext4().unwrap().writing().unwrap().locks.unconverted();
         assert_eq!(unconverted.len(), 1);
         volume.fs().unlink(ROOT, b"one").unwrap();
         drop(one);
         let two = file(&volume, b"two");
         for (number, open) in unconverted {
             assert_eq!(number, two.inode(), "the number is given again");
-            volume.fs().convert(number, &open, Patience::All).unwrap();
+            volume.ext4().unwrap().convert(number, &open, Patience::All).unwrap();
         }
         let kinds: Vec<_> = two.mappings().map(|iomap| iomap.unwrap().kind).collect();
         assert_eq!(kinds, [IomapType::Unwritten]);
@@ -464,7 +479,8 @@ mod tests {
         let (volume, mut queue) = volume();
         let (fs, who) = (volume.fs(), Credentials::default());
         let make = |name| fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
-        let file = volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::default());
+        let file =
+            volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::new().write(true));
         let (file, filler) = (file.unwrap(), make(b"filler"));
         file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
         // As much as there is, and then a little less.
@@ -492,19 +508,23 @@ mod tests {
     #[test]
     fn who_enters_behind_a_change_knows_of_it() {
         let (volume, _queue) = volume();
-        let (file, fs) = (file(&volume, b"file"), volume.fs());
+        let (file, fs) = (file(&volume, b"file"), volume.ext4().unwrap());
         let open = fs.writing().unwrap().locks.open(file.inode()).unwrap();
         for round in 0..500 {
-            let quiesced = fs.quiesced(file.inode()).unwrap();
             let ((tell, told), open) = (mpsc::channel(), Arc::clone(&open));
-            let waiter = std::thread::spawn(move || {
+            let wait = move || {
                 let before = open.changes();
                 tell.send(()).unwrap();
                 let _alone = Alone::wait_surely(&open, 0..LEN).unwrap();
                 open.changes() != before
+            };
+            let waiter = fs.operate(|op| {
+                let _file = op.quiesce(file.inode())?;
+                let waiter = std::thread::spawn(wait);
+                told.recv().unwrap();
+                Ok(waiter)
             });
-            told.recv().unwrap();
-            drop(quiesced);
+            let waiter = waiter.unwrap();
             assert!(waiter.join().unwrap(), "round {round}");
         }
     }
@@ -514,13 +534,15 @@ mod tests {
     fn nowait_does_not_wait_for_the_inode() {
         let (volume, mut queue) = volume();
         let file = file(&volume, b"file");
-        let locks = &volume.fs().writing().unwrap().locks;
+        let fs = volume.ext4().unwrap();
         let mut write = |flags| file.write_at_with(&mut queue, &[0x22; 4096], FilePos(0), flags);
         write(DioFlags::empty()).unwrap();
-        locks.open(file.inode()).unwrap().changed();
-        let locked = locks.exclusive(file.inode());
-        assert_eq!(write(DioFlags::NOWAIT).unwrap_err().kind(), ErrorKind::WouldBlock);
-        drop(locked);
+        fs.writing().unwrap().locks.open(file.inode()).unwrap().changed();
+        let refused = fs.operate(|op| {
+            let _file = op.lock(file.inode());
+            write(DioFlags::NOWAIT)
+        });
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::WouldBlock);
         write(DioFlags::NOWAIT).unwrap();
     }
 }

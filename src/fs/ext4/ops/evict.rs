@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::Patience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::locks::Open;
-use crate::fs::ext4::stamps::{Access, Waiting};
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
-use crate::fs::{FileType, Timestamp};
-use crate::inode::OpenInode;
+use crate::fs::ext4::operation::{Locked, Open, Operation};
+use crate::fs::ext4::stamps::Waiting;
+use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
+use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
 /// What becomes of an inode that loses a name.
@@ -85,15 +85,23 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let (Some(open), Ok(writing)) = (self.open.take(), self.fs.writing()) else { return };
-        let mut inode = writing.locks.exclusive(self.number);
+        let Some(open) = self.open.take() else { return };
+        // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
+        let _ = self.fs.operate(|op| op.close_inode(self.number, open));
+    }
+}
+
+impl Operation<'_> {
+    /// Closes an inode. What was written to it is converted by who closes it last, and without a name it ends then.
+    fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
+        let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
         while attempts > 0
             && failures < SETTLE_FAILURES
             && open.is_last()
             && !open.inode().pending.is_empty()
         {
-            match self.inode() {
+            match file.inode() {
                 Ok(inode) if inode.stat().links == 0 => break,
                 Ok(_) => {}
                 Err(error) => {
@@ -103,36 +111,31 @@ impl Drop for Held {
             }
             attempts -= 1;
             // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
-            drop(inode);
-            last = self.fs.convert(self.number, open.inode(), Patience::All);
+            drop(file);
+            last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
-            inode = writing.locks.exclusive(self.number);
+            file = self.lock(number);
             // What another has written meanwhile, and left to this one, lies behind the size that the metadata tell.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
-                let _ = self.fs.cut_orphan(self.number, open.inode());
+                let _ = self.cut_orphan(&file, open.inode());
             }
         }
         if let Err(error) = last
             && open.is_last()
         {
-            writing.unheard.lock().get_or_insert(error);
-            let _ = self.fs.cut_orphan(self.number, open.inode());
+            self.writing.unheard.lock().get_or_insert(error);
+            let _ = self.cut_orphan(&file, open.inode());
         }
-        if !inode.close(&open) {
-            return;
+        if !file.close(&open) {
+            return Ok(());
         }
-        let is_gone = self.inode().is_ok_and(|inode| inode.stat().links == 0);
+        let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
             // Others may have its number soon.
             open.inode().pending.forget();
         }
         drop(open);
-        // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
-        if is_gone {
-            let _ = self.fs.watch(|| self.fs.evict(self.number));
-        } else if writing.locks.stamps(self.number) != Waiting::default() {
-            let _ = self.fs.watch(|| self.fs.store_stamps_of(self.number));
-        }
+        if is_gone { self.evict(&file) } else { self.store_stamps_of(number) }
     }
 }
 
@@ -153,12 +156,12 @@ impl Ext4 {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that was decoded, and gives what it is now: `None` where that cannot differ, on a volume that is read-only.
+    /// Opens the inode that was decoded earlier, and gives what it is now: `None` where that cannot differ, on a volume that is read-only.
     ///
     /// # Errors
     /// As [`hold`](Self::hold); `NotFound` also where its number is another inode's by now.
-    pub(crate) fn hold_decoded(self: &Arc<Self>, inode: &Inode) -> Result<(Held, Option<Inode>)> {
-        self.hold_if(inode.number(), |now| now.check_is(inode))
+    pub(crate) fn hold_decoded(self: &Arc<Self>, earlier: &Stat) -> Result<(Held, Option<Inode>)> {
+        self.hold_if(earlier.inode, |now| now.check_is(earlier))
     }
 
     fn hold_if(
@@ -167,9 +170,12 @@ impl Ext4 {
         check: impl FnOnce(&Inode) -> Result<()>,
     ) -> Result<(Held, Option<Inode>)> {
         let (mut open, mut now) = (None, None);
-        if let Ok(writing) = self.writing() {
-            let lock = writing.locks.shared(number);
-            let inode = self.watch(|| self.inode_to_change(number))?;
+        if let (Some(lock), Ok(writing)) = (self.share(number), self.writing()) {
+            let inode = self.watch(|| {
+                let inode = self.inode_or_orphan(number)?;
+                self.check_kept(&inode)?;
+                Ok(inode)
+            })?;
             check(&inode)?;
             let opened = lock.open();
             // What changed it before it was opened is not known to be durable.
@@ -190,24 +196,27 @@ impl Ext4 {
     ///
     /// # Errors
     /// `ReadOnly`; as reading the inodes' blocks.
-    pub(crate) fn store_stamps(&self) -> Result<()> {
+    pub(crate) fn store_stamps(self: &Arc<Self>) -> Result<()> {
         let stamped = self.writing()?.locks.stamped();
         stamped.into_iter().try_for_each(|number| self.store_stamps_waiting(number))
     }
 
     /// The same for an inode.
-    pub(super) fn store_stamps_waiting(&self, number: InodeNo) -> Result<()> {
-        self.watch(|| {
-            let locks = &self.writing()?.locks;
+    pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+        self.operate(|op| {
             // It may have been closed meanwhile, and removed: who does that waits now.
-            let _inode = locks.shared(number);
-            let stamped = locks.stamps(number) != Waiting::default();
-            if stamped { self.store_stamps_of(number) } else { Ok(()) }
+            let _inode = op.share(number);
+            op.store_stamps_of(number)
         })
     }
+}
 
+impl Operation<'_> {
     /// The same for an inode, its lock held.
     fn store_stamps_of(&self, number: InodeNo) -> Result<()> {
+        if self.writing.locks.stamps(number) == Waiting::default() {
+            return Ok(());
+        }
         // Any change takes them with it.
         self.transact(STAMP_CREDITS, |handle| self.update_inode(handle, number, |_| Ok(())))
     }
@@ -218,12 +227,12 @@ impl Ext4 {
         if inode.stat().links > 1 && !directory {
             return Ok(Fate::Stays);
         }
-        if self.writing()?.locks.is_open(inode.number()) {
+        if self.writing.locks.is_open(inode.number()) {
             return Ok(Fate::EndsWhenClosed);
         }
         // What a small journal has no room for goes in several transactions.
         let credits = self.eviction_credits(inode, Fate::EndsNow);
-        let fits = credits <= self.writing()?.transactions.limit() / 2;
+        let fits = credits <= self.writing.transactions.limit() / 2;
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
     }
 
@@ -239,33 +248,33 @@ impl Ext4 {
 
     /// Ends what the transaction of its last name left, its lock held, or could not end.
     pub(super) fn finish(
-        self: &Arc<Self>,
-        number: InodeNo,
+        &self,
+        file: &Locked<'_>,
         fate: Fate,
         failed: Option<Error>,
     ) -> Result<()> {
         match (failed, fate) {
-            (Some(why), _) => self.leave_orphan(number, why),
-            (None, Fate::EndsLater) => self.evict(number),
+            (Some(why), _) => self.leave_orphan(file, why),
+            (None, Fate::EndsLater) => self.evict(file),
             (None, _) => Ok(()),
         }
     }
 
     /// Ends an orphan without names, or gives it up where its metadata are broken: its name is gone in any case.
-    fn evict(self: &Arc<Self>, number: InodeNo) -> Result<()> {
-        self.try_evict(number).or_else(|why| self.leave_orphan(number, why))
+    fn evict(&self, orphan: &Locked<'_>) -> Result<()> {
+        self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
 
     /// What becomes of an orphan that could not be ended.
     ///
     /// # Errors
     /// The device's, and those of a volume that is read-only: it is an orphan still, and the next opening tries again.
-    fn leave_orphan(self: &Arc<Self>, number: InodeNo, why: Error) -> Result<()> {
-        if !is_of_volume(&why) || self.writing()?.transactions.check().is_err() {
+    fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
+        if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
         }
-        self.give_up_orphan(number)?;
-        self.note_left(vec![Self::left(number, &why)], &[why])
+        self.give_up_orphan(orphan)?;
+        self.note_left(vec![Self::left(orphan.number(), &why)], &[why])
     }
 
     /// How an orphan that was given up is told of.
@@ -273,8 +282,8 @@ impl Ext4 {
         format!("inode {number} could not be freed, and is left to e2fsck: {why}")
     }
 
-    fn try_evict(self: &Arc<Self>, number: InodeNo) -> Result<()> {
-        let inode = self.inode_or_orphan(number)?;
+    fn try_evict(&self, orphan: &Locked<'_>) -> Result<()> {
+        let (number, inode) = (orphan.number(), orphan.inode()?);
         let directory = inode.file_type() == FileType::Directory;
         let credits = PIECE_CREDITS + self.credits_for_unmap(&inode) + self.xattr_credits(&inode);
         self.transact(credits, |handle| {
@@ -288,11 +297,7 @@ impl Ext4 {
     }
 
     /// Frees all that an inode has beside itself.
-    pub(super) fn release_content(
-        self: &Arc<Self>,
-        handle: &mut Handle<'_>,
-        inode: &Inode,
-    ) -> Result<()> {
+    pub(super) fn release_content(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         if inode.has_map() {
             self.unmap_range(handle, inode, FileBlock(0)..FileBlock(1 << 32))?;
         }
@@ -326,37 +331,34 @@ impl Ext4 {
     ///
     /// # Errors
     /// The device's: it is an orphan still. But not those of a place that cannot be read when that is tried again.
-    pub(crate) fn end_orphans(self: &Arc<Self>, mut wrong: Vec<Error>) -> Result<()> {
-        self.watch(move || {
-            let (orphans, more) = self.adopt_orphans()?;
-            wrong.extend(more);
-            let cut = |why| format!("what the list of orphans names is left to e2fsck: {why}");
-            let mut told: Vec<_> = wrong.iter().map(cut).collect();
-            for number in orphans {
-                let _inode = self.writing()?.locks.exclusive(number);
-                let Err(why) = self.end_orphan(number) else { continue };
-                // Half a change that the device has failed ends the volume; a place that it does not read is given up.
-                let fails = !is_of_volume(&why)
-                    && (self.writing()?.transactions.check().is_err()
-                        || self.end_orphan(number).is_ok());
-                if fails {
-                    return Err(why);
-                }
-                // Where that fails too it is not the orphan's fault.
-                self.give_up_orphan(number)?;
-                if told.len() < MOST_TOLD {
-                    told.push(Self::left(number, &why));
-                    wrong.push(why);
-                }
+    pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
+        let (orphans, more) = self.adopt_orphans()?;
+        wrong.extend(more);
+        let cut = |why| format!("what the list of orphans names is left to e2fsck: {why}");
+        let mut told: Vec<_> = wrong.iter().map(cut).collect();
+        for number in orphans {
+            let orphan = self.lock(number);
+            let Err(why) = self.end_orphan(&orphan) else { continue };
+            // Half a change that the device has failed ends the volume; a place that it does not read is given up.
+            let fails = !is_of_volume(&why)
+                && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
+            if fails {
+                return Err(why);
             }
-            self.note_left(told, &wrong)
-        })
+            // Where that fails too it is not the orphan's fault.
+            self.give_up_orphan(&orphan)?;
+            if told.len() < MOST_TOLD {
+                told.push(Self::left(number, &why));
+                wrong.push(why);
+            }
+        }
+        self.note_left(told, &wrong)
     }
 
-    fn end_orphan(self: &Arc<Self>, number: InodeNo) -> Result<()> {
-        let inode = self.inode_or_orphan(number)?;
+    fn end_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
+        let inode = orphan.inode()?;
         if inode.stat().links == 0 {
-            self.try_evict(number)
+            self.try_evict(orphan)
         } else {
             self.finish_truncation(&inode, true)
         }
@@ -371,7 +373,7 @@ impl Ext4 {
 
     /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan. Where its metadata are
     /// broken, a part of that is committed at an opening alone: whoever goes on with the file could make it longer again, over what is left.
-    pub(super) fn finish_truncation(self: &Arc<Self>, inode: &Inode, opening: bool) -> Result<()> {
+    pub(super) fn finish_truncation(&self, inode: &Inode, opening: bool) -> Result<()> {
         let number = inode.number();
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + self.credits_for_unmap(inode), |handle| {

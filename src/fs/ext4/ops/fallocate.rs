@@ -6,33 +6,14 @@ use std::sync::Arc;
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::operation::{Locked, Operation};
+use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::{Fallocate, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{FileBlock, FilePos, InodeNo};
 
 /// Blocks of metadata that a piece changes beside the file's map.
 const CREDITS: u32 = 16;
-
-/// What `fallocate` does with a range of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallocate {
-    /// Allocates what is a hole; it reads as zeros.
-    Allocate {
-        /// The file's size stays.
-        keep_size: bool,
-    },
-    /// Frees it; it reads as zeros. The size stays.
-    Punch,
-    /// Allocates it without content.
-    Zero {
-        /// The file's size stays.
-        keep_size: bool,
-    },
-    /// Takes whole blocks out; what is behind moves up.
-    Collapse,
-    /// Inserts whole blocks that read as zeros.
-    Insert,
-}
 
 impl Ext4 {
     /// Changes the space of a range of a regular file.
@@ -47,9 +28,9 @@ impl Ext4 {
         pos: FilePos,
         len: u64,
     ) -> Result<()> {
-        self.watch(|| {
-            let _file = self.quiesced(number)?;
-            let inode = self.file_to_change(number)?;
+        self.operate(|op| {
+            let file = op.quiesce(number)?;
+            let inode = op.file_to_change(&file)?;
             if inode.flags().contains(InodeFlags::APPEND)
                 && how != (Fallocate::Allocate { keep_size: true })
             {
@@ -57,69 +38,68 @@ impl Ext4 {
             }
             let end = pos.0.checked_add(len).filter(|_| len > 0);
             let Some(end) = end else { return Err(Error::invalid("an empty range")) };
-            self.check_size(&inode, end)?;
+            op.check_size(&inode, end)?;
             if inode.has_inline_data() {
-                self.move_out(&inode)?;
+                op.move_out(&file, &inode)?;
             }
-            let inode = self.inode_or_orphan(number)?;
+            let inode = file.inode()?;
             if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
                 return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
             }
             let range = pos.0..end;
             match how {
-                Fallocate::Allocate { keep_size } => {
-                    self.allocate_and_grow(&inode, range, keep_size)
-                }
+                Fallocate::Allocate { keep_size } => op.allocate_and_grow(&file, range, keep_size),
                 Fallocate::Punch => {
-                    self.empty_range(&inode, range)?;
-                    self.grow(number, 0, true)
+                    op.empty_range(&inode, range)?;
+                    op.grow(&file, 0, true)
                 }
                 Fallocate::Zero { keep_size } => {
-                    self.empty_range(&inode, range.clone())?;
-                    self.allocate_and_grow(&self.inode_or_orphan(number)?, range, keep_size)
+                    op.empty_range(&inode, range.clone())?;
+                    op.allocate_and_grow(&file, range, keep_size)
                 }
-                Fallocate::Collapse => self.collapse(&inode, range),
-                Fallocate::Insert => self.insert(&inode, range),
+                Fallocate::Collapse => op.collapse(&file, &inode, range),
+                Fallocate::Insert => op.insert(&inode, range),
             }
         })
     }
+}
 
+impl Operation<'_> {
     /// Allocates the holes of a range. The size goes with it, also where space ends within it: what is allocated is not left behind the end.
     fn allocate_and_grow(
-        self: &Arc<Self>,
-        inode: &Inode,
+        &self,
+        file: &Locked<'_>,
         range: Range<u64>,
         keep_size: bool,
     ) -> Result<()> {
-        let number = inode.number();
-        let error = match self.allocate_range(inode, range.clone()) {
-            Ok(()) => return self.grow(number, range.end, keep_size),
+        let error = match self.allocate_range(file, range.clone()) {
+            Ok(()) => return self.grow(file, range.end, keep_size),
             Err(error) if error.is_for_space() => error,
             Err(error) => return Err(error),
         };
-        if let Some(reached) = self.first_hole(number, range.clone())?
+        if let Some(reached) = self.first_hole(file, range.clone())?
             && reached > range.start
         {
-            self.grow(number, reached, keep_size)?;
+            self.grow(file, reached, keep_size)?;
         }
         Err(error)
     }
 
     /// The new size where it is larger, and the times.
-    fn grow(self: &Arc<Self>, number: InodeNo, end: u64, keep_size: bool) -> Result<()> {
-        let inode = self.inode_or_orphan(number)?;
+    fn grow(&self, file: &Locked<'_>, end: u64, keep_size: bool) -> Result<()> {
+        let inode = file.inode()?;
         let size = if keep_size { inode.size() } else { inode.size().max(end) };
         self.zero_behind(&inode, size)?;
-        self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
+        self.transact_for_space(CREDITS, |handle| self.set_size(handle, file.number(), size))
     }
 
     /// Allocates the holes of a range.
-    pub(super) fn allocate_range(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
-        let (size, number) = (self.superblock.block_size, inode.number());
+    pub(super) fn allocate_range(&self, file: &Locked<'_>, range: Range<u64>) -> Result<()> {
+        let size = self.superblock.block_size;
         let end = FileBlock(size.blocks_for(range.end));
         let mut next = size.block_of(FilePos(range.start));
         while next < end {
-            let inode = self.inode_or_orphan(number)?;
+            let inode = file.inode()?;
             let (_, count, kind) = self.mapping(&inode, next..end)?;
             if kind != IomapType::Hole {
                 next.0 += count;
@@ -135,12 +115,8 @@ impl Ext4 {
     }
 
     /// Where a range of bytes has its first hole; at the beginning of a block.
-    pub(super) fn first_hole(
-        self: &Arc<Self>,
-        number: InodeNo,
-        range: Range<u64>,
-    ) -> Result<Option<u64>> {
-        let (size, inode) = (self.superblock.block_size, self.inode_or_orphan(number)?);
+    pub(super) fn first_hole(&self, file: &Locked<'_>, range: Range<u64>) -> Result<Option<u64>> {
+        let (size, inode) = (self.superblock.block_size, file.inode()?);
         let end = FileBlock(size.blocks_for(range.end));
         let mut next = size.block_of(FilePos(range.start));
         while next < end {
@@ -154,7 +130,7 @@ impl Ext4 {
     }
 
     fn allocate_unwritten(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         inode: &Inode,
         first: FileBlock,
@@ -170,7 +146,7 @@ impl Ext4 {
     }
 
     /// Frees the whole blocks of a range, and zeros what is left of it at both ends.
-    fn empty_range(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+    fn empty_range(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;
         let (first, last) = (range.start.next_multiple_of(block), range.end / block * block);
@@ -197,7 +173,7 @@ impl Ext4 {
         Ok(FileBlock(range.start >> size.shift())..FileBlock(range.end >> size.shift()))
     }
 
-    fn collapse(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+    fn collapse(&self, file: &Locked<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.end >= inode.size() {
             return Err(Error::invalid("a range that reaches the file's end is truncated instead"));
@@ -206,12 +182,12 @@ impl Ext4 {
         let size = inode.size() - (range.end - range.start);
         self.transact_for_space(2 * self.credits_for_unmap(inode) + CREDITS, |handle| {
             self.unmap_range(handle, inode, blocks.clone())?;
-            self.shift_range(handle, &self.inode_or_orphan(number)?, blocks.end, -count)?;
+            self.shift_range(handle, &file.inode()?, blocks.end, -count)?;
             self.set_size(handle, number, size)
         })
     }
 
-    fn insert(self: &Arc<Self>, inode: &Inode, range: Range<u64>) -> Result<()> {
+    fn insert(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.start >= inode.size() {
             return Err(Error::invalid("a position behind the file's end"));

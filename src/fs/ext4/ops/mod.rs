@@ -1,7 +1,7 @@
 //! What a program asks of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
 //!
 //! Inodes are given by their numbers: what they are is read under their locks. An operation checks everything before it changes anything;
-//! what can still fail behind that for want of space is taken back.
+//! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps.
 
 mod attributes;
 mod content;
@@ -16,21 +16,16 @@ mod size;
 mod space;
 mod unlink;
 
-pub use attributes::{KeepSetId, SetAttributes};
-pub use create::{Credentials, NewFile};
 pub(crate) use direct::Patience;
 pub use evict::Held;
-pub use fallocate::Fallocate;
-pub use rename::RenameFlags;
-
-use std::sync::Arc;
 
 use super::attr::Times;
 use super::jbd2::Handle;
 use super::names::ADD_CREDITS;
-use super::{Ext4, Inode, InodeFlags, RoCompat};
+use super::operation::{Locked, Operation};
+use super::{Ext4, Inode, RoCompat};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FileType;
+use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
 /// The most names that a file, and subdirectories that a directory without dir_nlink, can have.
@@ -40,24 +35,22 @@ fn refuse(kind: ErrorKind, what: &'static str) -> Error {
     Error::new(kind, what)
 }
 
-impl Ext4 {
+impl Operation<'_> {
     /// How many blocks one more name in a directory changes, and the directory's inode.
     fn name_credits(&self, dir: &Inode) -> u32 {
         ADD_CREDITS + self.credits_for_map(dir) + 1
     }
 
-    /// An inode that is to change, read under its lock: it has a name, or someone has it open.
-    fn inode_to_change(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
-        let inode = self.inode_or_orphan(number)?;
-        if inode.stat().links == 0 && !self.writing()?.locks.is_open(number) {
-            return Err(refuse(ErrorKind::NotFound, "the file has been removed"));
-        }
+    /// An inode that is to change: it has a name, or someone has it open.
+    fn inode_to_change(&self, file: &Locked<'_>) -> Result<Inode> {
+        let inode = file.inode()?;
+        self.check_kept(&inode)?;
         Ok(inode)
     }
 
-    /// A directory whose entries are to change, read under its lock.
-    fn directory(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
-        let dir = self.inode(number)?;
+    /// A directory whose entries are to change.
+    fn directory(&self, dir: &Locked<'_>) -> Result<Inode> {
+        let dir = dir.named()?;
         if dir.file_type() != FileType::Directory {
             return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
         }
@@ -71,8 +64,8 @@ impl Ext4 {
     }
 
     /// The same where entries are to go, which append-only directories do not allow.
-    fn directory_to_shrink(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
-        let dir = self.directory(number)?;
+    fn directory_to_shrink(&self, dir: &Locked<'_>) -> Result<Inode> {
+        let dir = self.directory(dir)?;
         if dir.flags().contains(InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the directory is append-only"));
         }
@@ -80,7 +73,7 @@ impl Ext4 {
     }
 
     /// What a name stands for, if anything.
-    fn entry(self: &Arc<Self>, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
+    fn entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
         match dir.lookup(name) {
             Ok(found) => Ok(Some(found.number())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -129,6 +122,16 @@ impl Ext4 {
                 ErrorKind::TooManyLinks,
                 "the directory has too many subdirectories",
             ));
+        }
+        Ok(())
+    }
+}
+
+impl Ext4 {
+    /// Refuses an inode that has no name, and that nobody has open. It is read under its lock.
+    fn check_kept(&self, inode: &Inode) -> Result<()> {
+        if inode.stat().links == 0 && !self.writing()?.locks.is_open(inode.number()) {
+            return Err(refuse(ErrorKind::NotFound, "the file has been removed"));
         }
         Ok(())
     }

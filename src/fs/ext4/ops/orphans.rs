@@ -3,13 +3,12 @@
 //! Volumes with an orphan file have the list too, for when the file is full; it is what is written here, and what the file holds is moved
 //! to it when the volume is opened.
 
-use std::sync::Arc;
-
 use super::evict::is_of_volume;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::operation::{Locked, Operation};
 use crate::fs::ext4::orphan::{FiledOrphan, seal_orphan_block};
-use crate::fs::ext4::{Ext4, Inode, RoCompat};
+use crate::fs::ext4::{Inode, RoCompat};
 use crate::units::InodeNo;
 
 /// Two inodes, the superblock, and a block of the orphan file.
@@ -17,11 +16,11 @@ const CREDITS: u32 = 4;
 /// How many errors are told of one by one.
 const MOST_TOLD: usize = 64;
 
-impl Ext4 {
+impl Operation<'_> {
     /// Puts an inode on the list, if it is not on it: it goes at the next opening, or what is behind its size does, if nothing removes it
     /// before.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
-        let mut list = self.writing()?.orphans.lock();
+        let mut list = self.writing.orphans.lock();
         // Twice it would name itself as the next: a file that was written behind its end, and then loses its name.
         if list.contains(number) {
             return Ok(());
@@ -37,14 +36,14 @@ impl Ext4 {
     pub(super) fn remove_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         if self.pass_by_orphan(handle, number)? {
             self.set_next_orphan(handle, number, None)?;
-            self.writing()?.orphans.lock().remove(number);
+            self.writing.orphans.lock().remove(number);
         }
         Ok(())
     }
 
     /// Lets the list lead past an inode; whether it is on it.
     fn pass_by_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<bool> {
-        let beside = self.writing()?.orphans.lock().beside(number);
+        let beside = self.writing.orphans.lock().beside(number);
         let Some((newer, older)) = beside else { return Ok(false) };
         match newer {
             Some(newer) => self.set_next_orphan(handle, newer, older)?,
@@ -55,8 +54,8 @@ impl Ext4 {
 
     /// Takes an orphan that cannot be ended off the list, as Linux does, and leaves it in use: without a name it is freed by e2fsck, which
     /// looks at all of the volume since the superblock tells of errors. A file that has a name keeps what lies behind its end.
-    pub(super) fn give_up_orphan(self: &Arc<Self>, number: InodeNo) -> Result<()> {
-        let found = self.inode_or_orphan(number);
+    pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
+        let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
             match found {
                 Ok(inode) => {
@@ -69,7 +68,7 @@ impl Ext4 {
                 // Its bytes are not to be trusted: they get no new checksum.
                 Err(_) => {
                     self.pass_by_orphan(handle, number)?;
-                    self.writing()?.orphans.lock().remove(number);
+                    self.writing.orphans.lock().remove(number);
                 }
             }
             self.mark_errors(handle)
@@ -95,7 +94,7 @@ impl Ext4 {
         })
     }
 
-    fn clear_filed(self: &Arc<Self>, handle: &mut Handle<'_>, filed: &FiledOrphan) -> Result<()> {
+    fn clear_filed(&self, handle: &mut Handle<'_>, filed: &FiledOrphan) -> Result<()> {
         let Some(file) = self.superblock.orphan_file else { return Ok(()) };
         let seed = self.superblock.inode_seed(file, self.inode(file)?.generation);
         let place = Place::new("orphan file").inode(file).block(filed.block);
@@ -109,7 +108,7 @@ impl Ext4 {
 
     /// The orphans that were found, all on the list, the newest first; and what is wrong with others. The list ends before what cannot be an
     /// orphan, since nobody knows what comes behind; of the orphan file such an entry is cleared.
-    pub(super) fn adopt_orphans(self: &Arc<Self>) -> Result<(Vec<InodeNo>, Vec<Error>)> {
+    pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
         let follow = || self.follow_orphans(|number| self.check_orphan(number));
         let (mut found, mut broken) = follow()?;
@@ -124,7 +123,7 @@ impl Ext4 {
             return Err(why);
         }
         let oldest = found.last().copied();
-        *self.writing()?.orphans.lock() = found.into_iter().rev().collect();
+        *self.writing.orphans.lock() = found.into_iter().rev().collect();
         if let Some(why) = broken {
             self.transact(CREDITS, |handle| {
                 match oldest {
@@ -162,12 +161,12 @@ impl Ext4 {
                 })
             })?;
         }
-        let adopted = self.writing()?.orphans.lock().newest_first().collect();
+        let adopted = self.writing.orphans.lock().newest_first().collect();
         Ok((adopted, wrong))
     }
 
     /// An inode that can be an orphan: in use, and none of the file system's own.
-    fn check_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
+    fn check_orphan(&self, number: InodeNo) -> Result<Inode> {
         if !self.is_inode_in_use(number)? {
             return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
         }

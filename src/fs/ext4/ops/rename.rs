@@ -3,141 +3,126 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bitflags::bitflags;
-
 use super::create::{CREATE_CREDITS, Plan};
 use super::unlink::check_removable;
-use super::{Credentials, NewFile, check_name, check_project, refuse};
+use super::{check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::FileType;
-use crate::fs::ext4::locks::Exclusive;
+use crate::fs::ext4::operation::{Locked, Operation};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
+use crate::fs::{Credentials, FileType, NewFile, RenameFlags};
 use crate::units::InodeNo;
-
-bitflags! {
-    /// How to rename; `renameat2`'s flags.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct RenameFlags: u32 {
-        /// Replace nothing.
-        const NOREPLACE = 1;
-        /// The two names change places.
-        const EXCHANGE = 2;
-        /// Leave a whiteout (a character device 0, 0) where the old name was.
-        const WHITEOUT = 4;
-    }
-}
 
 const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
 /// Two names, and what they stand for.
 struct Move<'a> {
     from: &'a Inode,
+    from_locked: &'a Locked<'a>,
     old_name: &'a [u8],
     moved: Inode,
     to: &'a Inode,
     new_name: &'a [u8],
-    there: Option<Inode>,
+    there: Option<There<'a>>,
+}
+
+/// What the new name stands for already.
+struct There<'a> {
+    inode: Inode,
+    locked: &'a Locked<'a>,
 }
 
 impl Ext4 {
-    /// Moves a name, within its directory or to another one. What the new name stood for is replaced, at once.
+    /// Moves a name, given with its directory, within it or to another one. What the new name stood for is replaced, at once. A whiteout
+    /// is left where the old name was, if `flags` say so: it belongs to `who`, as every file that is made.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`;
-    /// `CrossDevice` for a file of another project where the directory gives its own to what is in it;
+    /// with a whiteout `Quota` too; `CrossDevice` for a file of another project where the directory gives its own to what is in it;
     /// `InvalidInput` for a directory that would be moved into itself, and for flags that exclude each other.
     pub fn rename(
         self: &Arc<Self>,
-        from: InodeNo,
-        old_name: &[u8],
-        to: InodeNo,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.rename_as(from, old_name, to, new_name, flags, &Credentials::default())
-    }
-
-    /// The same; what is left where the old name was belongs to who asks, as every file that is made.
-    ///
-    /// # Errors
-    /// As [`rename`](Self::rename); with a whiteout `Quota` too.
-    pub fn rename_as(
-        self: &Arc<Self>,
-        from: InodeNo,
-        old_name: &[u8],
-        to: InodeNo,
-        new_name: &[u8],
+        (from, old_name): (InodeNo, &[u8]),
+        (to, new_name): (InodeNo, &[u8]),
         flags: RenameFlags,
         who: &Credentials,
     ) -> Result<()> {
-        self.watch(|| {
-            check_flags(flags)?;
-            if matches!(old_name, b"." | b"..") || matches!(new_name, b"." | b"..") {
-                return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
-            }
-            check_name(new_name)?;
-            let locks = &self.writing()?.locks;
+        check_flags(flags)?;
+        if matches!(old_name, b"." | b"..") || matches!(new_name, b"." | b"..") {
+            return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
+        }
+        check_name(new_name)?;
+        self.operate(|op| {
             // Directories keep their places meanwhile, so that nobody comes to be below itself.
-            let _tree = (from != to).then(|| locks.rename());
-            let _dirs = self.lock_directories(from, to)?;
-            let (from_dir, to_dir) = (self.directory_to_shrink(from)?, self.directory(to)?);
+            let _tree = (from != to).then(|| op.lock_renames());
+            let (from_locked, to_locked) = op.lock_directories(from, to)?;
+            let from_dir = op.directory_to_shrink(&from_locked)?;
+            let to_dir = op.directory(to_locked.as_ref().unwrap_or(&from_locked))?;
             let moved = from_dir.lookup(old_name)?.number();
-            let there = self.entry(&to_dir, new_name)?;
+            let there = op.entry(&to_dir, new_name)?;
             if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
                 return Err(refuse(ErrorKind::Exists, "the name is taken"));
             }
             if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
                 return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
             }
-            self.check_tree(from, to, moved, there, flags)?;
-            let numbers: Vec<_> = there.into_iter().chain([moved]).collect();
-            if numbers.contains(&from) || numbers.contains(&to) {
+            op.check_tree(from, to, moved, there, flags)?;
+            if [Some(moved), there].iter().flatten().any(|below| [from, to].contains(below)) {
                 let place = Place::new("directory entry").inode(to);
                 return Err(place.corrupt("a directory is below itself"));
             }
-            let _inodes = locks.exclusive_all(&numbers);
+            let (moved_locked, there_locked) = op.lock_two(moved, there);
+            let there = there.map(|_| there_locked.as_ref().unwrap_or(&moved_locked));
             let change = Move {
                 from: &from_dir,
+                from_locked: &from_locked,
                 old_name,
-                moved: self.inode(moved)?,
+                moved: moved_locked.named()?,
                 to: &to_dir,
                 new_name,
-                there: there.map(|number| self.inode(number)).transpose()?,
+                there: there
+                    .map(|locked| -> Result<_> { Ok(There { inode: locked.named()?, locked }) })
+                    .transpose()?,
             };
             check_removable(&change.moved)?;
             check_project(&to_dir, &change.moved)?;
             if flags.contains(RenameFlags::EXCHANGE) {
-                return self.exchange(&change);
+                return op.exchange(&change);
             }
             let whiteout = flags.contains(RenameFlags::WHITEOUT);
-            let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
+            let whiteout = whiteout.then(|| op.plan_whiteout(&from_dir, who)).transpose()?;
             match &change.there {
                 // Two names of one file: nothing happens, as POSIX has it.
-                Some(there) if there.number() == moved => Ok(()),
-                _ => self.move_name(&change, whiteout.as_ref()),
+                Some(there) if there.inode.number() == moved => Ok(()),
+                _ => op.move_name(&change, whiteout.as_ref()),
             }
         })
     }
+}
 
-    /// Locks two directories: one that is above the other first, as whoever goes down the tree does.
+impl<'a> Operation<'a> {
+    /// Locks two directories: one that is above the other first, as whoever goes down the tree does. None for the second where they are
+    /// the same.
     fn lock_directories(
-        self: &Arc<Self>,
+        &self,
         from: InodeNo,
         to: InodeNo,
-    ) -> Result<[Option<Exclusive<'_>>; 2]> {
-        let locks = &self.writing()?.locks;
+    ) -> Result<(Locked<'a>, Option<Locked<'a>>)> {
         if from == to {
-            return Ok([Some(locks.exclusive(from)), None]);
+            return Ok((self.lock(from), None));
         }
-        let below = |dir, above: &InodeNo| Ok(self.ancestors(dir)?.contains(above));
+        let below =
+            |dir, above: &InodeNo| -> Result<bool> { Ok(self.ancestors(dir)?.contains(above)) };
         let from_first = below(to, &from)? || from < to && !below(from, &to)?;
-        let (first, second) = if from_first { (from, to) } else { (to, from) };
-        Ok([Some(locks.exclusive(first)), Some(locks.exclusive(second))])
+        if from_first {
+            return Ok((self.lock(from), Some(self.lock(to))));
+        }
+        let to = self.lock(to);
+        Ok((self.lock(from), Some(to)))
     }
 
     /// Refuses what would put a directory below itself, or replace one of its own parents.
     fn check_tree(
-        self: &Arc<Self>,
+        &self,
         from: InodeNo,
         to: InodeNo,
         moved: InodeNo,
@@ -162,7 +147,7 @@ impl Ext4 {
     }
 
     /// A directory and all above it.
-    fn ancestors(self: &Arc<Self>, dir: InodeNo) -> Result<HashSet<InodeNo>> {
+    fn ancestors(&self, dir: InodeNo) -> Result<HashSet<InodeNo>> {
         let mut seen = HashSet::new();
         let mut next = dir;
         // Ends, since each directory is new.
@@ -174,21 +159,23 @@ impl Ext4 {
         Ok(seen)
     }
 
-    fn move_name(self: &Arc<Self>, change: &Move<'_>, whiteout: Option<&Plan<'_>>) -> Result<()> {
-        let Move { from, old_name, moved, to, new_name, there } = change;
+    fn move_name(&self, change: &Move<'_>, whiteout: Option<&Plan<'_>>) -> Result<()> {
+        let Move { from, from_locked, old_name, moved, to, new_name, there } = change;
         let directory = moved.file_type() == FileType::Directory;
         let crosses = from.number() != to.number();
         let mut fate = None;
-        let replaced = there.as_ref().filter(|there| there.number() != moved.number());
+        let replaced = there.as_ref().filter(|there| there.inode.number() != moved.number());
         if let Some(there) = replaced {
-            self.check_replaced(moved, there)?;
-            fate = Some(self.fate(there)?);
+            self.check_replaced(moved, &there.inode)?;
+            fate = Some(self.fate(&there.inode)?);
         } else if directory && crosses {
             self.check_room_for_link(to)?;
         }
         let credits = self.name_credits(from)
             + self.name_credits(to)
-            + replaced.zip(fate).map_or(0, |(there, fate)| self.eviction_credits(there, fate))
+            + replaced
+                .zip(fate)
+                .map_or(0, |(there, fate)| self.eviction_credits(&there.inode, fate))
             + whiteout.map_or(0, |_| CREATE_CREDITS)
             + 8;
         let failed = self.transact_for_space(credits, |handle| {
@@ -206,7 +193,7 @@ impl Ext4 {
                 }
                 return Err(error);
             }
-            let from = &self.inode(from.number())?;
+            let from = &from_locked.named()?;
             match whiteout {
                 Some(number) => {
                     self.set_entry(handle, from, old_name, number, FileType::CharDevice)?;
@@ -217,7 +204,7 @@ impl Ext4 {
                 self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;
             }
             let replaces_directory =
-                replaced.is_some_and(|there| there.file_type() == FileType::Directory);
+                replaced.is_some_and(|there| there.inode.file_type() == FileType::Directory);
             let gained = i16::from(directory && crosses) - i16::from(replaces_directory);
             let lost = i16::from(directory && crosses);
             if crosses {
@@ -228,12 +215,12 @@ impl Ext4 {
             }
             self.touch_changed(handle, moved.number())?;
             match replaced.zip(fate) {
-                Some((there, fate)) => self.drop_name(handle, there, fate),
+                Some((there, fate)) => self.drop_name(handle, &there.inode, fate),
                 None => Ok(None),
             }
         })?;
         match replaced.zip(fate) {
-            Some((there, fate)) => self.finish(there.number(), fate, failed),
+            Some((there, fate)) => self.finish(there.locked, fate, failed),
             None => Ok(()),
         }
     }
@@ -248,9 +235,9 @@ impl Ext4 {
         }
     }
 
-    fn exchange(self: &Arc<Self>, change: &Move<'_>) -> Result<()> {
-        let Move { from, old_name, moved, to, new_name, there } = change;
-        let Some(there) = there else { return Ok(()) };
+    fn exchange(&self, change: &Move<'_>) -> Result<()> {
+        let Move { from, from_locked, old_name, moved, to, new_name, there } = change;
+        let Some(There { inode: there, .. }) = there else { return Ok(()) };
         check_removable(there)?;
         check_project(from, there)?;
         if there.number() == moved.number() {
@@ -268,7 +255,7 @@ impl Ext4 {
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             self.set_entry(handle, to, new_name, moved.number(), moved.file_type())?;
             // It may be the same directory, and its entries lie in the inode.
-            let from = &self.inode(from.number())?;
+            let from = &from_locked.named()?;
             self.set_entry(handle, from, old_name, there.number(), there.file_type())?;
             if crosses && out {
                 self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;
@@ -288,7 +275,7 @@ impl Ext4 {
         })
     }
 
-    fn plan_whiteout(self: &Arc<Self>, dir: &Inode, who: &Credentials) -> Result<Plan<'static>> {
+    fn plan_whiteout(&self, dir: &Inode, who: &Credentials) -> Result<Plan<'static>> {
         let plan = self.plan(dir, WHITEOUT, 0, who)?;
         self.admit_inode(plan.owners())?;
         Ok(plan)

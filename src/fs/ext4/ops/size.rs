@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags, RoCompat};
+use crate::fs::ext4::operation::{Locked, Operation};
+use crate::fs::ext4::{Ext4, Inode, RoCompat};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
 
 /// From this size on, a file needs the large_file feature.
@@ -20,27 +21,20 @@ impl Ext4 {
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
-        self.watch(|| {
-            let file = self.quiesced(number)?;
-            let inode = self.file_to_change(number)?;
+        self.operate(|op| {
+            let file = op.quiesce(number)?;
+            let inode = op.file_to_change(&file)?;
             if inode.flags().contains(InodeFlags::APPEND) {
                 return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
             }
-            self.check_size(&inode, size)?;
+            op.check_size(&inode, size)?;
             let is_cut = size <= inode.size();
-            self.resize(&inode, size)?;
+            op.resize(&file, &inode, size)?;
             if is_cut {
                 file.is_cut(inode.has_small_map());
             }
             Ok(())
         })
-    }
-
-    /// A regular file whose content is to change, read under its lock.
-    pub(super) fn file_to_change(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
-        let inode = self.inode_to_change(number)?;
-        self.check_content_changes(&inode)?;
-        Ok(inode)
     }
 
     /// Whether an inode is a regular file whose content can change.
@@ -75,11 +69,20 @@ impl Ext4 {
         }
         Ok(())
     }
+}
 
-    pub(super) fn resize(self: &Arc<Self>, inode: &Inode, size: u64) -> Result<()> {
+impl Operation<'_> {
+    /// A regular file whose content is to change.
+    pub(super) fn file_to_change(&self, file: &Locked<'_>) -> Result<Inode> {
+        let inode = self.inode_to_change(file)?;
+        self.check_content_changes(&inode)?;
+        Ok(inode)
+    }
+
+    pub(super) fn resize(&self, file: &Locked<'_>, inode: &Inode, size: u64) -> Result<()> {
         let number = inode.number();
         if inode.has_inline_data() {
-            return self.resize_inline(inode, size);
+            return self.resize_inline(file, inode, size);
         }
         // With the size as it was, what was preallocated behind it goes, as on Linux.
         if size > inode.size() {
@@ -99,7 +102,7 @@ impl Ext4 {
             self.add_orphan(handle, number)?;
             self.set_size(handle, number, size)
         })?;
-        self.finish_truncation(&self.inode_or_orphan(number)?, false)
+        self.finish_truncation(&file.inode()?, false)
     }
 
     /// Sets size and times.

@@ -1,9 +1,10 @@
 //! Space for the blocks of a file: near what is before them, and in a cluster of its own or in one that the file has in part.
 
 use crate::error::Result;
+use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, Goal};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::ext4::operation::Operation;
 use crate::iomap::{Extent, ExtentState, IomapType};
 use crate::units::{FileBlock, FsBlock};
 
@@ -24,7 +25,7 @@ impl Room {
     }
 }
 
-impl Ext4 {
+impl Operation<'_> {
     /// Room for at most `count` blocks of a hole from `first` on, in one piece.
     pub(super) fn find_room(
         &self,

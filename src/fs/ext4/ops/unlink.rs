@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::evict::{Fate, is_of_volume};
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::names::CHANGE_CREDITS;
-use crate::fs::ext4::{Ext4, Inode, InodeFlags};
+use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
 impl Ext4 {
@@ -18,9 +19,11 @@ impl Ext4 {
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`; what reading and checking gives.
     pub fn unlink(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.remove_name(dir, name, |inode| match inode.file_type() {
-            FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
-            _ => Ok(()),
+        self.operate(|op| {
+            op.remove_name(dir, name, |inode| match inode.file_type() {
+                FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
+                _ => Ok(()),
+            })
         })
     }
 
@@ -34,14 +37,18 @@ impl Ext4 {
             b".." => return Err(refuse(ErrorKind::NotEmpty, "`..` has entries")),
             _ => {}
         }
-        self.remove_name(dir, name, |inode| {
-            if inode.file_type() != FileType::Directory {
-                return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
-            }
-            self.check_empty(inode)
+        self.operate(|op| {
+            op.remove_name(dir, name, |inode| {
+                if inode.file_type() != FileType::Directory {
+                    return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
+                }
+                op.check_empty(inode)
+            })
         })
     }
+}
 
+impl Operation<'_> {
     pub(super) fn check_empty(&self, dir: &Inode) -> Result<()> {
         if self.is_empty_directory(dir)? {
             return Ok(());
@@ -50,39 +57,36 @@ impl Ext4 {
     }
 
     fn remove_name(
-        self: &Arc<Self>,
+        &self,
         dir: InodeNo,
         name: &[u8],
         check: impl FnOnce(&Inode) -> Result<()>,
     ) -> Result<()> {
-        self.watch(|| {
-            let locks = &self.writing()?.locks;
-            let _dir = locks.exclusive(dir);
-            let dir = self.directory_to_shrink(dir)?;
-            let number = dir.lookup(name)?.number();
-            if number == dir.number() {
-                return Err(refuse(ErrorKind::IsADirectory, "is a directory"));
-            }
-            let _inode = locks.exclusive(number);
-            let inode = self.inode(number)?;
-            check(&inode)?;
-            check_removable(&inode)?;
-            let directory = inode.file_type() == FileType::Directory;
-            let fate = self.fate(&inode)?;
-            let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
-            let failed = self.transact(credits, |handle| {
-                self.remove_entry(handle, &dir, name)?;
-                self.touch_directory(handle, &dir, -i16::from(directory))?;
-                self.drop_name(handle, &inode, fate)
-            })?;
-            self.finish(number, fate, failed)
-        })
+        let locked = self.lock(dir);
+        let dir = self.directory_to_shrink(&locked)?;
+        let number = dir.lookup(name)?.number();
+        if number == dir.number() {
+            return Err(refuse(ErrorKind::IsADirectory, "is a directory"));
+        }
+        let locked = self.lock(number);
+        let inode = locked.named()?;
+        check(&inode)?;
+        check_removable(&inode)?;
+        let directory = inode.file_type() == FileType::Directory;
+        let fate = self.fate(&inode)?;
+        let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
+        let failed = self.transact(credits, |handle| {
+            self.remove_entry(handle, &dir, name)?;
+            self.touch_directory(handle, &dir, -i16::from(directory))?;
+            self.drop_name(handle, &inode, fate)
+        })?;
+        self.finish(&locked, fate, failed)
     }
 
     /// One name less, and with the last one the inode's end as far as it comes now. A directory loses its own `.` with its name. An inode that
     /// should end now and does not is an orphan, and the error is for [`finish`](Self::finish).
     pub(super) fn drop_name(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         inode: &Inode,
         fate: Fate,

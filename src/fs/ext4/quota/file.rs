@@ -16,6 +16,7 @@ use crate::fs::ext4::disk::quota::{
     BLOCK, LEVELS, LIMIT_UNIT, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::operation::Operation;
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const ENTRY: usize = size_of::<RawQuotaEntry>();
@@ -187,17 +188,17 @@ impl QuotaFile {
     }
 
     /// Gives an id an entry, if it has none, in a transaction of its own.
-    pub(super) fn insert(&self, fs: &Arc<Ext4>, id: u32) -> Result<()> {
-        if self.find(fs, id)?.is_some() {
+    pub(super) fn insert(&self, op: &Operation<'_>, id: u32) -> Result<()> {
+        if self.find(op, id)?.is_some() {
             return Ok(());
         }
         let _growing = self.growing.lock();
-        if self.find(fs, id)?.is_some() {
+        if self.find(op, id)?.is_some() {
             return Ok(());
         }
-        let inode = fs.inode_or_orphan(self.number)?;
-        let credits = INSERT_CREDITS + fs.credits_for_map(&inode);
-        fs.transact_for_space(credits, |handle| self.insert_entry(fs, handle, id))
+        let inode = op.inode_or_orphan(self.number)?;
+        let credits = INSERT_CREDITS + op.credits_for_map(&inode);
+        op.transact_for_space(credits, |handle| self.insert_entry(op, handle, id))
     }
 
     fn insert_entry(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, id: u32) -> Result<()> {

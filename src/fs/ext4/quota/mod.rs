@@ -17,10 +17,12 @@ use self::file::QuotaFile;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
 use super::inode::{InodePlace, sectors};
 use super::jbd2::Handle;
+use super::operation::Operation;
 use super::superblock::Superblock;
 use super::writing::Writing;
-use super::{Ext4, Inode, InodeFlags};
+use super::{Ext4, Inode};
 use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::InodeFlags;
 use crate::units::InodeNo;
 
 /// Blocks of entries that an operation changes: those of a user, a group and a project, for three inodes.
@@ -185,13 +187,26 @@ impl Ext4 {
         }
     }
 
+    fn check_left(
+        &self,
+        quota: &Quota,
+        owners: [Option<u32>; 3],
+        bytes: u64,
+        inodes: u64,
+    ) -> Result<()> {
+        let left = quota.left(self, owners)?;
+        if left.bytes < bytes || left.inodes < inodes { Err(used_up()) } else { Ok(()) }
+    }
+}
+
+impl Operation<'_> {
     /// Refuses a new inode of these owners where they may not have one more. Called outside of a transaction: an owner that is not known
     /// yet takes one.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; what reading the quota files gives.
-    pub(super) fn admit_inode(self: &Arc<Self>, owners: [u32; 3]) -> Result<()> {
-        match self.writing()?.quota.get() {
+    pub(super) fn admit_inode(&self, owners: [u32; 3]) -> Result<()> {
+        match self.writing.quota.get() {
             Some(quota) => self.admit(quota, owners.map(Some), 0, 1),
             None => Ok(()),
         }
@@ -201,11 +216,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`admit_inode`](Self::admit_inode).
-    pub(super) fn admit_owners(
-        self: &Arc<Self>,
-        inode: &Inode,
-        new: [Option<u32>; 3],
-    ) -> Result<()> {
+    pub(super) fn admit_owners(&self, inode: &Inode, new: [Option<u32>; 3]) -> Result<()> {
         let Some(quota) = self.quota_of(inode.number()) else { return Ok(()) };
         let old = owners_of(inode);
         let new = std::array::from_fn(|kind| new[kind].filter(|new| *new != old[kind]));
@@ -220,7 +231,7 @@ impl Ext4 {
     }
 
     fn admit(
-        self: &Arc<Self>,
+        &self,
         quota: &Quota,
         owners: [Option<u32>; 3],
         bytes: u64,
@@ -232,17 +243,6 @@ impl Ext4 {
             }
         }
         self.check_left(quota, owners, bytes, inodes)
-    }
-
-    fn check_left(
-        &self,
-        quota: &Quota,
-        owners: [Option<u32>; 3],
-        bytes: u64,
-        inodes: u64,
-    ) -> Result<()> {
-        let left = quota.left(self, owners)?;
-        if left.bytes < bytes || left.inodes < inodes { Err(used_up()) } else { Ok(()) }
     }
 }
 

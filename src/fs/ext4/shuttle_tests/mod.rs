@@ -5,5 +5,4 @@
 //! strongest), reference counts, the allocator's hints, and a block that the device reads while it writes it (both are one step).
 
 mod blocks;
-mod locks;
 mod volume;

@@ -7,8 +7,8 @@ use shuttle::thread;
 
 use crate::device::{Ram, yielding};
 use crate::error::ErrorKind;
-use crate::fs::Timestamp;
-use crate::fs::ext4::{Clock, Credentials, Ext4, MkfsOptions, NewFile, ROOT, mkfs};
+use crate::fs::ext4::{Ext4, MkfsOptions, ROOT, mkfs};
+use crate::fs::{Clock, Credentials, NewFile, Timestamp};
 use crate::sync::explore;
 use crate::units::{FileBlock, FilePos};
 
@@ -207,10 +207,10 @@ fn an_inode_in_hand_is_never_another_file() {
                 |model| {
                     let Ok(decoded) = model.fs.lookup(ROOT, NAMES[0]) else { return };
                     thread::yield_now();
-                    let opened = model.fs.hold_decoded(&decoded);
+                    let opened = model.fs.hold_decoded(decoded.stat());
                     BOTH[usize::from(opened.is_ok())].store(true, SeqCst);
                     match opened {
-                        Ok((held, _)) => held.inode().unwrap().check_is(&decoded).unwrap(),
+                        Ok((held, _)) => held.inode().unwrap().check_is(decoded.stat()).unwrap(),
                         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
                     }
                 },

@@ -30,9 +30,10 @@ use std::ops::Range;
 use self::indirect::Pointers;
 use self::path::Tree;
 use super::Ext4;
-use super::inode::{Inode, InodeFlags};
+use super::inode::Inode;
 use super::jbd2::Handle;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 

@@ -1,5 +1,7 @@
 //! Indirect maps, as ext2 and ext3 files have them: 12 direct blocks, then trees of one, two and three levels.
 
+use std::ops::Range;
+
 use crate::error::{Place, Result};
 use crate::fs::ext4::inode::Inode;
 use crate::iomap::{Extent, ExtentState};
@@ -31,7 +33,7 @@ impl Inode {
         for level in 0..3_u32 {
             if block.0 - first < span {
                 let root = pointer(&self.i_block, DIRECT + u64::from(level));
-                return self.subtree(root, level, FileBlock(first), span, block, into);
+                return self.subtree(root, level, first..first + span, block, into);
             }
             first += span;
             span *= fan_out;
@@ -40,40 +42,39 @@ impl Inode {
         Ok(FileBlock(u64::MAX))
     }
 
-    /// Walks down from a pointer that maps `span` blocks from `first`, `level` pointer blocks above the last.
+    /// Walks down to `block` from a pointer that maps `blocks` of the file, `level` pointer blocks above the last.
     fn subtree(
         &self,
         root: u32,
         level: u32,
-        first: FileBlock,
-        span: u64,
+        blocks: Range<u64>,
         block: FileBlock,
         into: &mut Vec<Extent>,
     ) -> Result<FileBlock> {
         let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
-        let (mut node, mut first, mut span) = (root, first, span);
+        let (mut node, mut first, mut span) = (root, blocks.start, blocks.end - blocks.start);
         let mut place = PLACE.inode(self.number);
         for _ in 0..level {
             if node == 0 {
-                return Ok(FileBlock(first.0 + span));
+                return Ok(FileBlock(first + span));
             }
             let content = self.fs.blocks.read(FsBlock(u64::from(node)), place)?;
             place = PLACE.inode(self.number).block(FsBlock(u64::from(node)));
             span /= fan_out;
-            let index = (block.0 - first.0) / span;
+            let index = (block.0 - first) / span;
             node = pointer(&content, index);
-            first = FileBlock(first.0 + index * span);
+            first += index * span;
         }
         if node != 0 {
             let content = self.fs.blocks.read(FsBlock(u64::from(node)), place)?;
             self.pointers(
-                first,
+                FileBlock(first),
                 &content,
                 PLACE.inode(self.number).block(FsBlock(u64::from(node))),
                 into,
             )?;
         }
-        Ok(FileBlock(first.0 + span))
+        Ok(FileBlock(first + span))
     }
 
     /// Turns a block of pointers into runs; 0 is a hole.

@@ -2,7 +2,7 @@
 
 use ironmap::Engine;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::InodeFlags;
+use ironmap::fs::InodeFlags;
 
 use super::Twins;
 use super::sides::{Kernel, Ours};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ironmap::bio::Memory;
 use ironmap::dio::DioFlags;
-use ironmap::fs::ext4::{Fallocate, Follow};
+use ironmap::fs::{Fallocate, Follow};
 use ironmap::iomap::{IomapType, Mappings};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, FileOptions, Queue, QueueOptions, Volume};
@@ -113,8 +113,8 @@ impl<'a> Ours<'a> {
         let inode = volume.fs().resolve(name.as_bytes(), Follow::All).unwrap();
         let number = inode.number();
         let open = |strict| {
-            let options = FileOptions { strict, ..FileOptions::default() };
-            volume.open_inode(volume.fs().inode(number).unwrap(), options).unwrap()
+            let options = FileOptions::new().direct(strict);
+            volume.open_inode(volume.fs().inode(number).unwrap(), options.write(true)).unwrap()
         };
         let queue = volume.queue(&QueueOptions::default()).unwrap();
         Self { volume, number, strict: open(true), file: open(false), queue }

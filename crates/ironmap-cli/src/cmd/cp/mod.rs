@@ -7,8 +7,7 @@ mod out;
 use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ironmap::fs::FileType;
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::{FileType, Follow};
 
 use self::keep::{Keep, Kept};
 use crate::failure::{Failure, Report};
@@ -64,7 +63,7 @@ pub(crate) struct Args {
     /// Say what is copied
     #[arg(short, long)]
     verbose: bool,
-    /// What to copy. host:PATH is a path of the host that holds ':/'
+    /// What to copy; '-' is standard input. host:PATH is a path of the host that holds ':/'
     #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere(), required = true)]
     sources: Vec<Subject>,
     /// A directory to copy into, or the name of the copy

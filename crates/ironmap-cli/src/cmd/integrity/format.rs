@@ -126,7 +126,7 @@ impl Args {
         let interval = match (self.interval, Volume::block_size(&*halves.data.device)?) {
             (Some(interval), Some(block)) if interval > block as u64 => {
                 return Err(ironmap::Error::invalid(format!(
-                    "--interval {interval}: the ext4 on DATA has blocks of {block} bytes, which would be shorter than a sector"
+                    "--interval {interval}: the file system on DATA has blocks of {block} bytes, which would be shorter than a sector"
                 )));
             }
             (Some(interval), _) => interval,

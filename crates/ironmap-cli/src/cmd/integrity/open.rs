@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ironmap::integrity::Recovered;
-use ironmap::location::OpenOptions;
+use ironmap::location::LocationOptions;
 use ironmap::{Engine, Location};
 use serde::Serialize;
 
@@ -70,7 +70,7 @@ impl RecoveredRecord {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let how = OpenOptions { engine: Engine::Psync, write: true, force: args.force };
+    let how = LocationOptions { engine: Engine::Psync, write: true, force: args.force };
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));

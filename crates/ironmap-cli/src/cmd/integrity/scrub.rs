@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use ironmap::integrity::{Finding, Half, Scrubbed};
-use ironmap::location::OpenOptions;
+use ironmap::integrity::{Half, ScrubFinding, Scrubbed};
+use ironmap::location::LocationOptions;
 use ironmap::{Engine, Location};
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ enum FindingRecord {
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let how = OpenOptions { engine: Engine::Psync, write: false, force: false };
+    let how = LocationOptions { engine: Engine::Psync, write: false, force: false };
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));
@@ -123,40 +123,40 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-fn line(finding: Finding) -> String {
+fn line(finding: ScrubFinding) -> String {
     match finding {
-        Finding::Mismatch(mismatch) => mismatch.to_string(),
-        Finding::Unreadable { half: Half::Data, sector, errno, .. } => {
+        ScrubFinding::Mismatch(mismatch) => mismatch.to_string(),
+        ScrubFinding::Unreadable { half: Half::Data, sector, errno, .. } => {
             format!("sector {sector}: cannot be read: {errno}")
         }
-        Finding::Unreadable { half: Half::Tags, sector, count, errno } => {
+        ScrubFinding::Unreadable { half: Half::Tags, sector, count, errno } => {
             let last = sector + count - 1;
             format!("sectors {sector} to {last}: their tags cannot be read: {errno}")
         }
-        Finding::LostWrites { at, len, generation } => {
+        ScrubFinding::LostWrites { at, len, generation } => {
             format!("region of {len} bytes at {at}: nothing of generation {generation} is there")
         }
     }
 }
 
 impl FindingRecord {
-    fn new(finding: Finding, interval: u64) -> Self {
+    fn new(finding: ScrubFinding, interval: u64) -> Self {
         match finding {
-            Finding::Mismatch(mismatch) => Self::Mismatch {
+            ScrubFinding::Mismatch(mismatch) => Self::Mismatch {
                 sector: mismatch.sector,
                 offset: mismatch.sector * interval,
                 field: mismatch.field.to_string().replace(' ', "_"),
                 expected: mismatch.expected,
                 found: mismatch.found,
             },
-            Finding::Unreadable { half, sector, count, errno } => Self::Unreadable {
+            ScrubFinding::Unreadable { half, sector, count, errno } => Self::Unreadable {
                 half: half.to_string(),
                 sector,
                 offset: sector * interval,
                 count,
                 errno: format!("{errno:?}"),
             },
-            Finding::LostWrites { at, len, generation } => {
+            ScrubFinding::LostWrites { at, len, generation } => {
                 Self::LostWrites { offset: at.0, length: len, generation }
             }
         }

@@ -15,6 +15,7 @@ use fuser::{
 };
 
 use crate::rng::Rng;
+use crate::sides::unmount;
 
 const NAME: &str = "volume";
 const FILE: INodeNo = INodeNo(2);
@@ -78,9 +79,11 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        let ended = self.session.take().map(BackgroundSession::umount_and_join);
+        // A process that another test is about to start has all of our files for a moment.
+        let unmounted = unmount(&self.dir);
+        let ended = self.session.take().filter(|_| unmounted).map(BackgroundSession::join);
         if !std::thread::panicking() {
-            ended.unwrap().unwrap();
+            ended.expect("unmounted").unwrap();
         }
     }
 }

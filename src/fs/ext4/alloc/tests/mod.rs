@@ -12,8 +12,9 @@ use super::Freed;
 use super::blocks::Reserve;
 use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
+use crate::fs::Clock;
 use crate::fs::ext4::for_tests::Image;
-use crate::fs::ext4::{Clock, Ext4, ROOT};
+use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;
 
@@ -123,7 +124,7 @@ fn only_what_is_free_is_claimed() {
 }
 
 /// Takes every block that is to be had.
-fn fill(fs: &Ext4, reserve: Reserve) -> Vec<(FsBlock, u32)> {
+fn fill(fs: &Arc<Ext4>, reserve: Reserve) -> Vec<(FsBlock, u32)> {
     let mut runs = Vec::new();
     loop {
         let got = fs.transact(2, |h| fs.allocate_blocks_for(h, FsBlock(7000), 5000, reserve));
@@ -137,7 +138,7 @@ fn fill(fs: &Ext4, reserve: Reserve) -> Vec<(FsBlock, u32)> {
     }
 }
 
-fn free(fs: &Ext4, runs: &[(FsBlock, u32)]) {
+fn free(fs: &Arc<Ext4>, runs: &[(FsBlock, u32)]) {
     for (start, count) in runs {
         let count = u64::from(*count);
         fs.transact(2, |h| fs.free_blocks(h, *start, count, Freed::Data)).unwrap();

@@ -68,7 +68,7 @@ impl Model {
         assert!(space.blocks <= fs.superblock().blocks_count);
     }
 
-    fn allocate(&mut self, fs: &Ext4) {
+    fn allocate(&mut self, fs: &Arc<Ext4>) {
         let goal = FsBlock(self.rng.below(fs.superblock().blocks_count + 10));
         let most = [1, 8, 500, 40_000][self.rng.below(4) as usize];
         let want = 1 + self.rng.below(most) as u32;
@@ -87,7 +87,7 @@ impl Model {
     }
 
     /// Frees a run, or its end.
-    fn free_one(&mut self, fs: &Ext4) {
+    fn free_one(&mut self, fs: &Arc<Ext4>) {
         if self.runs.is_empty() {
             return;
         }
@@ -101,7 +101,7 @@ impl Model {
         self.free(fs, start + keep, count - keep);
     }
 
-    fn free(&mut self, fs: &Ext4, start: u64, count: u64) {
+    fn free(&mut self, fs: &Arc<Ext4>, start: u64, count: u64) {
         let kind = if self.rng.below(2) == 0 { Freed::Data } else { Freed::Metadata };
         fs.transact(8, |handle| fs.free_blocks(handle, FsBlock(start), count, kind)).unwrap();
         for block in start..start + count {
@@ -110,7 +110,7 @@ impl Model {
         }
     }
 
-    fn allocate_inode(&mut self, fs: &Ext4) {
+    fn allocate_inode(&mut self, fs: &Arc<Ext4>) {
         let directory = self.rng.below(4) == 0;
         let parents: Vec<_> =
             self.inodes.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
@@ -127,7 +127,7 @@ impl Model {
         }
     }
 
-    fn free_inode(&mut self, fs: &Ext4) {
+    fn free_inode(&mut self, fs: &Arc<Ext4>) {
         let at = self.rng.below(self.inodes.len() as u64) as usize;
         let Some((number, directory)) = self.inodes.iter().nth(at).map(|(n, d)| (*n, *d)) else {
             return;
@@ -136,7 +136,7 @@ impl Model {
         fs.transact(8, |handle| fs.free_inode(handle, InodeNo(number), directory)).unwrap();
     }
 
-    pub(super) fn free_all(&mut self, fs: &Ext4) {
+    pub(super) fn free_all(&mut self, fs: &Arc<Ext4>) {
         for (start, count) in std::mem::take(&mut self.runs) {
             self.free(fs, start, count);
         }

@@ -1,18 +1,19 @@
 //! Where things come to lie.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::model::Rng;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
-fn inode(fs: &Ext4, parent: InodeNo, directory: bool) -> InodeNo {
+fn inode(fs: &Arc<Ext4>, parent: InodeNo, directory: bool) -> InodeNo {
     fs.transact(4, |h| fs.allocate_inode(h, parent, directory)).unwrap()
 }
 
 /// The blocks of a new file of this size, run by run.
-fn file(fs: &Ext4, inode: InodeNo, mut size: u32) -> Vec<(FsBlock, u32)> {
+fn file(fs: &Arc<Ext4>, inode: InodeNo, mut size: u32) -> Vec<(FsBlock, u32)> {
     let mut goal = fs.goal_of(inode);
     let mut runs: Vec<(FsBlock, u32)> = Vec::new();
     while size > 0 {

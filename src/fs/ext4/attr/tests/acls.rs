@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::xattrs::{find, remove, set};
-use crate::fs::ext4::attr::SetXattr;
+use crate::fs::SetXattr;
 use crate::fs::ext4::for_tests::{Image, Mount};
 
 const ACCESS: &str = "system.posix_acl_access";

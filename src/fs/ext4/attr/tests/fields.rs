@@ -1,9 +1,8 @@
 //! Fields that we set, as debugfs shows them and as we read them.
 
-use crate::fs::Timestamp;
-use crate::fs::ext4::InodeFlags;
 use crate::fs::ext4::attr::{Body, NewInode, Times};
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::{InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
 fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {

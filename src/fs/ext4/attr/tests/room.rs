@@ -3,8 +3,8 @@
 use super::image::Rng;
 use super::xattrs::{Attributes, find, kernels, ours, remove, set};
 use crate::ErrorKind;
+use crate::fs::SetXattr;
 use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::attr::SetXattr;
 use crate::fs::ext4::for_tests::Image;
 use crate::units::{FsBlock, InodeNo};
 

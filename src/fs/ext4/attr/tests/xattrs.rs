@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::image::Rng;
 use crate::ErrorKind;
 use crate::error::Result;
-use crate::fs::ext4::attr::SetXattr;
 use crate::fs::ext4::for_tests::Image;
-use crate::fs::ext4::{Ext4, Follow, Inode};
+use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::{Follow, SetXattr};
 
 pub(super) type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 

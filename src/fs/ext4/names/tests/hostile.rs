@@ -7,9 +7,9 @@ use super::volume::{Rng, Volume};
 use crate::ErrorKind;
 use crate::device::Ram;
 use crate::error::Place;
-use crate::fs::FileType;
 use crate::fs::ext4::for_tests::Image;
-use crate::fs::ext4::{Clock, Ext4, Follow, ROOT};
+use crate::fs::ext4::{Ext4, ROOT};
+use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
 
 /// Whatever bytes a directory has, changing it ends, with an error or without one, and never by a panic. Without checksums, which

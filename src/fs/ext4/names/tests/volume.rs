@@ -7,8 +7,8 @@ use super::super::{ADD_CREDITS, CHANGE_CREDITS};
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::attr::{Body, NewInode};
 use crate::fs::ext4::for_tests::{Image, run};
-use crate::fs::ext4::{Ext4, Follow, Inode, InodeFlags, ROOT};
-use crate::fs::{FileType, Timestamp};
+use crate::fs::ext4::{Ext4, Inode, ROOT};
+use crate::fs::{FileType, Follow, InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
 /// The files that names point to. None may have more than 65,000.

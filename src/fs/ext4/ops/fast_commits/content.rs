@@ -7,12 +7,12 @@ use zerocopy::FromBytes;
 use super::PLACE;
 use super::names::Touched;
 use crate::error::{Error, Result};
-use crate::fs::FileType;
 use crate::fs::ext4::disk::extent;
 use crate::fs::ext4::disk::inode::RawInode;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::jbd2::fast_commit::RangeEdit;
-use crate::fs::ext4::{Ext4, Incompat, Inode, InodeFlags};
+use crate::fs::ext4::{Ext4, Incompat, Inode};
+use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock, InodeNo};
 

@@ -31,9 +31,10 @@ use super::MAX_LINKS;
 use crate::device::Device;
 use crate::error::{Context, Error, Place, Result};
 use crate::events::Events;
-use crate::fs::FileType;
 use crate::fs::ext4::jbd2::{self, Handle};
-use crate::fs::ext4::{Clock, Ext4, RoCompat};
+use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::{Ext4, RoCompat};
+use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
@@ -59,14 +60,17 @@ impl Ext4 {
         }
         let mut log = jbd2::restore_log(self)?;
         let fs = Self::for_one_transaction(self, device, events, clock)?;
-        let wrong = fs.apply_fast_commits(self).context(|| "recovery of fast commits")?;
+        let wrong =
+            fs.operate(|op| op.apply_fast_commits(self)).context(|| "recovery of fast commits")?;
         fs.commit_to(&mut log)?;
         log.close(&fs.blocks)?;
         Ok(wrong)
     }
+}
 
+impl Operation<'_> {
     /// Applies what was found to this volume, in memory. Gives what is wrong with its orphans.
-    fn apply_fast_commits(self: &Arc<Self>, found: &Arc<Self>) -> Result<Vec<Error>> {
+    fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
             plan.survivors().map(|(number, inode)| Ok((number, MapEdit::of(inode)?))).collect();
@@ -91,7 +95,7 @@ impl Ext4 {
 
     /// Makes an inode what was recorded, but for its map and its number of names.
     fn settle_inode(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         number: InodeNo,
         inode: &Touched<'_>,
@@ -116,7 +120,7 @@ impl Ext4 {
     }
 
     /// First what goes: a name may come back for another inode.
-    fn settle_names(self: &Arc<Self>, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
+    fn settle_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
             let dir = self.inode_or_orphan(change.dir)?;
             self.remove_entry(handle, &dir, change.name)?;
@@ -137,7 +141,7 @@ impl Ext4 {
 
     /// Gives an inode its number of names; without any it is an orphan.
     fn settle_links(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         number: InodeNo,
         inode: &Touched<'_>,

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::fs::Follow;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Follow, Inode};
+use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 

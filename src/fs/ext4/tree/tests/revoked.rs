@@ -3,8 +3,9 @@
 use std::io::IoSlice;
 use std::process::Command;
 
+use crate::fs::ext4::ROOT;
 use crate::fs::ext4::for_tests::Image;
-use crate::fs::ext4::{Credentials, NewFile, ROOT};
+use crate::fs::{Credentials, NewFile};
 use crate::units::FileBlock;
 
 /// What the journal holds of a directory or a link is never replayed over what the next owner of its blocks wrote there.

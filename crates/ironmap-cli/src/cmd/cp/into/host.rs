@@ -6,36 +6,29 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
 use std::fs::Metadata;
+use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 
-use ironmap::fs::ext4::Follow;
+use ironmap::fs::Follow;
 use ironmap::fs::{FileType, Stat};
 use ironmap::units::FilePos;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx};
 use rustix_libc::io::Errno;
 
 use super::super::{Args, progress};
+use super::feed::{self, Feed};
+use super::step::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, wanted};
 use super::stream::Pieces;
-use super::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, Writer, check_name, wanted};
+use super::writer::{Writer, check_name};
 use crate::failure::{Failure, Report};
 use crate::host_stat::{self, XattrReader};
 use crate::interrupt;
+use crate::needs::Needs;
 use crate::volumes::{Destination, Name, split};
-
-/// How many steps, and about how many bytes, go to the writer at once.
-const BATCH_STEPS: usize = 256;
-const BATCH_BYTES: usize = PIECE as usize;
-/// How many batches may wait. These, and the two that are in work, have at most two pieces each: that bounds the memory.
-const BATCHES: usize = 2;
 
 /// Copies what a path of the command line names.
 pub(super) fn copy(
@@ -65,46 +58,19 @@ pub(super) fn copy_host(
     let (how, seen) = (writer.how(), mem::take(&mut writer.seen));
     let pieces = writer.pieces();
     writer.start(to, None);
-    let (copied, seen) = thread::scope(|scope| {
-        let (sender, batches) = sync_channel(BATCHES);
-        let reader = scope.spawn(move || {
-            let mut reader = Reader::new(how, sender, seen, pieces);
-            // Who stopped it knows why.
-            let _ = reader.read_root(path, follow).and_then(|()| reader.flush());
-            reader.seen
-        });
-        let copied = write(batches, writer, report);
-        (copied, reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    let (copied, seen) = feed::copy(writer, report, |feed| {
+        let mut reader = Reader::new(how, feed, seen, pieces);
+        // Who stopped it knows why.
+        let _ = reader.read_root(path, follow).and_then(|()| reader.feed.flush());
+        reader.seen
     });
     writer.seen = seen;
     copied
 }
 
-fn write(
-    batches: Receiver<Vec<Step>>,
-    writer: &mut Writer,
-    report: &mut Report,
-) -> Result<(), Failure> {
-    for step in batches.into_iter().flatten() {
-        // The reader ends when nobody takes its batches.
-        interrupt::check().inspect_err(|_| writer.abandon(report))?;
-        if let Err(failure) = writer.take(step, report) {
-            if writer.how().all_or_end && failure.is_for_space() {
-                writer.abandon(report);
-                return Err(failure);
-            }
-            report.error(&failure);
-        }
-    }
-    Ok(())
-}
-
 struct Reader {
     how: How,
-    sender: SyncSender<Vec<Step>>,
-    batch: Vec<Step>,
-    /// How much content is in the batch.
-    bytes: usize,
+    feed: Feed,
     pieces: Pieces,
     xattrs: XattrReader,
     /// Files with several names that were read.
@@ -136,29 +102,13 @@ impl Place<'_> {
 }
 
 impl Reader {
-    fn new(
-        how: How,
-        sender: SyncSender<Vec<Step>>,
-        seen: HashSet<Identity>,
-        pieces: Pieces,
-    ) -> Self {
+    fn new(how: How, feed: Feed, seen: HashSet<Identity>, pieces: Pieces) -> Self {
         let xattrs = XattrReader::default();
-        let (batch, is_wanted) = (Vec::new(), None);
-        Self { how, sender, batch, bytes: 0, pieces, xattrs, seen, is_wanted }
+        Self { how, feed, pieces, xattrs, seen, is_wanted: None }
     }
 
     fn send(&mut self, step: Step) -> Result<(), Stopped> {
-        if let Step::Data(_, bytes) = &step {
-            self.bytes += bytes.len();
-        }
-        self.batch.push(step);
-        let full = self.batch.len() >= BATCH_STEPS || self.bytes >= BATCH_BYTES;
-        if full { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), Stopped> {
-        self.bytes = 0;
-        self.sender.send(mem::take(&mut self.batch)).map_err(|_| Stopped)
+        self.feed.send(step)
     }
 
     fn read_root(&mut self, path: &Path, follow: Follow) -> Result<(), Stopped> {
@@ -217,7 +167,7 @@ impl Reader {
         let end = match fd {
             Some(fd) if special => {
                 // It may be long before there is something to read, and there may be no end of it.
-                self.flush()?;
+                self.feed.flush()?;
                 if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
                     self.rest(place, &fd, 0, Reads::InOrder)?
                 } else {
@@ -420,7 +370,7 @@ impl Reads {
                 Self::At => rustix_libc::io::pread(fd, rest, at),
                 Self::InOrder => {
                     // A fifo that nobody has opened for writing yet would seem to have ended.
-                    wait(fd, &is_wanted)?;
+                    interrupt::wait(fd, &is_wanted)?;
                     rustix_libc::io::read(fd, rest)
                 }
             };
@@ -429,7 +379,7 @@ impl Reads {
                 Ok(count) => have += count,
                 Err(Errno::INTR) => {}
                 // Somebody else has taken what there was.
-                Err(Errno::AGAIN) => wait(fd, &is_wanted)?,
+                Err(Errno::AGAIN) => interrupt::wait(fd, &is_wanted)?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -437,48 +387,63 @@ impl Reads {
     }
 }
 
-/// Waits until there is something to read, or nobody who could write any more.
-///
-/// # Errors
-/// `INTR` once the user wants no more of it, `CANCELED` once the writer does not.
-fn wait(fd: &OwnedFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
-    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    while !interrupt::caught() {
-        if !is_wanted() {
-            return Err(Errno::CANCELED);
+/// Adds what a directory and all below it need.
+pub(crate) fn needs_of_tree(dir: &Path, needs: &mut Needs) -> io::Result<()> {
+    let (mut seen, mut pending, mut xattrs) =
+        (HashSet::new(), vec![dir.to_owned()], XattrReader::default());
+    let mut add = |needs: &mut Needs, path: &Path, stat: &Metadata| {
+        let kind = stat.file_type();
+        let file_type = if kind.is_dir() {
+            FileType::Directory
+        } else if kind.is_symlink() {
+            FileType::Symlink
+        } else {
+            FileType::Regular
+        };
+        let attributes = xattrs.of_link(path).unwrap_or_default();
+        let attributes = attributes.iter().map(|xattr| xattr.name.len() + xattr.value.len());
+        needs.file(file_type, stat.len(), attributes);
+        if kind.is_file() {
+            ranges(path, stat, needs);
         }
-        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&turn)) {
-            Ok(0) => {}
-            // It is for the read to tell what is wrong.
-            _ => return Ok(()),
+    };
+    add(needs, dir, &dir.metadata()?);
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            let path = entry.path();
+            let stat = path.symlink_metadata()?;
+            needs.name(entry.file_name().as_bytes());
+            if stat.is_dir() || stat.nlink() < 2 || seen.insert((stat.dev(), stat.ino())) {
+                add(needs, &path, &stat);
+            }
+            if stat.is_dir() {
+                pending.push(path);
+            }
         }
     }
-    Err(Errno::INTR)
+    Ok(())
 }
 
-/// How many bytes of a file are no holes, in whole units, as far as its file system tells; all of them where it does not.
-pub(crate) fn data_of(path: &Path, stat: &Metadata, unit: u64) -> u64 {
-    if !stat.is_file() {
-        return 0;
-    }
-    let (size, whole) = (stat.len(), stat.len().next_multiple_of(unit));
+/// Adds the ranges of a file that are no holes, as far as its file system tells; all of it where it does not.
+fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
+    let size = stat.len();
     if stat.blocks() * 512 >= size {
-        return whole;
+        return needs.range(0, size);
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let Ok(fd) = rustix_libc::fs::open(path, flags, Mode::empty()) else { return whole };
-    let (mut pos, mut data) = (0, 0);
-    loop {
+    let Ok(fd) = rustix_libc::fs::open(path, flags, Mode::empty()) else {
+        return needs.range(0, size);
+    };
+    let mut pos = 0;
+    while pos < size {
         match next_data(&fd, pos, size) {
             Ok(Some((start, end))) if end > start => {
-                data += end.next_multiple_of(unit) - start / unit * unit;
+                needs.range(start, end - start);
                 pos = end;
             }
-            Ok(_) => return data,
-            Err(_) => return whole,
-        }
-        if pos >= size {
-            return data;
+            Ok(_) => return,
+            Err(_) => return needs.range(pos, size - pos),
         }
     }
 }

@@ -1,118 +1,35 @@
 //! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
 
+mod archive;
+mod feed;
 mod host;
+mod places;
+mod step;
 mod stream;
 mod volume;
 mod writer;
 
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-use ironmap::bio::Buffer;
-use ironmap::fs::ext4::Follow;
-use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
-use ironmap::units::FilePos;
-use ironmap::{Error, ErrorKind};
+use ironmap::fs::{FileType, Follow, SetAttributes, Stat};
 
-pub(crate) use self::host::data_of;
+pub(crate) use self::archive::needs_of as needs_of_archive;
+pub(crate) use self::host::needs_of_tree;
+use self::step::{Ends, Entry, How, Step};
 use self::volume::copy_volume;
 use self::writer::Writer;
 use super::keep::Times;
 use super::{Args, Keep, progress};
+use crate::archive::Archive;
 use crate::epoch::source_time;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
+use crate::needs::Needs;
+use crate::owners::Owners;
 use crate::source::Source;
 use crate::target::{Subject, Target};
-use crate::volumes::{DestinationIs, Name, Volumes};
-
-/// How much of a file is read and written at once: little enough to stay in a processor's cache in between. What is no longer is written in
-/// one transaction, which costs less for a small file than a direct write and what that leaves to be converted.
-const PIECE: u64 = 1 << 20;
-
-/// A tree as a sequence: each `Begin` has its `End`, and what lies between them is in it.
-enum Step {
-    /// A file or a directory begins.
-    Begin(Box<Entry>),
-    /// A further name of a file that had its `Begin` before.
-    Again(Vec<u8>, Identity),
-    /// Content of this length follows, piece by piece, with no hole in it; it may turn out to be shorter.
-    Range(FilePos, u64),
-    /// A piece of a file's content; what no step has is a hole.
-    Data(FilePos, Buffer),
-    /// It ends, with this size where it is a file; `None` where not all of it could be read.
-    End(Option<u64>),
-    /// Something could not be read.
-    Failed(Failure),
-}
-
-/// A file that is copied.
-struct Entry {
-    /// Its last name.
-    name: Vec<u8>,
-    /// Its path, for messages; empty where none are wanted.
-    path: String,
-    identity: Identity,
-    stat: Stat,
-    /// Of a symbolic link.
-    target: Option<Vec<u8>>,
-    xattrs: Vec<Xattr>,
-    /// For who reads its content.
-    wanted: Option<Wanted>,
-}
-
-/// The writer's side of a question: is the content of a file wanted? Once it is dropped, it is not.
-struct Wanted(Sender<()>);
-
-/// The reader's side.
-struct IsWanted(Receiver<()>);
-
-/// Who reads a file asks, and who writes the copy answers.
-fn wanted() -> (Wanted, IsWanted) {
-    let (answer, answers) = channel();
-    (Wanted(answer), IsWanted(answers))
-}
-
-impl Wanted {
-    /// The copy has begun.
-    fn yes(&self) {
-        // The reader may be gone.
-        let _ = self.0.send(());
-    }
-}
-
-impl IsWanted {
-    /// Waits for the answer.
-    fn wait(&self) -> bool {
-        self.0.recv().is_ok()
-    }
-
-    /// Whether the answer was not no, so far.
-    fn is_not_refused(&self) -> bool {
-        self.0.try_recv() != Err(TryRecvError::Disconnected)
-    }
-}
-
-/// Which file it is: device, inode.
-type Identity = (u64, u64);
-
-/// The copy was interrupted.
-struct Stopped;
-
-/// How to copy.
-#[derive(Clone, Copy, Debug)]
-struct How {
-    keep: Keep,
-    no_clobber: bool,
-    verbose: bool,
-    /// Pipes and devices of the host are read as files are.
-    as_files: bool,
-    /// Where there is no room for one file, no other one is copied.
-    all_or_end: bool,
-    /// No copy is younger; and that a source was read does not show.
-    latest: Option<Timestamp>,
-}
+use crate::volumes::{Destination, DestinationIs, Name, Volumes};
 
 pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(), Failure> {
     let directory = args.directory()?;
@@ -122,14 +39,24 @@ pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(),
         keep.times = Times::Changed;
     }
     let Args { no_clobber, verbose, .. } = *args;
-    let how =
-        How { keep, no_clobber, verbose, as_files: !args.recurses(), all_or_end: false, latest };
+    let how = How {
+        keep,
+        no_clobber,
+        verbose,
+        as_files: !args.recurses(),
+        ends: Ends::Never,
+        replace: false,
+        latest,
+    };
     Volumes::change(report, |volumes, report| {
         let to = volumes.destination(dest, DestinationIs { directory, follows: true })?;
         let mut writer = Writer::new(how);
         for source in &args.sources {
             interrupt::check()?;
             let copied = match source {
+                Subject::Host(path) if path == Path::new("-") => {
+                    standard_input(args, &to, &mut writer, report)
+                }
                 Subject::Host(path) => host::copy(args, path, &to, &mut writer, report),
                 Subject::Volume(target) => {
                     copy_volume(args, volumes, target, &to, &mut writer, report)
@@ -145,35 +72,125 @@ pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(),
     })
 }
 
-/// Fills a new volume with what a directory holds, as it is; the root gets the directory's attributes.
-///
-/// # Errors
-/// There is no room for a file: it and what comes behind it are not there. What else fails is reported, and the rest goes on.
-pub(crate) fn fill(source: &Rc<Source>, dir: &Path, report: &mut Report) -> Result<(), Failure> {
-    interrupt::catch();
-    let keep = Keep { times: Times::Changed, ..Keep::ALL };
-    let latest = source_time()?;
-    let how =
-        How { keep, no_clobber: false, verbose: false, as_files: false, all_or_end: true, latest };
-    let mut writer = Writer::new(how);
-    report.progress = progress(FileType::Directory, 0);
-    let filled = host::copy_host(dir, Follow::All, Name::root(source), &mut writer, report);
-    report.progress.finish_and_clear();
-    writer.finish(report);
-    filled
+/// Fills a new volume with what directories and archives hold, each over those before it.
+pub(crate) struct Filler<'a> {
+    root: Name,
+    writer: Writer,
+    report: &'a mut Report,
 }
 
-/// What a file's copy is not to be called: a name with a slash at the end, which asks for a directory, and one that this command has just
-/// given to another copy.
-fn check_name(to: &Name, kind: FileType, writer: &mut Writer) -> Result<(), Failure> {
-    if kind == FileType::Directory {
-        return Ok(());
+impl<'a> Filler<'a> {
+    pub(crate) fn new(
+        source: &Rc<Source>,
+        owners: Owners,
+        report: &'a mut Report,
+    ) -> Result<Self, Failure> {
+        interrupt::catch();
+        let how = How {
+            keep: Keep::ALL,
+            no_clobber: false,
+            verbose: false,
+            as_files: false,
+            ends: Ends::WithoutRoom,
+            replace: true,
+            latest: source_time()?,
+        };
+        report.progress = progress(FileType::Directory, 0);
+        let mut writer = Writer::new(how);
+        writer.set_owners(owners);
+        Ok(Self { root: Name::root(source), writer, report })
     }
-    if to.wants_directory() && to.look(Follow::All)?.is_none() {
-        return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+
+    /// Copies what a directory holds, as it is; the root gets the directory's attributes.
+    ///
+    /// # Errors
+    /// There is no room for a file: it and what comes behind it are not there. What else fails is reported, and the rest goes on.
+    pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
+        let how = self.writer.how();
+        // That the tree was read before does not show.
+        let keep = Keep { times: Times::Changed, ..how.keep };
+        self.writer.set_how(How { keep, ends: Ends::WithoutRoom, ..how });
+        host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
     }
-    if !writer.made.insert((to.dir, to.name.clone())) {
-        return Err(to.refused("was just made, and is not replaced"));
+
+    /// Copies what an archive holds, as it is.
+    ///
+    /// # Errors
+    /// Of the first thing that fails: what comes behind it is not there. Where there is no room for it, the archive is read to its end,
+    /// so that `needs` has all of it.
+    pub(crate) fn archive(
+        &mut self,
+        archive: Archive,
+        whiteouts: bool,
+        needs: &mut Needs,
+    ) -> Result<(), Failure> {
+        let how = self.writer.how();
+        let keep = Keep { times: Times::Kept, ..how.keep };
+        self.writer.set_how(How { keep, ends: Ends::Always, ..how });
+        self.writer.start(self.root.clone(), None);
+        if whiteouts {
+            self.writer.start_layer();
+        }
+        let (copied, read) =
+            archive::copy(archive, whiteouts, needs.clone(), &mut self.writer, self.report);
+        *needs = read;
+        copied
     }
-    Ok(())
+
+    /// Makes a file without content, or a directory, or gives what is there this owner and mode. A regular file has to be there.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn node(&mut self, path: &[u8], stat: Stat) -> Result<(), Failure> {
+        if stat.file_type == FileType::Regular {
+            return self.attributes(path, &stat);
+        }
+        let how = self.writer.how();
+        self.writer.set_how(How { keep: Keep { times: Times::Now, ..how.keep }, ..how });
+        self.writer.set_owners(Owners::default());
+        self.writer.start(self.root.clone(), None);
+        let (name, text) = (Vec::new(), String::from_utf8_lossy(path).into_owned());
+        let (identity, xattrs) = ((0, 0), Vec::new());
+        let entry = Entry { name, path: text, identity, stat, target: None, xattrs, wanted: None };
+        for step in [Step::At(path.to_vec()), Step::Begin(Box::new(entry)), Step::End(Some(0))] {
+            self.writer.take(step, self.report)?;
+        }
+        Ok(())
+    }
+
+    fn attributes(&self, path: &[u8], stat: &Stat) -> Result<(), Failure> {
+        let name = self.root.beside(&[b"/", path].concat())?;
+        let inode = name.find(Follow::All)?;
+        let (uid, gid) = (Some(stat.uid), Some(stat.gid));
+        let owner = SetAttributes { uid, gid, ..SetAttributes::default() };
+        // A new owner takes set-id bits away.
+        let permissions = Some(stat.mode & 0o7777);
+        let mode = SetAttributes { permissions, ..SetAttributes::default() };
+        let set = |set| name.fs().set_attributes(inode.number(), set);
+        set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
+    }
+
+    /// Gives directories their times, and says what could not be kept.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        let finished = self.writer.set_times(&self.root);
+        self.report.progress.finish_and_clear();
+        self.writer.finish(self.report);
+        finished
+    }
+}
+
+/// Copies standard input, which `-` names, to a name that the user gave.
+fn standard_input(
+    args: &Args,
+    to: &Destination,
+    writer: &mut Writer,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let Destination::As(name) = to else {
+        return Err(Failure::usage("standard input has no name: write that of the copy"));
+    };
+    if args.recurses() {
+        return Err(Failure::usage("of '-' only the content is copied, without -r and -a"));
+    }
+    host::copy_host(Path::new("/dev/stdin"), Follow::All, name.clone(), writer, report)
 }

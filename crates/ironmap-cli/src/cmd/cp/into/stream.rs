@@ -9,7 +9,7 @@ use ironmap::dio::{Completion, DioFlags};
 use ironmap::units::FilePos;
 use ironmap::{Error, ErrorKind, File, Queue, Result};
 
-use super::PIECE;
+use super::step::PIECE;
 
 /// How many writes are in flight at most.
 const IN_FLIGHT: usize = 4;

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use ironmap::Queue;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::ROOT;
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 
 use super::super::{Args, Keep, progress};
+use super::step::{Entry, PIECE, Step};
 use super::stream::Pieces;
-use super::{Entry, PIECE, Step, Writer, check_name};
+use super::writer::{Writer, check_name};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::target::Target;
@@ -27,7 +27,7 @@ pub(super) fn copy_volume(
     writer: &mut Writer,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let found = volumes.find(target, args.follow())?;
+    let found = volumes.file(target, args.follow())?;
     let kind = found.inode.file_type();
     args.check_kind(target, kind)?;
     args.check_content(target, kind)?;
@@ -57,7 +57,7 @@ fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
     let mut above = name.dir;
     // Ends, since each directory is new.
     while above != dir.number() {
-        if above == ROOT || !seen.insert(above) {
+        if above == name.fs().root() || !seen.insert(above) {
             return Ok(false);
         }
         let parent = name.fs().lookup(above, b"..");

@@ -5,18 +5,21 @@ use std::rc::Rc;
 
 use indicatif::ProgressBar;
 use ironmap::bio::Buffer;
-use ironmap::fs::ext4::{Credentials, Fallocate, Follow, NewFile, SetAttributes, SetXattr};
-use ironmap::fs::{FileType, Timestamp, Xattr};
+use ironmap::fs::{
+    Credentials, Fallocate, FileType, Follow, NewFile, SetAttributes, SetXattr, Timestamp, Xattr,
+};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, File};
 
 use super::super::keep::{Times, is_access_list};
+use super::places::{Places, stays};
+use super::step::{Entry, How, Identity, PIECE, Step};
 use super::stream::{Pieces, Stream, check_whole};
-use super::{Entry, How, Identity, PIECE, Step};
 use crate::failure::{Failure, Report};
 use crate::new::caller;
+use crate::owners::Owners;
 use crate::source::Source;
-use crate::volumes::Name;
+use crate::volumes::{Found, Name};
 
 const SET_ID: u32 = 0o6000;
 const SET_GROUP: u32 = 0o2000;
@@ -25,8 +28,11 @@ const SET_GROUP: u32 = 0o2000;
 pub(super) struct Writer {
     how: How,
     caller: Credentials,
-    /// Where the next tree goes.
+    /// Where the next tree goes, and where in it its next file does if that comes with its path.
+    root: Option<Name>,
     to: Option<Name>,
+    places: Places,
+    owners: Owners,
     /// The volume that it comes from, where that is the one that it goes to.
     same: bool,
     /// What has begun and not ended; `None` is not copied.
@@ -35,7 +41,7 @@ pub(super) struct Writer {
     /// Made for the first large file.
     stream: Option<Stream>,
     /// Names that copies of files got which the user named.
-    pub(super) made: HashSet<(InodeNo, Vec<u8>)>,
+    made: HashSet<(InodeNo, Vec<u8>)>,
     /// Files with several names that were read.
     pub(super) seen: HashSet<Identity>,
     /// Their copies.
@@ -68,7 +74,10 @@ impl Writer {
         Self {
             how,
             caller: caller(),
+            root: None,
             to: None,
+            places: Places::default(),
+            owners: Owners::default(),
             same: false,
             open: Vec::new(),
             pieces: Pieces::default(),
@@ -84,6 +93,16 @@ impl Writer {
         self.how
     }
 
+    pub(super) fn set_how(&mut self, how: How) {
+        self.how = how;
+    }
+
+    /// Copies get these owners from now on, and so do directories that no tree names.
+    pub(super) fn set_owners(&mut self, owners: Owners) {
+        self.places.owner = owners.of(0, 0);
+        self.owners = owners;
+    }
+
     /// Where memory for content comes from, and goes back to.
     pub(super) fn pieces(&self) -> Pieces {
         self.pieces.clone()
@@ -93,7 +112,18 @@ impl Writer {
     pub(super) fn start(&mut self, to: Name, from: Option<&Rc<Source>>) {
         self.same = from.is_some_and(|from| Rc::ptr_eq(from, &to.source));
         self.open.clear();
+        self.root = Some(to.clone());
         self.to = Some(to);
+    }
+
+    /// A tree begins that hides what those before it made.
+    pub(super) fn start_layer(&mut self) {
+        self.places.start_layer();
+    }
+
+    /// Gives directories the times that they are to have in the end.
+    pub(super) fn set_times(&mut self, root: &Name) -> Result<(), Failure> {
+        self.places.finish(root)
     }
 
     /// Ends a copy in the midst: what is not complete goes.
@@ -143,6 +173,24 @@ impl Writer {
                 Some(open) => self.end(open, size, report),
                 None => Ok(()),
             },
+            Step::At(path) => {
+                self.to = None;
+                let root = self.root.as_ref();
+                self.to = root.map(|root| self.places.name(root, &path)).transpose()?;
+                Ok(())
+            }
+            Step::Link(target) => match (&self.root, &self.to) {
+                (Some(root), Some(to)) => self.places.link(root, to, &target, report),
+                _ => Ok(()),
+            },
+            Step::Hide(path) => match &self.root {
+                Some(root) => self.places.hide(root, &path, report),
+                None => Ok(()),
+            },
+            Step::Empty(path) => match &self.root {
+                Some(root) => self.places.empty(root, &path, report),
+                None => Ok(()),
+            },
             Step::Failed(failure) => Err(failure),
         }
     }
@@ -156,9 +204,11 @@ impl Writer {
     fn begin(
         &mut self,
         name: Name,
-        entry: Box<Entry>,
+        mut entry: Box<Entry>,
         report: &mut Report,
     ) -> Result<Option<Open>, Failure> {
+        let stat = &mut entry.stat;
+        (stat.uid, stat.gid) = self.owners.of(stat.uid, stat.gid);
         report.progress.set_message(entry.path.clone());
         let inherits = match self.open.last() {
             Some(above) => above.as_ref().is_some_and(|above| above.gives_group),
@@ -169,19 +219,24 @@ impl Writer {
         // Nothing is looked up where nothing is there: in what was just made.
         let mut new = true;
         let number = match self.create(&name, &entry) {
-            Err(error) if error.kind() == ErrorKind::Exists => match self.there(&name, &entry)? {
-                There::Skip => return Ok(None),
-                There::Use(number, mode) => {
-                    new = false;
-                    gives_group = kind == FileType::Directory && mode & SET_GROUP != 0;
-                    number
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                match self.there(&name, &entry, report)? {
+                    There::Skip => return Ok(None),
+                    There::Use(number, mode) => {
+                        new = false;
+                        gives_group = kind == FileType::Directory && mode & SET_GROUP != 0;
+                        number
+                    }
+                    There::Removed => {
+                        self.create(&name, &entry).map_err(|error| name.failed(&error))?
+                    }
                 }
-                There::Removed => {
-                    self.create(&name, &entry).map_err(|error| name.failed(&error))?
-                }
-            },
+            }
             created => created.map_err(|error| name.failed(&error))?,
         };
+        if self.how.replace {
+            self.places.made(number);
+        }
         if self.how.keep.links && entry.stat.links > 1 && kind != FileType::Directory {
             self.links.insert(entry.identity, number);
         }
@@ -245,9 +300,13 @@ impl Writer {
     }
 
     /// What becomes of what has the name already.
-    fn there(&self, name: &Name, entry: &Entry) -> Result<There, Failure> {
+    fn there(&mut self, name: &Name, entry: &Entry, report: &mut Report) -> Result<There, Failure> {
         let mut there = name.find(Follow::NotLast)?;
         let (new, mut old) = (entry.stat.file_type, there.file_type());
+        if self.how.replace && !stays(old, new) {
+            self.places.remove(Found { name: name.clone(), inode: there }, report)?;
+            return Ok(There::Removed);
+        }
         let fails = |kind, what| Err(name.failed(&Error::new(kind, what)));
         match (new, old) {
             (FileType::Directory, FileType::Directory) => {
@@ -400,7 +459,11 @@ impl Writer {
         if permissions.is_none() && accessed.is_none() {
             return Ok(());
         }
-        let set = SetAttributes { permissions, accessed, modified, ..SetAttributes::default() };
+        let times = SetAttributes { accessed, modified, ..SetAttributes::default() };
+        if self.how.replace && stat.file_type == FileType::Directory {
+            self.places.directory(*number, times);
+        }
+        let set = SetAttributes { permissions, ..times };
         fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))
     }
 
@@ -500,4 +563,19 @@ enum There {
     Use(InodeNo, u32),
     /// It is gone.
     Removed,
+}
+
+/// What a file's copy is not to be called: a name with a slash at the end, which asks for a directory, and one that this command has just
+/// given to another copy.
+pub(super) fn check_name(to: &Name, kind: FileType, writer: &mut Writer) -> Result<(), Failure> {
+    if kind == FileType::Directory {
+        return Ok(());
+    }
+    if to.wants_directory() && to.look(Follow::All)?.is_none() {
+        return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+    }
+    if !writer.made.insert((to.dir, to.name.clone())) {
+        return Err(to.refused("was just made, and is not replaced"));
+    }
+    Ok(())
 }

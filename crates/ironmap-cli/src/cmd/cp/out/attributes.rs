@@ -1,17 +1,15 @@
 //! Owner, mode, extended attributes and times of a copy.
 
+use ironmap::fs::{FileType, Inode, Stat, Timestamp, Xattr};
+use rustix_libc::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
+use rustix_libc::io::Errno;
+use rustix_libc::process::Uid;
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{self, PermissionsExt};
 use std::path::Path;
-
-use ironmap::fs::ext4::Inode;
-use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
-use rustix_libc::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
-use rustix_libc::io::Errno;
-use rustix_libc::process::Uid;
 
 use super::place::{Directory, Place};
 

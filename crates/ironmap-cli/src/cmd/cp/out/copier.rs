@@ -8,8 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use ironmap::bio::Buffer;
-use ironmap::fs::ext4::Inode;
-use ironmap::fs::{FileType, Xattr};
+use ironmap::fs::{FileType, Inode, Xattr};
 use ironmap::iomap::IomapType;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, Queue};
@@ -99,8 +98,8 @@ impl<'a> Copier<'a> {
             let what = format!("directory inode {} stands in several places", dir.number());
             return Err(Failure::corrupt(self.source.name(path), &what));
         }
-        let entries = self.source.entries(dir, path);
-        for entry in entries.as_ref().map_or(&[][..], |entries| entries) {
+        let (entries, _) = self.source.entries_found(dir, path, self.report);
+        for entry in &entries {
             if matches!(&*entry.name, b"." | b"..") {
                 continue;
             }
@@ -118,8 +117,7 @@ impl<'a> Copier<'a> {
         let xattrs = self.xattrs(dir, path);
         self.attributes
             .set_directory(into, dir, &xattrs)
-            .map_err(|errno| Failure::host(into.path().display(), errno))?;
-        entries.map(drop)
+            .map_err(|errno| Failure::host(into.path().display(), errno))
     }
 
     /// Anything but a directory.

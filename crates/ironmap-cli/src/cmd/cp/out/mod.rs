@@ -15,8 +15,8 @@ use self::place::{Directory, Place, Spared};
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
-use crate::source::Source;
 use crate::target::{Subject, Target};
+use crate::volumes::{Found, Volumes};
 
 pub(super) fn run(args: &Args, dest: &Path, report: &mut Report) -> Result<(), Failure> {
     let directory = args.directory()?;
@@ -28,24 +28,32 @@ pub(super) fn run(args: &Args, dest: &Path, report: &mut Report) -> Result<(), F
         return Err(Failure::usage("neither is in a volume: write VOLUME:/PATH"));
     };
     interrupt::catch();
+    let mut volumes = Volumes::to_read();
     for source in sources {
         interrupt::check()?;
-        if let Err(failure) = copy(args, source, dest, report) {
+        if let Err(failure) = copy(args, &mut volumes, source, dest, report) {
             report.error(&failure);
         }
     }
     Ok(())
 }
 
-fn copy(args: &Args, target: &Target, dest: &Path, report: &mut Report) -> Result<(), Failure> {
-    let (source, inode) = Source::open_target(target, args.follow())?;
+fn copy(
+    args: &Args,
+    volumes: &mut Volumes,
+    target: &Target,
+    dest: &Path,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let Found { name, inode } = volumes.file(target, args.follow())?;
+    let source = &*name.source;
     let kind = inode.file_type();
     args.check_kind(target, kind)?;
     args.check_content(target, kind)?;
     let queue = source.queue()?;
     let destination = destination(args, &target.path, dest, kind == FileType::Directory)?;
     report.progress = progress(kind, inode.size());
-    let mut copier = Copier::new(args, &source, Spared::of(&target.volume), queue, report)?;
+    let mut copier = Copier::new(args, source, Spared::of(&target.volume), queue, report)?;
     match destination {
         Destination::Within(into) => copier.fill(&into, &inode, &target.path),
         Destination::As(place) => copier.copy(&place, inode, &target.path),

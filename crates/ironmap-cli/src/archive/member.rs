@@ -1,0 +1,432 @@
+//! The members of an archive, one after the other.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use ironmap::units::InodeNo;
+use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
+
+use super::pax::Overrides;
+use super::{sparse, stream};
+use crate::failure::Failure;
+
+/// What comes in front of a member (a long name, extended headers) is held in memory up to this length.
+const HEADERS_MAX: u64 = 8 << 20;
+const BLOCK: u64 = 512;
+
+/// An archive that is read.
+pub(crate) struct Archive {
+    name: String,
+    input: Box<dyn Read + Send>,
+    /// Where it is, in what was decompressed.
+    position: u64,
+    /// For all members that follow.
+    global: Overrides,
+    /// What was not read of the last member's content, and of the block where it ends.
+    content: u64,
+    padding: u64,
+    ended: bool,
+}
+
+/// A member of an archive. Of its content only the ranges that are no holes are in the archive, in this order.
+pub(crate) struct Member {
+    /// From the root, without a slash at either end, `.` or `..`; empty for the root itself.
+    pub(crate) path: Vec<u8>,
+    /// As far as an archive says it.
+    pub(crate) stat: Stat,
+    /// The path of another member, normalised too, whose further name it is.
+    pub(crate) link: Option<Vec<u8>>,
+    /// Where a symbolic link leads.
+    pub(crate) target: Option<Vec<u8>>,
+    pub(crate) xattrs: Vec<Xattr>,
+    /// It has an access list in words, which is not read.
+    pub(crate) access_list: bool,
+    /// Positions and lengths of what is in the archive.
+    pub(crate) data: Vec<(u64, u64)>,
+}
+
+/// Why an archive cannot be read.
+enum Wrong {
+    /// What is in it.
+    Format(String),
+    /// The device, the pipe or the compression.
+    Read(io::Error),
+}
+
+impl From<&'static str> for Wrong {
+    fn from(what: &'static str) -> Self {
+        Self::Format(what.to_owned())
+    }
+}
+
+impl From<io::Error> for Wrong {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl Archive {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// It cannot be opened or read, or is compressed in a way that is not read.
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        Self::new(path.display().to_string(), || File::open(path))
+    }
+
+    /// Standard input, or the file where that is kept.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn of_stdin(kept: Option<File>) -> Result<Self, Failure> {
+        Self::new("standard input".to_owned(), || match kept {
+            Some(file) => Ok(file),
+            None => Ok(File::from(rustix::io::dup(rustix::stdio::stdin())?)),
+        })
+    }
+
+    fn new(name: String, open: impl FnOnce() -> io::Result<File>) -> Result<Self, Failure> {
+        let input = open().and_then(stream::open).map_err(|error| Failure::host(&name, error))?;
+        Ok(Self {
+            name,
+            input,
+            position: 0,
+            global: Overrides::default(),
+            content: 0,
+            padding: 0,
+            ended: false,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next member; what was not read of the last one is skipped.
+    ///
+    /// # Errors
+    /// What follows is no member, or the archive ends before its end mark.
+    pub(crate) fn next(&mut self) -> Result<Option<Member>, Failure> {
+        if self.ended {
+            return Ok(None);
+        }
+        let begin = self.position;
+        self.try_next().map_err(|wrong| self.failed(wrong, begin))
+    }
+
+    /// Fills memory with the next content of the last member.
+    ///
+    /// # Errors
+    /// The archive ends before.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Result<(), Failure> {
+        let position = self.position;
+        let read = match self.content.checked_sub(bytes.len() as u64) {
+            Some(rest) => self.fill(bytes).map(|()| self.content = rest),
+            None => Err("the member has no more content".into()),
+        };
+        read.map_err(|wrong| self.failed(wrong, position))
+    }
+
+    fn failed(&self, wrong: Wrong, position: u64) -> Failure {
+        let name = &self.name;
+        match wrong {
+            Wrong::Format(what) => Failure::new(format!("{name}: at byte {position}: {what}")),
+            Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => Failure::new(
+                format!("{name}: is cut: it ends at byte {}, before its end mark", self.position),
+            ),
+            Wrong::Read(error) => Failure::host(name, error),
+        }
+    }
+
+    fn try_next(&mut self) -> Result<Option<Member>, Wrong> {
+        self.skip(self.content.checked_add(self.padding).ok_or("a size is too large")?)?;
+        (self.content, self.padding) = (0, 0);
+        let (mut own, mut path, mut link) = (self.global.clone(), None, None);
+        loop {
+            let block = self.block()?;
+            if block == [0; BLOCK as usize] {
+                // One empty block at the end is too few, and is let pass as GNU tar does.
+                self.ended = true;
+                self.drain()?;
+                return Ok(None);
+            }
+            let header = Header::from_byte_slice(&block);
+            if !has_checksum(header) {
+                let what = if self.position == BLOCK {
+                    "is no tar archive"
+                } else {
+                    "a header has a wrong checksum"
+                };
+                return Err(what.into());
+            }
+            match header.entry_type() {
+                EntryType::GNULongName => path = Some(self.long_name(header)?),
+                EntryType::GNULongLink => link = Some(self.long_name(header)?),
+                EntryType::XHeader => {
+                    let records = self.headers(header)?;
+                    own.add(&records)?;
+                }
+                EntryType::XGlobalHeader => {
+                    let records = self.headers(header)?;
+                    self.global.add(&records)?;
+                    own.add(&records)?;
+                }
+                // The label of a volume, and access lists as Solaris had them.
+                kind if matches!(kind.as_byte(), b'V' | b'A') => {
+                    let size = number(header.entry_size(), &header.as_old().size)?;
+                    self.skip(padded(size).ok_or("a size is too large")?)?;
+                }
+                _ => {
+                    own.path = own.path.or(path);
+                    own.link = own.link.or(link);
+                    return self.member(header, own).map(Some);
+                }
+            }
+        }
+    }
+
+    /// What the last header, and those in front of it, make.
+    fn member(&mut self, header: &Header, own: Overrides) -> Result<Member, Wrong> {
+        let old = header.as_old();
+        let path = own.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let kind = match header.entry_type().as_byte() {
+            0 | b'0' if path.ends_with(b"/") => FileType::Directory,
+            0 | b'0' | b'1' | b'7' | b'S' => FileType::Regular,
+            b'2' => FileType::Symlink,
+            b'3' => FileType::CharDevice,
+            b'4' => FileType::BlockDevice,
+            b'5' | b'D' => FileType::Directory,
+            b'6' => FileType::Fifo,
+            other => {
+                let (path, kind) = (String::from_utf8_lossy(&path), char::from(other));
+                let what = format!("{path} is of the type {kind:?}, which is not known");
+                return Err(Wrong::Format(what));
+            }
+        };
+        let again = header.entry_type().as_byte() == b'1';
+        let size = match own.size {
+            Some(size) => size,
+            None => number(header.entry_size(), &old.size)?,
+        };
+        // Whatever a further name or a device says of a size: no content follows. Content of directories is skipped.
+        let follows = !again && matches!(kind, FileType::Regular | FileType::Directory);
+        self.content = if follows { size } else { 0 };
+        self.padding = padded(self.content).ok_or("a size is too large")? - self.content;
+        let file = kind == FileType::Regular && !again;
+        let mut map = own.sparse.map;
+        if header.entry_type() == EntryType::GNUSparse {
+            map = Some(self.old_map(header)?);
+        } else if file && own.sparse.major.is_some_and(|major| major >= 1) {
+            map = Some(self.map_in_front()?);
+        }
+        let whole = match header.as_gnu() {
+            Some(gnu) if header.entry_type() == EntryType::GNUSparse => gnu.real_size()?,
+            _ if map.is_some() => own.sparse.size.ok_or("a sparse file has no size")?,
+            _ => size,
+        };
+        let map = map.unwrap_or_else(|| vec![(0, self.content)]);
+        let data = if file { sparse::checked(&map, whole, self.content)? } else { Vec::new() };
+        let target = own.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+        let target = target.unwrap_or_default();
+        let (link, target) = match kind {
+            _ if again => (Some(normal(&target)), None),
+            FileType::Symlink => (None, Some(target)),
+            _ => (None, None),
+        };
+        let device = if matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
+            Some((header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)))
+        } else {
+            None
+        };
+        let owner = |given: Option<u32>, field, raw: &[u8]| match given {
+            Some(id) => Ok(id),
+            None => u32::try_from(number(field, raw)?)
+                .map_err(|_| Wrong::from("an owner is no number of 32 bits")),
+        };
+        let modified = match own.modified {
+            Some(time) => time,
+            None => {
+                Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 }
+            }
+        };
+        let size = match (&target, kind) {
+            (Some(target), _) => target.len() as u64,
+            (_, FileType::Regular) if !again => whole,
+            _ => 0,
+        };
+        // Linux gives symbolic links all permissions, whatever an archive says.
+        let mode = match kind {
+            FileType::Symlink => 0o777,
+            _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
+        };
+        let stat = Stat {
+            inode: InodeNo(0),
+            file_type: kind,
+            mode,
+            links: 1,
+            uid: owner(own.uid, header.uid(), &old.uid)?,
+            gid: owner(own.gid, header.gid(), &old.gid)?,
+            size,
+            blocks: 0,
+            block_size: BLOCK as u32,
+            accessed: own.accessed.unwrap_or(modified),
+            modified,
+            changed: modified,
+            created: None,
+            device,
+            flags: 0,
+            generation: 0,
+            project: None,
+        };
+        let (xattrs, access_list) = (own.xattrs, own.access_list);
+        Ok(Member { path: normal(&path), stat, link, target, xattrs, access_list, data })
+    }
+
+    /// The map of GNU tar's own format: in the header, and in blocks that follow it.
+    fn old_map(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Wrong> {
+        let gnu = header.as_gnu().ok_or("a sparse file has a header of another format")?;
+        let (mut map, mut more) = (Vec::new(), gnu.is_extended());
+        let mut add = |entries: &[GnuSparseHeader]| {
+            for entry in entries.iter().filter(|entry| !entry.is_empty()) {
+                map.push((entry.offset()?, entry.length()?));
+            }
+            if map.len() > sparse::MOST {
+                return Err(Wrong::from("a sparse file has more ranges than are read"));
+            }
+            Ok(())
+        };
+        add(&gnu.sparse)?;
+        while more {
+            let mut block = GnuExtSparseHeader::new();
+            self.fill(block.as_mut_bytes())?;
+            add(block.sparse())?;
+            more = block.is_extended();
+        }
+        Ok(map)
+    }
+
+    fn map_in_front(&mut self) -> Result<Vec<(u64, u64)>, Wrong> {
+        sparse::in_front(|| {
+            let rest = self.content.checked_sub(BLOCK);
+            self.content = rest.ok_or("the map of a sparse file is longer than its content")?;
+            self.block()
+        })
+    }
+
+    /// A name of GNU tar's, which is the content of a member of its own.
+    fn long_name(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
+        let mut name = self.headers(header)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        name.truncate(end);
+        Ok(name)
+    }
+
+    /// The content of what stands in front of a member.
+    fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
+        let size = number(header.entry_size(), &header.as_old().size)?;
+        if size > HEADERS_MAX {
+            return Err("what stands in front of a member is longer than is read".into());
+        }
+        let mut bytes = vec![0; size.next_multiple_of(BLOCK) as usize];
+        self.fill(&mut bytes)?;
+        bytes.truncate(size as usize);
+        Ok(bytes)
+    }
+
+    fn block(&mut self) -> Result<[u8; BLOCK as usize], Wrong> {
+        let mut block = [0; BLOCK as usize];
+        self.fill(&mut block)?;
+        Ok(block)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Wrong> {
+        let mut have = 0;
+        while have < bytes.len() {
+            match self.input.read(&mut bytes[have..]) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(count) => {
+                    have += count;
+                    self.position += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, mut len: u64) -> Result<(), Wrong> {
+        let mut bytes = [0; 16 << 10];
+        while len > 0 {
+            let piece = len.min(bytes.len() as u64);
+            self.fill(&mut bytes[..piece as usize])?;
+            len -= piece;
+        }
+        Ok(())
+    }
+
+    /// Reads what follows the end mark, so that who writes to a pipe is not told that nobody reads it.
+    fn drain(&mut self) -> Result<(), Wrong> {
+        io::copy(&mut self.input, &mut io::sink())?;
+        Ok(())
+    }
+}
+
+/// The sum of a header's bytes; some old programs took them as signed.
+fn has_checksum(header: &Header) -> bool {
+    let bytes = header.as_bytes();
+    let others = || bytes[..148].iter().chain(&bytes[156..]);
+    let spaces = 8 * i64::from(b' ');
+    let unsigned = others().map(|byte| i64::from(*byte)).sum::<i64>() + spaces;
+    let signed = others().map(|byte| i64::from(*byte as i8)).sum::<i64>() + spaces;
+    let written = header.cksum().map(i64::from);
+    written.is_ok_and(|sum| sum == unsigned || sum == signed)
+}
+
+/// The number of a field; an empty one is 0.
+fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
+    if raw.iter().all(|byte| matches!(byte, 0 | b' ')) {
+        return Ok(0);
+    }
+    field.map_err(|error| Wrong::Format(error.to_string()))
+}
+
+/// With the rest of the last block.
+fn padded(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(BLOCK)
+}
+
+/// A path from the root: without slashes at its ends and in a row, and without `.`; `..` leads up, at most to the root.
+fn normal(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::normal;
+
+    #[test]
+    fn paths_stay_below_the_root() {
+        for (path, expected) in [
+            ("./", ""),
+            ("/", ""),
+            ("a/./b//c/", "a/b/c"),
+            ("/etc/passwd", "etc/passwd"),
+            ("../../etc", "etc"),
+            ("a/../../b", "b"),
+            ("...", "..."),
+        ] {
+            assert_eq!(normal(path.as_bytes()), expected.as_bytes(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The bytes of an archive, decompressed. How they are compressed, the first of them tell.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use crate::interrupt;
+
+/// How much is read from a file or a pipe at once.
+const BUFFER: usize = 256 << 10;
+
+/// Begins of compressed files: gzip (RFC 1952), zstd (RFC 8878), and what is only known by name.
+const GZIP: &[u8] = &[0x1F, 0x8B];
+const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
+const ZSTD_SKIPPED: &[u8] = &[0x2A, 0x4D, 0x18];
+const UNREAD: [(&[u8], &str); 4] = [
+    (b"\xFD7zXZ\0", "xz"),
+    (b"BZh", "bzip2"),
+    (b"LZIP", "lzip"),
+    (&[0x04, 0x22, 0x4D, 0x18], "lz4"),
+];
+
+/// What a file or a pipe holds.
+pub(super) fn open(file: File) -> io::Result<Box<dyn Read + Send>> {
+    decompressed(BufReader::with_capacity(BUFFER, Interruptible::new(file)))
+}
+
+fn decompressed(
+    mut source: BufReader<impl Read + Send + 'static>,
+) -> io::Result<Box<dyn Read + Send>> {
+    // A pipe may give little at first: less than a tar archive's first block is none.
+    let mut head = Vec::new();
+    (&mut source).take(512).read_to_end(&mut head)?;
+    let begins = |magic: &[u8]| head.starts_with(magic);
+    let skipped = head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50;
+    let kind = UNREAD.iter().find(|(magic, _)| begins(magic));
+    if let Some((_, name)) = kind {
+        let what = format!("is compressed by {name}, which is not read: decompress it first");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || skipped);
+    let source = BufReader::with_capacity(BUFFER, io::Cursor::new(head).chain(source));
+    Ok(if gzip {
+        Box::new(MultiGzDecoder::new(source))
+    } else if zstd {
+        Box::new(Zstd { source, decoder: FrameDecoder::new() })
+    } else {
+        Box::new(source)
+    })
+}
+
+/// A file whose reads end when a signal has come, also while there is nothing to read.
+struct Interruptible {
+    file: File,
+    waits: bool,
+}
+
+impl Interruptible {
+    fn new(mut file: File) -> Self {
+        let waits = file.stream_position().is_err();
+        Self { file, waits }
+    }
+}
+
+impl Read for Interruptible {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.waits {
+            interrupt::wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
+        }
+        self.file.read(bytes)
+    }
+}
+
+/// The frames of zstd, one after the other; those for others are skipped.
+struct Zstd<R> {
+    source: R,
+    decoder: FrameDecoder,
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Self { source, decoder } = self;
+            let count = decoder.read(bytes)?;
+            if count > 0 || bytes.is_empty() {
+                return Ok(count);
+            }
+            if !decoder.is_finished() {
+                let decoded = decoder.decode_blocks(source, BlockDecodingStrategy::UptoBlocks(1));
+                decoded.map_err(failed)?;
+            } else if decoder.can_collect() == 0 && !self.next_frame()? {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Zstd<R> {
+    /// Ends a frame, and begins the next one if there is one.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        let Self { source, decoder } = self;
+        if let Some(written) = decoder.get_checksum_from_data()
+            && decoder.get_calculated_checksum() != Some(written)
+        {
+            return Err(failed("a checksum is wrong"));
+        }
+        *decoder = FrameDecoder::new();
+        if source.fill_buf()?.is_empty() {
+            return Ok(false);
+        }
+        match decoder.init(&mut *source) {
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
+                io::copy(&mut source.take(length.into()), &mut io::sink())?;
+            }
+            begun => begun.map_err(failed)?,
+        }
+        Ok(true)
+    }
+}
+
+fn failed(error: impl Display) -> io::Error {
+    io::Error::other(format!("zstd: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames in a row are one stream, with those in between that are for others; what is cut is an error.
+    #[test]
+    fn all_frames_are_read() {
+        let frame = |text: &[u8]| {
+            let level = ruzstd::encoding::CompressionLevel::Fastest;
+            ruzstd::encoding::compress_to_vec(text, level)
+        };
+        let skipped = [&[0x5A, 0x2A, 0x4D, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+        let (one, two) = (vec![1; 300_000], b"two".to_vec());
+        let all = [&skipped, &frame(&one), &skipped, &frame(&two)].map(Vec::as_slice).concat();
+        let read = |bytes: Vec<u8>| {
+            let mut found = Vec::new();
+            let mut stream = decompressed(BufReader::new(io::Cursor::new(bytes)))?;
+            stream.read_to_end(&mut found).map(|_| found)
+        };
+        assert_eq!(read(all.clone()).unwrap(), [one, two].concat());
+        assert!(read(all[..all.len() - 1].to_vec()).is_err());
+    }
+}

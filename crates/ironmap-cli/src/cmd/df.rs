@@ -1,0 +1,90 @@
+//! `ironmap df`: how much of volumes is free.
+
+use std::io::Write;
+
+use ironmap::fs::Usage;
+
+use crate::failure::{Failure, Report};
+use crate::output::stdout;
+use crate::show::{human, one_line};
+use crate::target::{self, Target};
+use crate::volumes::Volumes;
+
+/// Shows how large volumes are, and how much of them is free, in KiB
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  ironmap df -h /dev/sdb1 disk.img@p2
+  ironmap df -i disk.img"
+)]
+pub(crate) struct Args {
+    /// Show 1.5K, 234M, 2G
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Show inodes, not space
+    #[arg(short, long)]
+    inodes: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The volumes; of VOLUME:/PATH, the volume
+    #[arg(value_name = "VOLUME", value_parser = target::tree(), required = true)]
+    targets: Vec<Target>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let mut volumes = Volumes::to_read();
+    let headings = match (args.inodes, args.human_readable) {
+        (true, _) => ["Filesystem", "Inodes", "IUsed", "IFree", "IUse%"],
+        (false, true) => ["Filesystem", "Size", "Used", "Avail", "Use%"],
+        (false, false) => ["Filesystem", "1K-blocks", "Used", "Available", "Use%"],
+    };
+    let mut rows = vec![headings.map(str::to_owned)];
+    report.each(&args.targets, |target, _| {
+        let usage = volumes.open(&target.volume)?.fs().usage();
+        rows.push(row(args, one_line(&target.volume.to_string()), &usage));
+        Ok(())
+    })?;
+    if rows.len() == 1 {
+        return Ok(());
+    }
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [0, 1, 2, 3, 4].map(width);
+    let [name_w, size_w, used_w, free_w, percent_w] = widths;
+    let mut out = stdout();
+    for [name, size, used, free, percent] in &rows {
+        writeln!(
+            out,
+            "{name:name_w$} {size:>size_w$} {used:>used_w$} {free:>free_w$} {percent:>percent_w$}"
+        )?;
+    }
+    Ok(out.flush()?)
+}
+
+fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
+    let (all, free, available) = if args.inodes {
+        (usage.inodes, usage.free.inodes.into(), usage.free.inodes.into())
+    } else {
+        (usage.blocks, usage.free.blocks, usage.free.available)
+    };
+    let used = all.saturating_sub(free);
+    let unit = if args.inodes { 1 } else { u64::from(usage.block_size) };
+    let shown = |count: u64| {
+        let count = count.saturating_mul(unit);
+        match (args.human_readable, args.inodes) {
+            (true, _) => human(count),
+            (false, true) => count.to_string(),
+            (false, false) => count.div_ceil(1024).to_string(),
+        }
+    };
+    // Of what its users may have: what is kept for the superuser counts on neither side.
+    let whole = u128::from(used) + u128::from(available);
+    let percent = match whole {
+        0 => "-".to_owned(),
+        whole => format!("{}%", (u128::from(used) * 100).div_ceil(whole)),
+    };
+    [name, shown(all), shown(used), shown(available), percent]
+}

@@ -1,0 +1,180 @@
+//! A file of one of the trees that are compared: of a volume, or of the host.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use ironmap::bio::Buffer;
+use ironmap::fs::{Follow, Stat, Xattr};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{File, Queue};
+
+use crate::cmd::cat::CHUNK;
+use crate::failure::Failure;
+use crate::host_stat;
+use crate::source::Source;
+use crate::volumes::Found;
+
+pub(super) enum Side {
+    Volume(Found),
+    /// With what becomes of a symbolic link.
+    Host(PathBuf, Follow),
+}
+
+impl Side {
+    pub(super) fn stat(&self) -> Result<Stat, Failure> {
+        match self {
+            Self::Volume(found) => Ok(found.inode.stat().clone()),
+            Self::Host(path, follow) => {
+                let stat = host_stat::stat(path, *follow == Follow::All);
+                stat.map_err(|errno| Failure::host(path.display(), errno))
+            }
+        }
+    }
+
+    /// The names of a directory, with the inodes of a volume's.
+    pub(super) fn names(&self) -> Result<BTreeMap<Vec<u8>, InodeNo>, Failure> {
+        match self {
+            Self::Volume(found) => {
+                let entries = found.name.source.entries(&found.inode, found.name.path())?;
+                let names = entries.into_iter().map(|entry| (entry.name, entry.inode));
+                Ok(names.filter(|(name, _)| !matches!(&**name, b"." | b"..")).collect())
+            }
+            Self::Host(path, _) => {
+                let failed = |error| Failure::host(path.display(), error);
+                let entries = fs::read_dir(path).map_err(failed)?;
+                let names = entries.map(|entry| {
+                    let name = entry.map_err(failed)?.file_name();
+                    Ok((name.as_bytes().to_vec(), InodeNo(0)))
+                });
+                names.collect()
+            }
+        }
+    }
+
+    /// What a name of this directory stands for.
+    pub(super) fn child(&self, name: &[u8], number: InodeNo) -> Result<Self, Failure> {
+        match self {
+            Self::Volume(found) => {
+                let name = found.child(name);
+                let inode = name.source.inode(number, name.path())?;
+                Ok(Self::Volume(Found { name, inode }))
+            }
+            Self::Host(path, _) => {
+                Ok(Self::Host(path.join(OsStr::from_bytes(name)), Follow::NotLast))
+            }
+        }
+    }
+
+    /// Where a symbolic link leads.
+    pub(super) fn link(&self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Self::Volume(found) => {
+                let link = found.name.source.link_target(&found.inode, found.name.path())?;
+                Ok(link.unwrap_or_default())
+            }
+            Self::Host(path, _) => {
+                host_stat::link(path).map_err(|errno| Failure::host(path.display(), errno))
+            }
+        }
+    }
+
+    pub(super) fn xattrs(&self) -> Result<Vec<Xattr>, Failure> {
+        match self {
+            Self::Volume(found) => found.inode.xattrs().map_err(|error| found.failed(&error)),
+            Self::Host(path, follow) => {
+                let xattrs = host_stat::xattrs(path, *follow == Follow::All);
+                xattrs.map_err(|errno| Failure::host(path.display(), errno))
+            }
+        }
+    }
+
+    fn content(&self) -> Result<Content, Failure> {
+        match self {
+            Self::Volume(found) => {
+                let (source, path) = (&found.name.source, found.name.path());
+                // An open file belongs to the inode as it is now.
+                let inode = source.inode(found.number(), path)?;
+                let file = source.file(inode, path)?;
+                Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
+            }
+            Self::Host(path, _) => {
+                let file = fs::File::open(path);
+                let file = file.map_err(|error| Failure::host(path.display(), error))?;
+                Ok(Content::Host(file, path.clone()))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(found) => found.name.fmt(f),
+            Self::Host(path, _) => path.display().fmt(f),
+        }
+    }
+}
+
+enum Content {
+    Volume { file: File, source: Rc<Source>, path: Vec<u8> },
+    Host(fs::File, PathBuf),
+}
+
+/// Reads files of one tree, with the same memory and queue.
+pub(super) struct Reader {
+    buffer: Buffer,
+    queue: Option<Queue>,
+}
+
+impl Reader {
+    pub(super) fn new() -> Result<Self, Failure> {
+        let buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
+        Ok(Self { buffer, queue: None })
+    }
+
+    fn read(&mut self, content: &Content, pos: u64) -> Result<&[u8], Failure> {
+        let count = match content {
+            Content::Volume { file, source, path } => {
+                let queue = match &mut self.queue {
+                    Some(queue) => queue,
+                    none => none.insert(source.queue()?),
+                };
+                let count = file.read_at(queue, &mut self.buffer, FilePos(pos));
+                count.map_err(|error| source.read_failed(path, &error))?
+            }
+            Content::Host(file, path) => {
+                let count = file.read_at(&mut self.buffer, pos);
+                count.map_err(|error| Failure::host(path.display(), error))?
+            }
+        };
+        Ok(&self.buffer[..count])
+    }
+}
+
+/// The first byte at which two files of one size are not the same.
+pub(super) fn first_difference(
+    a: &Side,
+    b: &Side,
+    [a_reader, b_reader]: &mut [Reader; 2],
+) -> Result<Option<u64>, Failure> {
+    let (a, b) = (a.content()?, b.content()?);
+    let mut pos = 0;
+    loop {
+        let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);
+        let both = ours.len().min(theirs.len());
+        if ours[..both] != theirs[..both] {
+            let at = ours.iter().zip(theirs).position(|(a, b)| a != b).unwrap_or(both);
+            return Ok(Some(pos + at as u64));
+        }
+        if both == 0 {
+            return Ok((ours.len() != theirs.len()).then_some(pos));
+        }
+        pos += both as u64;
+    }
+}

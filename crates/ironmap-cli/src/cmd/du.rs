@@ -1,0 +1,113 @@
+//! `ironmap du`: the space that trees take.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+use ironmap::fs::Follow;
+use ironmap::units::InodeNo;
+
+use crate::failure::{Failure, Report};
+use crate::output::{Out, is_terminal, stdout};
+use crate::show::{for_terminal, human};
+use crate::source::Source;
+use crate::target::{self, Target};
+use crate::volumes::{Found, Volumes};
+use crate::walk::{Visit, walk};
+
+/// Shows how much space trees take, in KiB: each directory with all below it
+///
+/// A file with several names counts once.
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  ironmap du -sh disk.img
+  ironmap du -h disk.img@p2:/var /dev/sdb1:/home
+  ironmap du -ab disk.img:/srv | sort -n | tail"
+)]
+pub(crate) struct Args {
+    /// Show files too, not only directories
+    #[arg(short, long, conflicts_with = "summarize")]
+    all: bool,
+    /// Show sizes in bytes, not the space that is taken
+    #[arg(short, long)]
+    bytes: bool,
+    /// Show 1.5K, 234M, 2G
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Show only a sum for each tree that is named
+    #[arg(short, long)]
+    summarize: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The directories or files; a volume alone is all of it
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
+    targets: Vec<Target>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let mut volumes = Volumes::to_read();
+    let mut sums = Sums { args, out: stdout(), above: Vec::new(), seen: HashSet::new() };
+    report.each(&args.targets, |target, report| {
+        sums.above.clear();
+        let root = volumes.file(target, Follow::NotLast)?;
+        walk(root, report, |found, visit, _| Ok(sums.visit(target, found, visit)?)).map(drop)
+    })?;
+    Ok(sums.out.flush()?)
+}
+
+struct Sums<'a> {
+    args: &'a Args,
+    out: Out,
+    /// Of the directories that are walked now, each with all that was met below it.
+    above: Vec<u64>,
+    /// Files with several names that were counted, with their volumes.
+    seen: HashSet<(*const Source, InodeNo)>,
+}
+
+impl Sums<'_> {
+    fn visit(&mut self, target: &Target, found: &Found, visit: Visit) -> io::Result<()> {
+        let named = |sums: &Self| sums.above.is_empty();
+        if let Visit::Last { .. } = visit {
+            let sum = self.above.pop().unwrap_or_default();
+            let shown = !self.args.summarize || named(self);
+            return self.add(target, found, sum, shown);
+        }
+        let stat = found.inode.stat();
+        let size = if self.args.bytes { stat.size } else { stat.blocks.saturating_mul(512) };
+        if found.is_directory() {
+            self.above.push(size);
+            return Ok(());
+        }
+        if stat.links > 1 && !self.seen.insert((Rc::as_ptr(&found.name.source), stat.inode)) {
+            return Ok(());
+        }
+        let shown = self.args.all || named(self);
+        self.add(target, found, size, shown)
+    }
+
+    fn add(&mut self, target: &Target, found: &Found, sum: u64, shown: bool) -> io::Result<()> {
+        if let Some(above) = self.above.last_mut() {
+            *above = above.saturating_add(sum);
+        }
+        if !shown {
+            return Ok(());
+        }
+        let sum = match (self.args.human_readable, self.args.bytes) {
+            (true, _) => human(sum),
+            (false, true) => sum.to_string(),
+            (false, false) => sum.div_ceil(1024).to_string(),
+        };
+        write!(self.out, "{sum}\t{}:", target.volume)?;
+        let path = found.name.path();
+        if is_terminal() {
+            self.out.write_all(for_terminal(path).as_bytes())?;
+        } else {
+            self.out.write_all(path)?;
+        }
+        writeln!(self.out)
+    }
+}

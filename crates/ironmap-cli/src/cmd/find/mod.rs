@@ -1,0 +1,96 @@
+//! `ironmap find`: files of a tree that pass tests.
+
+mod test;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use ironmap::fs::Follow;
+
+use self::test::Expression;
+use crate::failure::{Failure, Report};
+use crate::output::{is_terminal, stdout};
+use crate::show::for_terminal;
+use crate::target::Target;
+use crate::volumes::Volumes;
+use crate::walk::{Visit, walk_to};
+
+/// Finds files of trees, by name, type, size and other attributes
+///
+/// Each file is written as VOLUME:/PATH, so that other commands take it; a directory comes before what is in it. Symbolic links are not
+/// followed. All tests have to hold; '!' stands before one that must not.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "ironmap find VOLUME:/DIR... [TEST]...",
+    after_help = "\
+Tests, as find has them; N may be +N for more, and -N for less:
+  -name GLOB, -iname GLOB   the last name; without regard to case
+  -path GLOB                all of what is written, the volume too
+  -type LETTERS             f, d, l, b, c, p, s; several with commas
+  -size N[cwbkMG]           in units of 512 bytes (b) or others, rounded up
+  -mtime N                  changed N days ago
+  -perm MODE                exactly; -MODE all of these bits, /MODE any
+  -links N, -uid N, -inum N
+  -empty                    files and directories without anything in them
+  -mindepth N, -maxdepth N  levels below VOLUME:/DIR
+  -print0                   a NUL ends each name
+
+Examples:
+  ironmap find disk.img:/etc -name '*.conf' -size +4k
+  ironmap find disk.img -type f -perm /u+s,g+s
+  ironmap find disk.img:/var/log -name '*.gz' -print0 | xargs -0 ironmap cat | zcat"
+)]
+pub(crate) struct Args {
+    /// The trees (a volume alone is all of it), then the tests
+    #[arg(
+        value_name = "VOLUME:/DIR|TEST",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let is_test = |word: &OsString| word.as_bytes().starts_with(b"-") || *word == "!";
+    let end = args.words.iter().position(is_test).unwrap_or(args.words.len());
+    let (trees, tests) = args.words.split_at(end);
+    let trees: Result<Vec<_>, _> = trees.iter().map(|tree| Target::parse_tree(tree)).collect();
+    let trees = trees.map_err(Failure::usage)?;
+    if trees.is_empty() {
+        return Err(Failure::usage("no VOLUME:/DIR stands before the tests"));
+    }
+    let wanted = Expression::parse(tests).map_err(Failure::usage)?;
+    let mut out = stdout();
+    let end: &[u8] = if wanted.print0 { b"\0" } else { b"\n" };
+    let terminal = is_terminal() && !wanted.print0;
+    let mut volumes = Volumes::to_read();
+    report.each(&trees, |target, report| {
+        let root = volumes.file(target, Follow::NotLast)?;
+        let volume = [target.volume.to_string().as_bytes(), b":"].concat();
+        walk_to(root, wanted.most, report, |found, visit, _| {
+            let path = found.name.path();
+            if visit != Visit::First || depth(&target.path, path) < wanted.least {
+                return Ok(());
+            }
+            let mut shown = [&volume, path].concat();
+            if wanted.matches(found, &shown)? {
+                if terminal {
+                    shown = for_terminal(&shown).into_bytes();
+                }
+                out.write_all(&shown)?;
+                out.write_all(end)?;
+            }
+            Ok(())
+        })
+        .map(drop)
+    })?;
+    Ok(out.flush()?)
+}
+
+/// How many levels a path is below the one with which it begins.
+fn depth(root: &[u8], path: &[u8]) -> usize {
+    let below = path.get(root.len()..).unwrap_or_default();
+    below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count()
+}

@@ -1,0 +1,229 @@
+//! The forms of a list: JSON, long, in columns, or one name a line.
+
+use std::io::{self, Write};
+
+use anstream::ColorChoice;
+use anstyle::{AnsiColor, Style};
+use ironmap::fs::{FileType, Stat};
+use unicode_width::UnicodeWidthStr;
+
+use super::{Args, Listed};
+use crate::acl;
+use crate::failure::Failure;
+use crate::output::{FileRecord, JsonArray, Out, is_terminal, stdout};
+use crate::show::{Clock, Owners, for_terminal, human, mode_string};
+
+/// The form of the list.
+enum Form {
+    Json(JsonArray),
+    Long(Out),
+    Columns(Out, usize),
+    Lines(Out),
+}
+
+pub(super) struct Writer {
+    form: Form,
+    terminal: bool,
+    colour: bool,
+    human: bool,
+    /// Inode numbers are shown.
+    numbers: bool,
+    owners: Owners,
+    clock: Clock,
+}
+
+impl Writer {
+    pub(super) fn new(args: &Args) -> Self {
+        let terminal = is_terminal();
+        let form = match (args.json, args.long, terminal && !args.one_a_line) {
+            (true, ..) => Form::Json(JsonArray::new()),
+            (_, true, _) => Form::Long(stdout()),
+            (.., true) => Form::Columns(stdout(), terminal_width()),
+            _ => Form::Lines(stdout()),
+        };
+        let choice = anstream::AutoStream::choice(&io::stdout());
+        Self {
+            form,
+            terminal,
+            colour: terminal && choice != ColorChoice::Never,
+            human: args.human_readable,
+            numbers: args.inode,
+            owners: Owners::new(args.numeric),
+            clock: Clock::local(),
+        }
+    }
+
+    pub(super) fn heading(&mut self, path: &[u8], first: bool) -> Result<(), Failure> {
+        let path = if self.terminal { for_terminal(path).into_bytes() } else { path.to_vec() };
+        if let Form::Long(out) | Form::Columns(out, _) | Form::Lines(out) = &mut self.form {
+            out.write_all(if first { b"" } else { b"\n" })?;
+            out.write_all(&path)?;
+            out.write_all(b":\n")?;
+        }
+        Ok(())
+    }
+
+    /// The space of all files listed, in KiB unless people read it.
+    pub(super) fn total(&mut self, files: &[Listed]) -> Result<(), Failure> {
+        if let Form::Long(out) = &mut self.form {
+            let sum =
+                files.iter().map(|file| file.inode.stat().blocks).fold(0, u64::saturating_add);
+            let sum =
+                if self.human { human(sum.saturating_mul(512)) } else { (sum / 2).to_string() };
+            writeln!(out, "total {sum}")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn files(&mut self, files: &[Listed]) -> Result<(), Failure> {
+        let numbers = self.number_column(files);
+        let names: Vec<_> = files.iter().map(|file| self.name(file)).collect();
+        match &mut self.form {
+            Form::Json(array) => {
+                for file in files {
+                    let target = file.target.as_deref();
+                    let record = FileRecord::new(&file.path, file.inode.stat(), target, None);
+                    array.push(&record.of_volume(file.source.location()))?;
+                }
+            }
+            Form::Lines(out) => {
+                for (name, number) in names.iter().zip(&numbers) {
+                    out.write_all(number.as_bytes())?;
+                    out.write_all(name)?;
+                    out.write_all(b"\n")?;
+                }
+            }
+            Form::Columns(out, width) => {
+                let widths: Vec<_> = files
+                    .iter()
+                    .zip(&numbers)
+                    .map(|(file, number)| for_terminal(&file.name).width() + number.len())
+                    .collect();
+                let cells: Vec<_> = numbers
+                    .iter()
+                    .zip(&names)
+                    .map(|(number, name)| [number.as_bytes(), name].concat())
+                    .collect();
+                columns(out, *width, &widths, &cells)?;
+            }
+            Form::Long(out) => {
+                let rows = rows(files, &self.owners, &self.clock, self.human);
+                long(out, files, &numbers, &rows, &names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands before each file: its inode's number where that is wanted.
+    fn number_column(&self, files: &[Listed]) -> Vec<String> {
+        let numbers = files.iter().map(|file| file.inode.number().to_string());
+        if !self.numbers {
+            return vec![String::new(); files.len()];
+        }
+        let width = numbers.clone().map(|number| number.len()).max().unwrap_or(0);
+        numbers.map(|number| format!("{number:>width$} ")).collect()
+    }
+
+    /// A name as it is written: raw for a pipe, without controls and in the colour of its type for a terminal.
+    fn name(&self, file: &Listed) -> Vec<u8> {
+        if !self.terminal {
+            return file.name.clone();
+        }
+        let (name, style) = (for_terminal(&file.name), style(file.inode.stat()));
+        if self.colour { format!("{style}{name}{style:#}").into_bytes() } else { name.into_bytes() }
+    }
+
+    pub(super) fn end(self) -> Result<(), Failure> {
+        match self.form {
+            Form::Json(array) => array.end(),
+            Form::Long(mut out) | Form::Columns(mut out, _) | Form::Lines(mut out) => {
+                Ok(out.flush()?)
+            }
+        }
+    }
+}
+
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).map(|size| usize::from(size.ws_col));
+    size.ok().filter(|width| *width > 0).unwrap_or(80)
+}
+
+fn style(stat: &Stat) -> Style {
+    let colour = match stat.file_type {
+        FileType::Directory => AnsiColor::Blue,
+        FileType::Symlink => AnsiColor::Cyan,
+        FileType::CharDevice | FileType::BlockDevice | FileType::Fifo => AnsiColor::Yellow,
+        FileType::Socket => AnsiColor::Magenta,
+        FileType::Regular if stat.mode & 0o111 != 0 => AnsiColor::Green,
+        FileType::Regular => return Style::new(),
+    };
+    colour.on_default().bold()
+}
+
+/// As many columns of one width as fit, filled downwards.
+fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> io::Result<()> {
+    let column = widths.iter().max().map_or(0, |widest| widest + 2);
+    let per_line = (width / column.max(1)).max(1);
+    let lines = cells.len().div_ceil(per_line);
+    for line in 0..lines {
+        for at in (line..cells.len()).step_by(lines) {
+            out.write_all(&cells[at])?;
+            let last = at + lines >= cells.len();
+            let pad = if last { 0 } else { column - widths[at] };
+            write!(out, "{:pad$}", "")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Mode, links, user, group, size and time of each file.
+fn rows(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) -> Vec<[String; 6]> {
+    let row = |file: &Listed| {
+        let stat = file.inode.stat();
+        let size = match stat.device {
+            Some((major, minor)) => format!("{major}, {minor}"),
+            None if people => human(stat.size),
+            None => stat.size.to_string(),
+        };
+        let (user, group) = (owners.user(stat.uid), owners.group(stat.gid));
+        let time = clock.minutes(stat.modified);
+        let list = if has_list(file) { "+" } else { "" };
+        [mode_string(stat) + list, stat.links.to_string(), user, group, size, time]
+    };
+    files.iter().map(row).collect()
+}
+
+/// Whether it has an access list, or gives one to its files. What cannot be read shows none.
+fn has_list(file: &Listed) -> bool {
+    acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))))
+}
+
+fn long(
+    out: &mut Out,
+    files: &[Listed],
+    numbers: &[String],
+    rows: &[[String; 6]],
+    names: &[Vec<u8>],
+) -> io::Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    let [mode_w, links_w, user_w, group_w, size_w] = [0, 1, 2, 3, 4].map(width);
+    for (((row, file), name), number) in rows.iter().zip(files).zip(names).zip(numbers) {
+        let [mode, links, user, group, size, time] = row;
+        write!(
+            out,
+            "{number}{mode:mode_w$} {links:>links_w$} {user:user_w$} {group:group_w$} {size:>size_w$} {time} "
+        )?;
+        out.write_all(name)?;
+        if let Some(target) = &file.target {
+            out.write_all(b" -> ")?;
+            if is_terminal() {
+                out.write_all(for_terminal(target).as_bytes())?;
+            } else {
+                out.write_all(target)?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! `ironmap ls`: directories and files.
+
+mod form;
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use ironmap::fs::{FileType, Follow, Inode};
+
+use self::form::Writer;
+use crate::failure::{Failure, Report};
+use crate::source::{Source, join};
+use crate::target::{self, Target};
+use crate::volumes::Volumes;
+
+/// Lists directories
+///
+/// Names are in the order of their bytes; in columns on a terminal, else one a line and byte for byte as they are on the volume. Where
+/// several files are named, those that are no directories come first.
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  ironmap ls disk.img
+  ironmap ls -la disk.img@p2:/home disk.img@p2:/etc/passwd
+  ironmap ls -lht /dev/sdb1:/var/log
+  ironmap ls -R --json /dev/sdb1:/etc | jq -r '.[] | select(.size > 4096) | .path'"
+)]
+pub(crate) struct Args {
+    /// Show names that begin with a dot too, `.` and `..` among them
+    #[arg(short, long)]
+    all: bool,
+    /// List directories themselves, not what they hold
+    #[arg(short, long)]
+    directory: bool,
+    /// With -l: sizes as 1.5K, 234M, 2G
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Show the number of each inode
+    #[arg(short, long)]
+    inode: bool,
+    /// Show mode, links, owner, group, size, time of modification, and a link's target
+    #[arg(short)]
+    long: bool,
+    /// Show user and group as numbers
+    #[arg(short, long)]
+    numeric: bool,
+    /// List the directories below, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// The newest first, by the time of modification
+    #[arg(short = 't')]
+    by_time: bool,
+    /// One file a line, on a terminal too
+    #[arg(short = '1')]
+    one_a_line: bool,
+    /// Write one JSON array of files
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The directories, or files; a volume alone is its root
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
+    targets: Vec<Target>,
+}
+
+/// A file that is listed.
+struct Listed {
+    source: Rc<Source>,
+    /// As it is shown.
+    name: Vec<u8>,
+    path: Vec<u8>,
+    inode: Inode,
+    target: Option<Vec<u8>>,
+}
+
+impl Listed {
+    fn new(source: &Rc<Source>, name: &[u8], path: Vec<u8>, inode: Inode) -> Result<Self, Failure> {
+        let target = source.link_target(&inode, &path)?;
+        Ok(Self { source: Rc::clone(source), name: name.to_vec(), path, inode, target })
+    }
+
+    fn is_directory(&self) -> bool {
+        self.inode.file_type() == FileType::Directory
+    }
+
+    /// How the heading of a directory below this one begins.
+    fn prefix(&self) -> &[u8] {
+        self.name.strip_suffix(&*self.path).unwrap_or_default()
+    }
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let mut volumes = Volumes::to_read();
+    let mut named = Vec::new();
+    report.each(&args.targets, |target, _| {
+        named.push(find(args, &mut volumes, target)?);
+        Ok(())
+    })?;
+    sort(args, &mut named);
+    let (directories, files): (Vec<_>, Vec<_>) =
+        named.into_iter().partition(|listed| listed.is_directory() && !args.directory);
+    let mut writer = Writer::new(args);
+    writer.files(&files)?;
+    let mut first = files.is_empty();
+    for directory in directories {
+        list(args, directory, &mut first, report, &mut writer)?;
+    }
+    writer.end()
+}
+
+/// What an argument names. As ls: a link to a directory is followed, unless the link itself is asked about.
+fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
+    let mut found = volumes.file(target, Follow::NotLast)?;
+    if found.inode.file_type() == FileType::Symlink && !args.long && !args.directory {
+        // One that leads nowhere is listed as it is.
+        if let Ok(there) = volumes.file(target, Follow::All)
+            && there.is_directory()
+        {
+            found = there;
+        }
+    }
+    // Where there are several, the volume belongs to the name.
+    let name = if args.targets.len() > 1 { target.bytes() } else { target.path.clone() };
+    Listed::new(&found.name.source, &name, target.path.clone(), found.inode)
+}
+
+fn sort(args: &Args, files: &mut [Listed]) {
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    if args.by_time {
+        files.sort_by_key(|file| Reverse(file.inode.stat().modified));
+    }
+}
+
+/// Lists a directory and those below, depth first. Each is listed once, even if a damaged volume has it in many places.
+fn list(
+    args: &Args,
+    top: Listed,
+    first: &mut bool,
+    report: &mut Report,
+    writer: &mut Writer,
+) -> Result<(), Failure> {
+    let mut seen = HashSet::new();
+    let prefix = top.prefix().to_vec();
+    let headed = args.recursive || args.targets.len() > 1;
+    let mut pending = vec![top];
+    while let Some(Listed { source, path, inode: dir, .. }) = pending.pop() {
+        if !seen.insert(dir.number()) {
+            let number = dir.number();
+            let what = format!("directory inode {number} stands in several places");
+            report.error(&Failure::corrupt(source.name(&path), &what));
+            continue;
+        }
+        let (mut entries, all) = source.entries_found(&dir, &path, report);
+        if entries.is_empty() && !all {
+            continue;
+        }
+        entries.retain(|entry| args.all || !entry.name.starts_with(b"."));
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = join(&path, &entry.name);
+            let listed = source
+                .inode(entry.inode, &path)
+                .and_then(|inode| Listed::new(&source, &entry.name, path, inode));
+            match listed {
+                Ok(listed) => files.push(listed),
+                Err(failure) => report.error(&failure),
+            }
+        }
+        sort(args, &mut files);
+        if headed {
+            writer.heading(&[&prefix[..], &path].concat(), *first)?;
+        }
+        *first = false;
+        writer.total(&files)?;
+        writer.files(&files)?;
+        if args.recursive {
+            let below = files.into_iter().rev().filter(|file| {
+                let itself = matches!(&*file.name, b"." | b"..");
+                file.is_directory() && !itself
+            });
+            pending.extend(below);
+        }
+    }
+    Ok(())
+}

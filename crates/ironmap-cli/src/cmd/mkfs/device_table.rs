@@ -1,0 +1,137 @@
+//! Device tables, as genext2fs and mtd-utils have them: files that a new image has without a source.
+//!
+//! A line is `name type mode uid gid major minor start inc count`, with `-` for what a type has not; `#` begins a comment. Types are `d`, `f` (a
+//! file that is there), `c`, `b`, `p` and `s`. With a count there are so many files, whose names end with numbers from `start` on, and whose minors are
+//! `inc` apart.
+
+use std::path::Path;
+
+use ironmap::fs::{FileType, Stat, Timestamp};
+use ironmap::units::InodeNo;
+
+use crate::failure::Failure;
+
+/// How many files one line may make.
+const MOST: u32 = 1 << 16;
+
+/// A file of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// From the root, without slashes at its ends.
+    pub(crate) path: Vec<u8>,
+    pub(crate) file_type: FileType,
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) device: Option<(u32, u32)>,
+}
+
+impl Node {
+    /// The same as the attributes of a file; its times are those of its making.
+    pub(crate) fn stat(&self) -> Stat {
+        let time = Timestamp { seconds: 0, nanoseconds: 0 };
+        Stat {
+            inode: InodeNo(0),
+            file_type: self.file_type,
+            mode: self.mode,
+            links: 1,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            size: 0,
+            blocks: 0,
+            block_size: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+            device: self.device,
+            flags: 0,
+            generation: 0,
+            project: None,
+        }
+    }
+}
+
+/// The files of a table, in its order.
+///
+/// # Errors
+/// The table cannot be read, or a line is not as it should be.
+pub(crate) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Failure::host(path.display(), error))?;
+    let mut nodes = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default();
+        if !line.trim().is_empty() && parse(line, &mut nodes).is_none() {
+            let (path, number) = (path.display(), number + 1);
+            let what = "is not NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT";
+            return Err(Failure::usage(format!("{path}: line {number} {what}")));
+        }
+    }
+    Ok(nodes)
+}
+
+fn parse(line: &str, nodes: &mut Vec<Node>) -> Option<()> {
+    let mut words = line.split_whitespace();
+    let (name, kind, mode) = (words.next()?, words.next()?, words.next()?);
+    let numbers = words.map(|word| if word == "-" { Some(0) } else { word.parse().ok() });
+    let mut numbers = numbers.collect::<Option<Vec<u32>>>()?;
+    if !name.starts_with('/') || numbers.len() > 7 || name.split('/').any(|name| name == "..") {
+        return None;
+    }
+    numbers.resize(7, 0);
+    let [uid, gid, major, minor, start, step, count] = numbers.try_into().ok()?;
+    let (file_type, mode) = (file_type(kind)?, u32::from_str_radix(mode, 8).ok()?);
+    if mode > 0o7777 || count > MOST {
+        return None;
+    }
+    let device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
+    for index in 0..count.max(1) {
+        let number = if count > 0 { start.checked_add(index)?.to_string() } else { String::new() };
+        let names = name.split('/').filter(|name| !matches!(*name, "" | "."));
+        let path = names.collect::<Vec<_>>().join("/") + &number;
+        let minor = minor.checked_add(index.checked_mul(step)?)?;
+        let device = device.then_some((major, minor));
+        nodes.push(Node { path: path.into_bytes(), file_type, mode, owner: (uid, gid), device });
+    }
+    Some(())
+}
+
+fn file_type(kind: &str) -> Option<FileType> {
+    Some(match kind {
+        "d" => FileType::Directory,
+        "f" => FileType::Regular,
+        "c" => FileType::CharDevice,
+        "b" => FileType::BlockDevice,
+        "p" => FileType::Fifo,
+        "s" => FileType::Socket,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_a_count_makes_numbered_files() {
+        let mut nodes = Vec::new();
+        parse("/dev/tty c 666 0 5 4 64 3 2 2", &mut nodes).unwrap();
+        let found: Vec<_> = nodes.iter().map(|node| (&*node.path, node.device)).collect();
+        let expected = [(&b"dev/tty3"[..], Some((4, 64))), (b"dev/tty4", Some((4, 66)))];
+        assert_eq!(found, expected);
+        parse("/dev d 755 0 0 - - - - -", &mut nodes).unwrap();
+        assert_eq!((nodes[2].file_type, nodes[2].device), (FileType::Directory, None));
+        for wrong in [
+            "dev d 755 0 0 - - - - -",
+            "/dev x 755 0 0 - - - - -",
+            "/dev d 855 0 0 - - - - -",
+            "/dev d 755 0 0 - - - - - -",
+            "/../dev d 755 0 0",
+            "/dev c 666 0 0 1 4294967295 0 1 2",
+            "/dev c 666 0 0 1 1 0 1 99999999",
+            "/dev",
+        ] {
+            assert!(parse(wrong, &mut nodes).is_none(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What a new volume is filled with.
+
+use std::fs::File;
+use std::io::Seek;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ironmap::fs::ext4::Superblock;
+
+use super::Args;
+use super::device_table::{self, Node};
+use crate::archive::Archive;
+use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
+use crate::failure::{Failure, Report};
+use crate::needs::Needs;
+use crate::owners::Owners;
+use crate::source::Source;
+
+/// A source, open.
+pub(super) enum Layer {
+    Directory(PathBuf),
+    Archive(Box<Archive>),
+}
+
+/// What `-d` names, which may be opened again.
+pub(super) struct Sources<'a> {
+    paths: &'a [PathBuf],
+    /// What came on standard input, where it is kept.
+    stream: Option<File>,
+    table: Vec<Node>,
+    owners: Owners,
+}
+
+impl<'a> Sources<'a> {
+    pub(super) fn new(args: &'a Args) -> Result<Self, Failure> {
+        let paths = &args.sources;
+        if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+            return Err(Failure::usage("-d -: standard input is read once"));
+        }
+        let table = args.device_table.as_deref().map(device_table::read).transpose()?;
+        let owners = Owners::new(args.owner, args.owner_map.as_deref())?;
+        Ok(Self { paths, stream: None, table: table.unwrap_or_default(), owners })
+    }
+
+    /// Whether nothing goes into the volume.
+    pub(super) fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.table.is_empty()
+    }
+
+    /// Has standard input kept, if it is a source.
+    pub(super) fn keep_stream(
+        &mut self,
+        keep: impl FnOnce() -> Result<File, Failure>,
+    ) -> Result<(), Failure> {
+        if self.paths.iter().any(|path| is_stdin(path)) {
+            self.stream = Some(keep()?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn open(&self) -> Result<Vec<Layer>, Failure> {
+        self.paths.iter().map(|path| self.open_one(path)).collect()
+    }
+
+    fn open_one(&self, path: &Path) -> Result<Layer, Failure> {
+        if is_stdin(path) {
+            let again = |mut file: &File| file.rewind().and_then(|()| file.try_clone());
+            let kept = self.stream.as_ref().map(again).transpose();
+            let kept = kept.map_err(|error| Failure::host("standard input", error))?;
+            return Ok(Layer::Archive(Box::new(Archive::of_stdin(kept)?)));
+        }
+        let found = path.metadata().map_err(|error| Failure::host(path.display(), error))?;
+        if found.is_dir() {
+            return Ok(Layer::Directory(path.to_owned()));
+        }
+        Ok(Layer::Archive(Box::new(Archive::open(path)?)))
+    }
+}
+
+/// What all sources need of a volume with content in pieces of this size.
+pub(super) fn needs_of_all(sources: &Sources<'_>, unit: u64) -> Result<Needs, Failure> {
+    let mut needs = Needs::new(unit);
+    for layer in sources.open()? {
+        match layer {
+            Layer::Archive(archive) => needs_of_archive(*archive, &mut needs)?,
+            Layer::Directory(dir) => needs_of_tree(&dir, &mut needs)
+                .map_err(|error| Failure::host(dir.display(), error))?,
+        }
+    }
+    for node in &sources.table {
+        needs.name(&node.path);
+        needs.file(node.file_type, 0, std::iter::empty());
+    }
+    Ok(needs)
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Copies all layers into the new volume, one over the other.
+pub(super) fn fill(
+    args: &Args,
+    sources: &Sources<'_>,
+    layers: Vec<Layer>,
+    time: Option<i64>,
+    superblock: &Superblock,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let source = Rc::new(Source::open_at(&args.volume, time)?);
+    let mut needs = Needs::new(unit(superblock));
+    let mut layers = layers.into_iter();
+    let mut filler = Filler::new(&source, sources.owners.clone(), report)?;
+    let filled = layers.try_for_each(|layer| match layer {
+        Layer::Directory(dir) => filler.directory(&dir),
+        Layer::Archive(archive) => filler.archive(*archive, args.oci, &mut needs),
+    });
+    let filled = filled.and_then(|()| {
+        sources.table.iter().try_for_each(|node| filler.node(&node.path, node.stat()))
+    });
+    let filled = filled.and(filler.finish());
+    let closed = source.close();
+    filled.and(closed).map_err(|failure| {
+        if !failure.is_for_space() {
+            return failure;
+        }
+        match needs_of_rest(args, layers, needs).and_then(|all| advice(&all, args, superblock)) {
+            Some(advice) => failure.because(advice),
+            None => failure,
+        }
+    })
+}
+
+/// Adds what archives that were not begun need, and all directories.
+fn needs_of_rest(
+    args: &Args,
+    layers: impl Iterator<Item = Layer>,
+    mut needs: Needs,
+) -> Option<Needs> {
+    for layer in layers {
+        if let Layer::Archive(archive) = layer {
+            needs_of_archive(*archive, &mut needs).ok()?;
+        }
+    }
+    for dir in args.sources.iter().filter(|path| !is_stdin(path) && path.is_dir()) {
+        needs_of_tree(dir, &mut needs).ok()?;
+    }
+    Some(needs)
+}
+
+/// In what pieces content takes room.
+fn unit(made: &Superblock) -> u64 {
+    // A larger volume has blocks of 4096 bytes.
+    (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
+}
+
+/// What the volume is too small for, and what should do: a third for the volume's own metadata is plenty. `None` where it should have done,
+/// and something else is wrong.
+fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
+    const MIB: u64 = 1 << 20;
+    let &Needs { inodes, bytes, .. } = needs;
+    let (size, count) =
+        (made.blocks_count * made.block_size.bytes() as u64, u64::from(made.inodes_count));
+    // Some are the file system's own.
+    let few = inodes + 16 > count;
+    let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
+    let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
+    // Bytes for each inode: 16 KiB are the most by default.
+    let usual = (size / count.max(1)).max(1);
+    let (room, for_inodes) = match args.inodes {
+        Some(_) => (room.saturating_add(wanted.max(count) * inode_size), 0),
+        None => {
+            let usual = if wanted * usual < 512 * MIB { usual } else { usual.max(16 << 10) };
+            (room.saturating_add(room / usual * inode_size * 2), wanted * usual)
+        }
+    };
+    let enough = room.max(for_inodes).div_ceil(MIB);
+    let name = |path: &PathBuf| match is_stdin(path) {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let sources: Vec<_> = args.sources.iter().map(name).collect();
+    let (sources, bytes) = (sources.join(" and "), bytes.div_ceil(MIB));
+    let takes = format!("{sources} takes {inodes} inodes and about {bytes}M");
+    match args.inodes {
+        Some(_) if few => {
+            let enough = enough.max(size.div_ceil(MIB));
+            Some(format!("{takes}: {wanted} --inodes and {enough}M should do"))
+        }
+        _ if enough <= size / MIB => None,
+        _ => Some(format!("the volume is too small for {takes}: {enough}M should do")),
+    }
+}

@@ -1,0 +1,306 @@
+//! `ironmap mkfs`: an ext4 volume on a device or in an image file.
+
+mod device_table;
+mod fill;
+mod fit;
+mod room;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use ironmap::fs::ext4::{Features, MkfsOptions, OnError, Superblock};
+use ironmap::location::LocationOptions as OpenLocation;
+use ironmap::{Engine, ErrorKind, Location, Volume};
+
+use self::fill::Sources;
+use self::fit::Fit;
+use self::room::{Room, make_room};
+use crate::epoch::source_date;
+use crate::failure::{Failure, Report};
+use crate::output::stdout;
+use crate::show::uuid;
+use crate::size::size;
+use crate::target::{self, named};
+
+/// Makes an ext4 volume on a device, in a partition of an image, or in an image file
+///
+/// What is not asked for is chosen as mke2fs chooses it. An image file that does not exist is made where a size is given, and one that
+/// is shorter is extended. What holds a file system or a partition table already is refused without --force, and what is in
+/// use in any case.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap mkfs /dev/sdb1
+  ironmap mkfs --label data disk.img 10G
+  ironmap mkfs -d /srv/root root.img 2G
+  docker export box | ironmap mkfs -d - root.img 2G
+  ironmap mkfs --shrink -O ^has_journal -d tree small.img
+  ironmap mkfs --oci -d base.tar.gz -d app.tar.gz root.img 2G
+  ironmap mkfs -O ^has_journal,bigalloc --force disk.img@p2
+  ironmap mkfs --uuid 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d --time 0 same-bytes-twice.img 64M")]
+pub(crate) struct Args {
+    /// Bytes of a block: 1024 to 65536, K for KiB; by default 4K, and 1K below 512 MiB
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    block_size: Option<u64>,
+    /// Bytes of a cluster, with the feature bigalloc; by default 16 blocks
+    #[arg(short = 'C', long, value_name = "BYTES", value_parser = size)]
+    cluster_size: Option<u64>,
+    /// Bytes of an inode: 128 to a block; by default 256
+    #[arg(short = 'I', long, value_name = "BYTES", value_parser = size)]
+    inode_size: Option<u64>,
+    /// Make one inode for so many bytes of the volume; by default by its size
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = size, conflicts_with = "inodes")]
+    inode_ratio: Option<u64>,
+    /// Make so many inodes; 0 for as many as by default
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    inodes: Option<u64>,
+    /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all
+    #[arg(short = 'O', long, value_name = "FEATURE,...", allow_hyphen_values = true)]
+    features: Vec<String>,
+    /// The label, at most 16 bytes
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
+    label: OsString,
+    /// The UUID; by default a random one, or with $SOURCE_DATE_EPOCH one made of that, label, size and block size
+    #[arg(short = 'U', long, value_parser = parse_uuid)]
+    uuid: Option<Uuid>,
+    /// The secret of directory hashes, written as a UUID; by default the UUID where that is given, else random
+    #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
+    hash_seed: Option<Uuid>,
+    /// When everything was made, in seconds since 1970; by default $SOURCE_DATE_EPOCH, or now
+    #[arg(long, value_name = "SECONDS")]
+    time: Option<i64>,
+    /// Bytes of the journal; by default by the volume's size. Without a journal: -O ^has_journal
+    #[arg(short = 'J', long, value_name = "BYTES", value_parser = size)]
+    journal_size: Option<u64>,
+    /// Percentage of the blocks that is kept for the superuser
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
+    reserved: f64,
+    /// What becomes of the volume when corruption is met: continue, remount-ro (nothing is changed any more) or panic (nor read)
+    #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR", default_value = "continue")]
+    on_error: OnError,
+    /// Groups whose bitmaps and inode tables lie together: a power of two
+    #[arg(short = 'G', long, value_name = "GROUPS", default_value_t = 16)]
+    flex_groups: u32,
+    /// Blocks that a member of a RAID holds in a row
+    #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
+    stride: u16,
+    /// Blocks of data of a whole stripe of a RAID
+    #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
+    stripe_width: u32,
+    /// Who owns the root directory, by number; by default the superuser
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    root_owner: Option<(u32, u32)>,
+    /// Tell the device first that it holds nothing
+    #[arg(long)]
+    discard: bool,
+    /// Leave it to the kernel to zero the inode tables once the volume is mounted
+    #[arg(long)]
+    lazy_tables: bool,
+    /// Do it although there is a file system or a partition table already
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Fill it with what a directory or a tar archive holds, - for one on standard input; again for what comes over that
+    ///
+    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, which its
+    /// first bytes tell. It is read once, from its beginning to its end. Of several members with one name the last one stays.
+    #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
+    sources: Vec<PathBuf>,
+    /// The archives are layers of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide what is below
+    #[arg(long, requires = "sources")]
+    oci: bool,
+    /// Give all that comes from SOURCE this owner, by number
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner, requires = "sources")]
+    owner: Option<(u32, u32)>,
+    /// Give what comes from SOURCE other owners, by lines 'FROM-UID:FROM-GID TO-UID:TO-GID'; users and groups each by themselves
+    #[arg(long, value_name = "FILE", requires = "sources", conflicts_with = "owner")]
+    owner_map: Option<PathBuf>,
+    /// Then make devices and directories, and set owners and modes, by a table: 'NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT'
+    #[arg(long, value_name = "FILE")]
+    device_table: Option<PathBuf>,
+    /// Make a new image as small as the sources let it be
+    #[arg(long, requires = "sources", conflicts_with = "size")]
+    shrink: bool,
+    /// A block device, an image, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+    /// Bytes of the volume, with an optional K, M, G or T; by default the whole device, and for a new image what the sources need
+    #[arg(value_parser = size)]
+    size: Option<u64>,
+}
+
+type Uuid = [u8; 16];
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    if crate::source::no_load() || matches!(args.volume, Location::NoLoad(_)) {
+        return Err(Failure::usage("noload: without its journal a volume is only read"));
+    }
+    let mut options = args.options()?;
+    let mut sources = Sources::new(args)?;
+    let made = match Fit::new(args, &mut sources)? {
+        Some(fit) => make_to_fit(args, fit, &options, &sources, report)?,
+        None => {
+            let layers = sources.open()?;
+            let room = make_room(args)?;
+            options.zeroed = room == Room::New;
+            let path = &args.volume.data().path;
+            let made = make(args, &options, args.size).inspect_err(|_| room.undo(path))?;
+            if !sources.is_empty() {
+                fill::fill(args, &sources, layers, options.time, &made, report)?;
+            }
+            made
+        }
+    };
+    if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
+}
+
+/// How often an image that proves too small is made anew.
+const FITS: u32 = 24;
+
+/// Makes a new image with room for the sources, and fills it. Nothing is left of it where that fails.
+fn make_to_fit(
+    args: &Args,
+    mut fit: Fit<'_>,
+    options: &MkfsOptions,
+    sources: &Sources<'_>,
+    report: &mut Report,
+) -> Result<Superblock, Failure> {
+    let mut attempt = || {
+        for left in (0..FITS).rev() {
+            let options = fit.options(options);
+            let make_of =
+                |size| make(args, &MkfsOptions { size: Some(size), ..options.clone() }, Some(size));
+            let made = fit.make(make_of)?;
+            match fill::fill(args, sources, sources.open()?, options.time, &made, report) {
+                Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
+                filled => return filled.map(|()| made),
+            }
+        }
+        Err(Failure::new("no size was found that is enough"))
+    };
+    attempt().inspect_err(|_| Room::New.undo(&args.volume.data().path))
+}
+
+fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
+    let how = OpenLocation { engine: Engine::Psync, write: true, force: false };
+    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let size = size.unwrap_or(opened.device.size());
+    let derived = source_date()?.map(|time| derived_uuid(args, size, time));
+    let options = MkfsOptions { uuid: options.uuid.or(derived), ..options.clone() };
+    let superblock = Volume::make(&*opened.device, &options).map_err(|error| {
+        let asked = error.kind() == ErrorKind::InvalidInput;
+        let error = named(&args.volume, error);
+        if asked { Failure::usage(&error) } else { Failure::open(&error) }
+    })?;
+    if let Some(integrity) = opened.integrity {
+        integrity.device.close().map_err(|error| Failure::at(&args.volume, &error))?;
+    }
+    Ok(superblock)
+}
+
+impl Args {
+    fn options(&self) -> Result<MkfsOptions, Failure> {
+        let mut features = Features::MODERN;
+        for names in &self.features {
+            features.edit(names).map_err(|error| Failure::usage(&error))?;
+        }
+        let source_date = source_date()?;
+        // What does not fit the type is no size that there is; the library says which there are.
+        let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+        Ok(MkfsOptions {
+            size: self.size,
+            block_size: self.block_size.map(small),
+            cluster_size: self.cluster_size.map(small),
+            inode_size: self.inode_size.map(|size| u16::try_from(size).unwrap_or(u16::MAX)),
+            inodes: self.inodes.filter(|count| *count > 0),
+            inode_ratio: self.inode_ratio,
+            features,
+            label: self.label.as_bytes().to_vec(),
+            uuid: self.uuid,
+            hash_seed: self.hash_seed,
+            time: self.time.or(source_date),
+            journal_size: self.journal_size,
+            reserved_percent: self.reserved,
+            stride: self.stride,
+            stripe_width: self.stripe_width,
+            groups_per_flex: self.flex_groups,
+            on_error: self.on_error,
+            root_owner: self.root_owner.unwrap_or_default(),
+            discard: self.discard,
+            zeroed: false,
+            lazy_tables: self.lazy_tables,
+            force: self.force,
+        })
+    }
+}
+
+/// The UUID of a reproducible build: what is asked for in the same words, of the same size, gets the same one, of version 8, variant 1 of
+/// RFC 9562.
+fn derived_uuid(args: &Args, size: u64, time: i64) -> Uuid {
+    let Args { block_size, label, .. } = args;
+    // FNV-1a of 128 bits.
+    let words = format!("{time} {size} {block_size:?} {label:?}");
+    let hash = words.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+    });
+    let mut uuid = hash.to_be_bytes();
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    uuid
+}
+
+fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {
+    let mut out = stdout();
+    let block = sb.block_size.bytes();
+    let Superblock { blocks_count, inodes_count, groups, .. } = sb;
+    writeln!(
+        out,
+        "{}: {blocks_count} blocks of {block} bytes, {inodes_count} inodes, {groups} groups; UUID {}",
+        args.volume,
+        uuid(&sb.uuid)
+    )?;
+    out.flush()
+}
+
+pub(crate) fn parse_uuid(text: &str) -> Result<Uuid, String> {
+    let wrong = || format!("{text} is no UUID");
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(wrong());
+    }
+    let byte = |pair: &[u8; 2]| {
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8)
+    };
+    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(wrong)
+}
+
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.split_once(':');
+    let numbers = parts.and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    numbers.ok_or_else(|| format!("{text} is not UID:GID"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_sixteen_bytes_with_or_without_dashes() {
+        let bytes = parse_uuid("00112233-4455-6677-8899-aAbBcCdDeEfF").unwrap();
+        assert_eq!(bytes[..3], [0, 0x11, 0x22]);
+        assert_eq!(bytes[15], 0xFF);
+        assert_eq!(parse_uuid("00112233445566778899aabbccddeeff"), Ok(bytes));
+        for wrong in
+            ["", "0011", "00112233-4455-6677-8899-aabbccddeef", "g0112233445566778899aabbccddeeff"]
+        {
+            assert!(parse_uuid(wrong).is_err(), "{wrong}");
+        }
+    }
+}

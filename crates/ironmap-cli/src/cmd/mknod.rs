@@ -1,0 +1,95 @@
+//! `ironmap mknod`: device nodes and pipes.
+
+use clap::ValueEnum;
+use ironmap::fs::{Credentials, NewFile};
+
+use crate::failure::{Failure, Report};
+use crate::mode::{ModeChange, umask};
+use crate::new::caller;
+use crate::target::{self, Target};
+use crate::volumes::Volumes;
+
+/// Makes a block device, a character device or a pipe
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap mknod disk.img:/dev/null c 1 3
+  ironmap mknod -m 660 disk.img:/dev/sda b 8 0
+  ironmap mknod disk.img:/run/initctl p")]
+pub(crate) struct Args {
+    /// The mode, as chmod takes it
+    #[arg(short, long, value_name = "MODE", value_parser = ModeChange::parse)]
+    mode: Option<ModeChange>,
+    /// The new file
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
+    target: Target,
+    /// What it is
+    #[arg(value_enum)]
+    kind: Kind,
+    /// The number of the driver; decimal, 0x... or 0...
+    #[arg(value_parser = number, required_if_eq_any([("kind", "b"), ("kind", "c")]))]
+    major: Option<u32>,
+    /// The number of the device
+    #[arg(value_parser = number, required_if_eq_any([("kind", "b"), ("kind", "c")]))]
+    minor: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A block device
+    B,
+    /// A character device
+    #[value(alias = "u")]
+    C,
+    /// A named pipe
+    P,
+}
+
+/// What fits both the system call and the form on the volume: 12 bits of major and 20 of minor numbers.
+const MAJORS: u32 = 1 << 12;
+const MINORS: u32 = 1 << 20;
+
+fn number(text: &str) -> Result<u32, String> {
+    let parsed = match (text.strip_prefix("0x"), text.strip_prefix('0')) {
+        (Some(digits), _) => u32::from_str_radix(digits, 16),
+        (None, Some(digits)) if !digits.is_empty() => u32::from_str_radix(digits, 8),
+        _ => text.parse(),
+    };
+    parsed.map_err(|_| format!("invalid device number: '{text}'"))
+}
+
+impl Args {
+    fn file(&self) -> Result<NewFile<'static>, Failure> {
+        let numbers = (self.major.unwrap_or_default(), self.minor.unwrap_or_default());
+        if numbers.0 >= MAJORS || numbers.1 >= MINORS {
+            return Err(Failure::usage(format_args!(
+                "invalid device number: {} is not below {MAJORS}, or {} not below {MINORS}",
+                numbers.0, numbers.1
+            )));
+        }
+        match self.kind {
+            Kind::B => Ok(NewFile::BlockDevice(numbers.0, numbers.1)),
+            Kind::C => Ok(NewFile::CharDevice(numbers.0, numbers.1)),
+            Kind::P if self.major.is_some() => Err(Failure::usage("a pipe has no device numbers")),
+            Kind::P => Ok(NewFile::Fifo),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let file = args.file()?;
+    // A mode that the user gave is not masked.
+    let (permissions, umask) = match &args.mode {
+        Some(mode) => (mode.apply(0o666, false, umask()), 0),
+        None => (0o666, umask()),
+    };
+    if permissions & !0o777 != 0 {
+        return Err(Failure::usage("the mode has more than the bits of permissions"));
+    }
+    Volumes::change(report, |volumes, _| {
+        let name = volumes.name(&args.target)?;
+        let who = Credentials { umask, ..caller() };
+        let made = name.fs().create(name.dir, &name.name, file, permissions, &who);
+        made.map(drop).map_err(|error| name.failed(&error))
+    })
+}

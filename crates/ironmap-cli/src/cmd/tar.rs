@@ -1,0 +1,278 @@
+//! `ironmap tar`: a tree of a volume as a tar archive.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use ironmap::Queue;
+use ironmap::bio::Buffer;
+use ironmap::fs::{FileType, Follow, Timestamp};
+use ironmap::units::{FilePos, InodeNo};
+use tar::{EntryType, Header};
+
+use crate::archive::push_record;
+use crate::cmd::cat::CHUNK;
+use crate::failure::{Failure, Report};
+use crate::source::Source;
+use crate::target::{self, Target};
+use crate::volumes::{Found, Name};
+use crate::walk::{Visit, walk};
+
+/// Writes a directory of a volume, and all below it, as a tar archive
+///
+/// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (as GNU tar with --xattrs has them). Names are in
+/// the order of their bytes: the same volume gives the same archive. Sockets are left out, as tar has none, and an empty lost+found.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap tar disk.img@p2:/etc | tar -tv
+  ironmap tar -f www.tar /dev/sdb1:/srv/www
+  ironmap tar old.img:/ | ironmap mkfs --shrink -d - new.img")]
+pub(crate) struct Args {
+    /// Write to this file, not to standard output
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// A directory, or a file
+    #[arg(value_name = "VOLUME:/DIR", value_parser = target::target())]
+    target: Target,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let source = Rc::new(Source::open(&args.target.volume)?);
+    let name = Name::root(&source).beside(&args.target.path)?;
+    let inode = name.find(Follow::All)?;
+    let top =
+        if inode.file_type() == FileType::Directory { b".".to_vec() } else { name.name.clone() };
+    let (out, place) = match &args.file {
+        Some(path) => {
+            let file = File::create(path).map_err(|error| Failure::host(path.display(), error))?;
+            (file, Some(path.display().to_string()))
+        }
+        None => (File::from(io::stdout().as_fd().try_clone_to_owned()?), None),
+    };
+    let mut writer = Writer {
+        out: BufWriter::with_capacity(CHUNK, out),
+        place,
+        length: 0,
+        queue: source.queue()?,
+        buffer: Buffer::aligned(CHUNK).map_err(|error| name.failed(&error))?,
+        top,
+        above: name.path().len(),
+        links: HashMap::new(),
+    };
+    let mut first = None;
+    let intact = walk(Found { name, inode }, report, |found, visit, report| {
+        if visit == Visit::First && first.is_none() {
+            first = writer.member(found, report).err();
+        }
+        Ok(())
+    })?;
+    match first {
+        // Without its end mark an archive is seen to be cut.
+        Some(failure) => Err(failure),
+        None if !intact => Ok(()),
+        None => writer.finish(),
+    }
+}
+
+struct Writer {
+    out: BufWriter<File>,
+    /// `None` for standard output.
+    place: Option<String>,
+    /// So much was written.
+    length: u64,
+    queue: Queue,
+    buffer: Buffer,
+    /// What stands in place of the path that the user gave, and how long that is.
+    top: Vec<u8>,
+    above: usize,
+    /// Files with several names, and the first one of each.
+    links: HashMap<InodeNo, Vec<u8>>,
+}
+
+/// The largest numbers of the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
+const MOST_7: u64 = 0o777_7777;
+const MOST_11: u64 = 0o777_7777_7777;
+const BLOCK: u64 = 512;
+
+impl Writer {
+    fn member(&mut self, found: &Found, report: &Report) -> Result<(), Failure> {
+        let stat = found.inode.stat();
+        let mut path = self.path(found);
+        let kind = match stat.file_type {
+            FileType::Socket => {
+                report.warning(format_args!("{}: is a socket, which tar has not", found.name));
+                return Ok(());
+            }
+            FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),
+            FileType::Directory => {
+                path.push(b'/');
+                EntryType::Directory
+            }
+            FileType::Regular => EntryType::Regular,
+            FileType::Symlink => EntryType::Symlink,
+            FileType::CharDevice => EntryType::Char,
+            FileType::BlockDevice => EntryType::Block,
+            FileType::Fifo => EntryType::Fifo,
+        };
+        let target = found.name.source.link_target(&found.inode, found.name.path())?;
+        let (mut link, mut kind) = (target.unwrap_or_default(), kind);
+        if stat.links > 1 && stat.file_type != FileType::Directory {
+            match self.links.get(&found.number()) {
+                Some(first) => (link, kind) = (first.clone(), EntryType::Link),
+                None => drop(self.links.insert(found.number(), path.clone())),
+            }
+        }
+        let size = if kind == EntryType::Regular { stat.size } else { 0 };
+        let mut records = Vec::new();
+        let mut header = Header::new_ustar();
+        let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
+            if value.len() > field.len() {
+                push_record(&mut records, key, value);
+            }
+            let fits = value.len().min(field.len());
+            field[..fits].copy_from_slice(&value[..fits]);
+        };
+        field(&mut header.as_old_mut().name, b"path", &path);
+        field(&mut header.as_old_mut().linkname, b"linkpath", &link);
+        let mut number = |key: &[u8], value: u64, most: u64| {
+            if value > most {
+                push_record(&mut records, key, value.to_string().as_bytes());
+            }
+            value.min(most)
+        };
+        header.set_uid(number(b"uid", stat.uid.into(), MOST_7));
+        header.set_gid(number(b"gid", stat.gid.into(), MOST_7));
+        header.set_size(number(b"size", size, MOST_11));
+        header.set_mode(stat.mode & 0o7777);
+        let seconds = u64::try_from(stat.modified.seconds).unwrap_or(0).min(MOST_11);
+        header.set_mtime(seconds);
+        if stat.modified != (Timestamp { seconds: seconds as i64, nanoseconds: 0 }) {
+            push_record(&mut records, b"mtime", decimal(stat.modified).as_bytes());
+        }
+        if let (Some((major, minor)), Some(header)) = (stat.device, header.as_ustar_mut()) {
+            header.set_device_major(major);
+            header.set_device_minor(minor);
+        }
+        if kind != EntryType::Link {
+            let mut xattrs = found.inode.xattrs().map_err(|error| found.failed(&error))?;
+            xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            for xattr in xattrs {
+                push_record(&mut records, &[b"SCHILY.xattr.", &*xattr.name].concat(), &xattr.value);
+            }
+        }
+        header.set_entry_type(kind);
+        self.header(header, &records)?;
+        if kind == EntryType::Regular { self.content(found, size) } else { Ok(()) }
+    }
+
+    /// As it stands in the archive.
+    fn path(&self, found: &Found) -> Vec<u8> {
+        let below = found.name.path().get(self.above..).unwrap_or_default();
+        let slash: &[u8] = if below.is_empty() || below.starts_with(b"/") { b"" } else { b"/" };
+        [&*self.top, slash, below].concat()
+    }
+
+    /// Writes a header, and what does not fit into it before that.
+    fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
+        if !records.is_empty() {
+            let mut before = Header::new_ustar();
+            before.as_old_mut().name[..9].copy_from_slice(b"PaxHeader");
+            before.set_entry_type(EntryType::XHeader);
+            before.set_size(records.len() as u64);
+            before.set_mode(0o644);
+            before.set_uid(0);
+            before.set_gid(0);
+            before.set_mtime(0);
+            before.set_cksum();
+            self.write(before.as_bytes())?;
+            self.write(records)?;
+            self.pad(BLOCK)?;
+        }
+        header.set_cksum();
+        self.write(header.as_bytes())
+    }
+
+    fn content(&mut self, found: &Found, size: u64) -> Result<(), Failure> {
+        let (source, path) = (&found.name.source, found.name.path());
+        let file = source.file(source.inode(found.number(), path)?, path)?;
+        let mut pos = 0;
+        while pos < size {
+            let read = file.read_at(&mut self.queue, &mut self.buffer, FilePos(pos));
+            let count = read.map_err(|error| source.read_failed(path, &error))?;
+            let count = count.min(usize::try_from(size - pos).unwrap_or(usize::MAX));
+            if count == 0 {
+                return Err(Failure::corrupt(&found.name, "is shorter than its size"));
+            }
+            let written = self.out.write_all(&self.buffer[..count]);
+            self.wrote(written, count)?;
+            pos += count as u64;
+        }
+        self.pad(BLOCK)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.out.write_all(bytes);
+        self.wrote(written, bytes.len())
+    }
+
+    fn wrote(&mut self, written: io::Result<()>, count: usize) -> Result<(), Failure> {
+        self.length += count as u64;
+        written.map_err(|error| match &self.place {
+            Some(place) => Failure::host(place, error),
+            None => Failure::stdout(error),
+        })
+    }
+
+    /// Fills up the last block.
+    fn pad(&mut self, block: u64) -> Result<(), Failure> {
+        let rest = self.length.next_multiple_of(block) - self.length;
+        self.write(&vec![0; rest as usize])
+    }
+
+    /// The end mark, and the rest of the last record, as POSIX has it: 20 blocks.
+    fn finish(mut self) -> Result<(), Failure> {
+        self.write(&[0; 2 * BLOCK as usize])?;
+        self.pad(20 * BLOCK)?;
+        let flushed = self.out.flush();
+        self.wrote(flushed, 0)
+    }
+}
+
+/// What mkfs made for e2fsck, with nothing in it.
+fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
+    let name = &found.name;
+    if name.dir != name.fs().root() || name.name != b"lost+found" {
+        return Ok(false);
+    }
+    Ok(name.source.entries(&found.inode, name.path())?.len() <= 2)
+}
+
+/// Seconds since 1970 with decimals, which count away from zero.
+fn decimal(time: Timestamp) -> String {
+    let Timestamp { seconds, nanoseconds } = time;
+    let text = if seconds < 0 && nanoseconds > 0 {
+        format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanoseconds)
+    } else {
+        format!("{seconds}.{nanoseconds:09}")
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_count_away_from_zero() {
+        let text = |seconds, nanoseconds| decimal(Timestamp { seconds, nanoseconds });
+        assert_eq!(text(10, 0), "10");
+        assert_eq!(text(0, 500_000_000), "0.5");
+        assert_eq!(text(-2, 750_000_000), "-1.25");
+        assert_eq!(text(-1, 999_999_999), "-0.000000001");
+        assert_eq!(text(-100, 0), "-100");
+    }
+}

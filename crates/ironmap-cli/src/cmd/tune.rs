@@ -1,0 +1,287 @@
+//! `ironmap tune`: the superblock of a volume and its backups.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use ironmap::fs::Clock;
+use ironmap::fs::ext4::{HashAlgorithm, NewUuid, OnError, Reserved, TuneOptions};
+use ironmap::location::LocationOptions;
+use ironmap::{Engine, ErrorKind, Location, Volume};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+use crate::cmd::info;
+use crate::cmd::mkfs::parse_uuid;
+use crate::epoch::{self, source_date};
+use crate::failure::Failure;
+use crate::owner::Ownership;
+use crate::target::{self, named};
+
+/// Changes the label, the UUID and other settings of a volume, as tune2fs
+///
+/// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap tune -L data /dev/sdb1
+  ironmap tune -U random -O metadata_csum_seed disk.img@p1
+  ironmap tune -m 1 -c 30 -i 6m -e remount-ro disk.img
+  ironmap tune -o acl,^user_xattr -E stride=16,stripe_width=64 disk.img
+  ironmap tune -l disk.img")]
+pub(crate) struct Args {
+    /// The label, at most 16 bytes
+    #[arg(short = 'L', long)]
+    label: Option<OsString>,
+    /// The UUID: random, time, clear, or one that is written out
+    #[arg(short = 'U', long, value_parser = parse_new_uuid)]
+    uuid: Option<NewUuid>,
+    /// What becomes of the volume when corruption is met: continue, remount-ro or panic
+    #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR")]
+    on_error: Option<OnError>,
+    /// Percentage of the blocks that is kept for the superuser: 0 to 50
+    #[arg(short = 'm', long, value_name = "PERCENT", conflicts_with = "reserved_blocks")]
+    reserved: Option<f64>,
+    /// The same as a number of blocks
+    #[arg(short, long, value_name = "COUNT")]
+    reserved_blocks: Option<u64>,
+    /// The user, by name or number, that may use them too
+    #[arg(short = 'u', long, value_name = "USER", value_parser = parse_user)]
+    reserved_user: Option<u16>,
+    /// The group, by name or number, that may use them too
+    #[arg(short = 'g', long, value_name = "GROUP", value_parser = parse_group)]
+    reserved_group: Option<u16>,
+    /// Check the volume after so many mounts; 0 or -1 for never
+    #[arg(short = 'c', long, value_name = "COUNT", value_parser = parse_max_mounts, allow_hyphen_values = true)]
+    max_mount_count: Option<u16>,
+    /// So many mounts since the last check
+    #[arg(short = 'C', long, value_name = "COUNT")]
+    mount_count: Option<u16>,
+    /// Check the volume after so many days, or weeks (w), months of 30 days (m) or seconds (s); 0 for never
+    #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval)]
+    check_interval: Option<u32>,
+    /// When it was last checked: now, or YYYYMMDD, YYYYMMDDHH, YYYYMMDDHHMM or YYYYMMDDHHMMSS in local time
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_checked)]
+    last_checked: Option<Checked>,
+    /// The directory where it was last mounted
+    #[arg(short = 'M', long, value_name = "DIR")]
+    last_mounted: Option<OsString>,
+    /// Default mount options to switch on, or off with a ^ before the name, with commas between them
+    #[arg(short = 'o', long, value_name = "OPTION,...", value_delimiter = ',')]
+    mount_options: Vec<String>,
+    /// Extended options: hash_alg=legacy|half_md4|tea, stride=BLOCKS, stripe_width=BLOCKS, mount_opts=TEXT
+    #[arg(short = 'E', long, value_name = "NAME=VALUE,...", value_delimiter = ',', value_parser = parse_extended)]
+    extended: Vec<Extended>,
+    /// Features to switch on, or off with a ^ before the name, with commas between them: those that need no other change
+    #[arg(short = 'O', long, value_name = "FEATURE,...", value_delimiter = ',')]
+    features: Vec<String>,
+    /// Print what info prints, after all changes
+    #[arg(short, long)]
+    list: bool,
+    /// The volume
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Checked {
+    Now,
+    At(i64),
+}
+
+#[derive(Clone, Debug)]
+enum Extended {
+    Hash(HashAlgorithm),
+    Stride(u16),
+    StripeWidth(u32),
+    MountOptions(Vec<u8>),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.changes_something() {
+        change(args)?;
+    } else if !args.list {
+        return Err(Failure::usage("nothing to change: see ironmap tune --help"));
+    }
+    if args.list { info::run(&info::Args::of(&args.volume)) } else { Ok(()) }
+}
+
+fn change(args: &Args) -> Result<(), Failure> {
+    if crate::source::no_load() || matches!(args.volume, Location::NoLoad(_)) {
+        return Err(Failure::usage("noload: without its journal a volume is only read"));
+    }
+    let time = source_date()?;
+    let clock = time.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
+    let options = args.options(time);
+    let how = LocationOptions { engine: Engine::Psync, write: true, force: false };
+    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let tuned = Volume::tune(&opened.device, &options, clock).map_err(|error| {
+        let asked = error.kind() == ErrorKind::InvalidInput;
+        let error = named(&args.volume, error);
+        if asked { Failure::usage(&error) } else { Failure::open(&error) }
+    });
+    let closed = opened.integrity.map_or(Ok(()), |integrity| integrity.device.close());
+    tuned?;
+    closed.map_err(|error| Failure::at(&args.volume, &error))
+}
+
+impl Args {
+    fn changes_something(&self) -> bool {
+        let Self { label, uuid, on_error, reserved, reserved_blocks, .. } = self;
+        let Self { reserved_user, reserved_group, max_mount_count, mount_count, .. } = self;
+        let Self { check_interval, last_checked, last_mounted, .. } = self;
+        let lists = [self.mount_options.len(), self.features.len(), self.extended.len()];
+        label.is_some()
+            || uuid.is_some()
+            || on_error.is_some()
+            || reserved.is_some()
+            || reserved_blocks.is_some()
+            || reserved_user.is_some()
+            || reserved_group.is_some()
+            || max_mount_count.is_some()
+            || mount_count.is_some()
+            || check_interval.is_some()
+            || last_checked.is_some()
+            || last_mounted.is_some()
+            || lists.iter().any(|len| *len > 0)
+    }
+
+    /// What is asked for; `time` is that of a reproducible build.
+    fn options(&self, time: Option<i64>) -> TuneOptions {
+        let bytes = |text: &OsString| text.as_bytes().to_vec();
+        let mut options = TuneOptions {
+            label: self.label.as_ref().map(bytes),
+            uuid: self.uuid,
+            last_mounted: self.last_mounted.as_ref().map(bytes),
+            on_error: self.on_error,
+            reserved: self
+                .reserved
+                .map(Reserved::Percent)
+                .or(self.reserved_blocks.map(Reserved::Blocks)),
+            reserved_uid: self.reserved_user,
+            reserved_gid: self.reserved_group,
+            max_mount_count: self.max_mount_count,
+            mount_count: self.mount_count,
+            check_interval: self.check_interval,
+            last_checked: self.last_checked.map(|checked| match checked {
+                Checked::At(seconds) => seconds,
+                Checked::Now => time.unwrap_or_else(|| jiff::Timestamp::now().as_second()),
+            }),
+            mount_options: self.mount_options.clone(),
+            features: self.features.clone(),
+            ..TuneOptions::default()
+        };
+        for extended in &self.extended {
+            match extended {
+                Extended::Hash(hash) => options.hash = Some(*hash),
+                Extended::Stride(blocks) => options.stride = Some(*blocks),
+                Extended::StripeWidth(blocks) => options.stripe_width = Some(*blocks),
+                Extended::MountOptions(text) => options.mount_options_text = Some(text.clone()),
+            }
+        }
+        options
+    }
+}
+
+fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
+    Ok(match text {
+        "random" => NewUuid::Random,
+        "time" => NewUuid::Time,
+        "clear" => NewUuid::Clear,
+        _ => NewUuid::Is(parse_uuid(text)?),
+    })
+}
+
+/// The superblock has 16 bits for it.
+fn parse_user(text: &str) -> Result<u16, String> {
+    let uid = Ownership::parse(text)?.uid.filter(|_| !text.contains(':'));
+    uid.and_then(|uid| uid.try_into().ok()).ok_or_else(|| format!("no user up to 65535: '{text}'"))
+}
+
+fn parse_group(text: &str) -> Result<u16, String> {
+    let gid = Ownership::parse(&format!(":{text}"))?.gid;
+    gid.and_then(|gid| gid.try_into().ok()).ok_or_else(|| format!("no group up to 65535: '{text}'"))
+}
+
+fn parse_max_mounts(text: &str) -> Result<u16, String> {
+    let count = if text == "-1" { Some(0) } else { text.parse().ok() };
+    count.ok_or_else(|| format!("no number of mounts: '{text}'"))
+}
+
+fn parse_interval(text: &str) -> Result<u32, String> {
+    const DAY: u32 = 86400;
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b's') => (&text[..text.len() - 1], 1),
+        Some(b'd') => (&text[..text.len() - 1], DAY),
+        Some(b'w') => (&text[..text.len() - 1], 7 * DAY),
+        Some(b'm') => (&text[..text.len() - 1], 30 * DAY),
+        _ => (text, DAY),
+    };
+    let count = digits.parse::<u32>().ok();
+    let seconds = count.and_then(|count| count.checked_mul(unit));
+    seconds.ok_or_else(|| format!("no interval up to {} seconds: '{text}'", u32::MAX))
+}
+
+fn parse_checked(text: &str) -> Result<Checked, String> {
+    if text == "now" {
+        return Ok(Checked::Now);
+    }
+    let wrong = || format!("neither now nor YYYYMMDD[HH[MM[SS]]]: '{text}'");
+    if !matches!(text.len(), 8 | 10 | 12 | 14) || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let digits = format!("{text:0<14}");
+    let local = DateTime::strptime("%Y%m%d%H%M%S", digits).map_err(|_| wrong())?;
+    let zoned = local.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
+    Ok(Checked::At(zoned.timestamp().as_second()))
+}
+
+fn parse_extended(text: &str) -> Result<Extended, String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    let wrong = |what: String| format!("{name}: {what}");
+    let number = |_| wrong(format!("no number of blocks: '{value}'"));
+    match name {
+        "hash_alg" => value
+            .parse()
+            .map(Extended::Hash)
+            .map_err(|error: ironmap::Error| wrong(error.to_string())),
+        "stride" => value.parse().map(Extended::Stride).map_err(number),
+        "stripe_width" | "stripe-width" => value.parse().map(Extended::StripeWidth).map_err(number),
+        "mount_opts" => Ok(Extended::MountOptions(value.as_bytes().to_vec())),
+        _ => Err(format!(
+            "{name} is none of hash_alg, stride, stripe_width and mount_opts: use tune2fs -E"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are those of `tune2fs -i`.
+    #[test]
+    fn an_interval_has_the_units_of_tune2fs() {
+        for (text, seconds) in [
+            ("3", 259_200),
+            ("2d", 172_800),
+            ("3w", 1_814_400),
+            ("2m", 5_184_000),
+            ("5s", 5),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_interval(text), Ok(seconds), "{text}");
+        }
+        for wrong in ["", "d", "2h", "-1", "99999999"] {
+            assert!(parse_interval(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_now_or_has_pairs_of_digits_down_to_seconds() {
+        for right in ["now", "20200102", "2020010213", "202001021314", "20200102131415"] {
+            assert!(parse_checked(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "2020", "2020010", "20201302", "20200102x", "202001021"] {
+            assert!(parse_checked(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `ironmap write`: standard input to a file of a volume.
+
+use std::io::{self, Read};
+
+use ironmap::fs::{FileSystem, FileType};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use crate::cmd::cat::CHUNK;
+use crate::failure::{Failure, Report};
+use crate::interrupt;
+use crate::new::find_or_create;
+use crate::size::size;
+use crate::target::{self, Target};
+use crate::volumes::{Name, Volumes};
+
+/// Writes standard input to a file, which is made where there is none
+///
+/// Without --append and --offset the file holds then what was read, and nothing else.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap write disk.img:/etc/hostname < hostname
+  ironmap write --append disk.img@p2:/etc/fstab < line
+  ironmap write --offset 4k disk.img:/srv/data < block")]
+pub(crate) struct Args {
+    /// Write behind the end of the file
+    #[arg(short, long)]
+    append: bool,
+    /// Write over what is there from this byte on: 4096, 4k, 1M
+    #[arg(short, long, value_name = "N", value_parser = size, conflicts_with = "append")]
+    offset: Option<u64>,
+    /// The file
+    #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
+    target: Target,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    Volumes::change(report, |volumes, _| {
+        let name = volumes.name(&args.target)?;
+        let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };
+        let failed = |error: Error| name.failed(&error);
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => {
+                return Err(failed(Error::new(ErrorKind::IsADirectory, "is a directory")));
+            }
+            _ => return Err(failed(Error::new(ErrorKind::WrongFileType, "is not a regular file"))),
+        }
+        let pos = match args.offset {
+            Some(offset) => offset,
+            None if args.append => inode.size(),
+            None => {
+                name.fs().truncate(inode.number(), 0).map_err(failed)?;
+                0
+            }
+        };
+        pour(&name, inode.number(), pos)
+    })
+}
+
+/// Writes all of standard input from a position on.
+fn pour(name: &Name, number: InodeNo, mut pos: u64) -> Result<(), Failure> {
+    let mut chunk = Vec::with_capacity(CHUNK);
+    loop {
+        chunk.clear();
+        let ended = fill(&mut chunk)?;
+        write_all(&**name.fs(), number, pos, &chunk).map_err(|error| name.failed(&error))?;
+        pos = pos.saturating_add(chunk.len() as u64);
+        if ended {
+            return Ok(());
+        }
+    }
+}
+
+fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ironmap::Result<()> {
+    let mut done = 0;
+    while done < chunk.len() {
+        let count = fs.write(number, FilePos(pos.saturating_add(done as u64)), &chunk[done..])?;
+        if count == 0 {
+            return Err(Error::new(ErrorKind::NoSpace, "no blocks are left"));
+        }
+        done += count;
+    }
+    Ok(())
+}
+
+/// Reads up to a chunk, as much as there is before the input ends, which it says.
+fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
+    let mut input = io::stdin().lock();
+    while chunk.len() < CHUNK {
+        wait(&input)?;
+        let room = (CHUNK - chunk.len()) as u64;
+        // One read of what is there: a second one might wait, and not hear of a signal.
+        let mut part = vec![0; room.min(64 << 10) as usize];
+        let count =
+            input.read(&mut part).map_err(|error| Failure::host("standard input", error))?;
+        if count == 0 {
+            return Ok(true);
+        }
+        chunk.extend_from_slice(&part[..count]);
+    }
+    Ok(false)
+}
+
+/// Waits for input, and hears of signals meanwhile.
+fn wait(input: &io::StdinLock<'_>) -> Result<(), Failure> {
+    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    loop {
+        interrupt::check()?;
+        // What is wrong is for the read to tell; an interrupted wait is for the check.
+        match poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&turn)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            _ => return Ok(()),
+        }
+    }
+}

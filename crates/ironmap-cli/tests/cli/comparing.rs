@@ -1,0 +1,141 @@
+//! `diff` tells every difference of two trees that the kernel shows, and no other; `write` and `cp -` write what they read.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::process::{Output, Stdio};
+
+use crate::changing::{fill, fsck};
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+/// Each kind of difference is a line, in either order, for volumes and the host; equal trees give none.
+#[test]
+fn diff_tells_every_difference() {
+    require!([Need::Root, Need::Tool("setfattr")]);
+    let bench = Bench::empty();
+    fill(&bench.source(), true);
+    let mut mke2fs = tool("mke2fs");
+    succeed(mke2fs.args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
+    bench.succeed(["cp", "-a", "source", "image:/source"]);
+    fs::copy(bench.image(), bench.path("other")).unwrap();
+    let pairs = [["image:/source", "source"], ["source", "image:/source"], ["image:/", "other:/"]];
+    for [a, b] in pairs {
+        assert_eq!(text(&bench.succeed(["diff", a, b])), "", "{a} {b}");
+    }
+    let source = bench.source();
+    fs::set_permissions(source.join("nothing"), fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(source.join("small"), Some(5), Some(6)).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(source.join("large"))
+        .unwrap()
+        .write_all_at(b"?!", 9 << 20)
+        .unwrap();
+    fs::write(source.join("dir/more"), "more").unwrap();
+    fs::remove_file(source.join("sparse")).unwrap();
+    fs::remove_file(source.join("link")).unwrap();
+    symlink("large", source.join("link")).unwrap();
+    fs::remove_dir(source.join("dir/empty")).unwrap();
+    fs::write(source.join("dir/empty"), "").unwrap();
+    fs::write(source.join("program"), "short").unwrap();
+    succeed(tool("setfattr").args(["-n", "user.colour", "-v", "red"]).arg(source.join("small")));
+    let said = bench.run(["diff", "image:/source", "source"]);
+    assert_eq!((said.status.code(), text(&said.stderr)), (Some(1), String::new()));
+    let found: BTreeSet<String> = text(&said.stdout).lines().map(str::to_owned).collect();
+    let begins = [
+        "/again: owner: 0:0, 5:6",
+        "/again: user.colour: \"gr\\xfcn\", \"red\"",
+        "/dir/empty: type: directory, regular empty file",
+        "/large: content: differs from byte 9437184 on",
+        "/link: owner: 12:13, 0:0",
+        "/link: target: small, large",
+        "/nothing: mode: 644, 600",
+        "/program: size: 5000, 5",
+        "/small: owner: 0:0, 5:6",
+        "/small: user.colour: \"gr\\xfcn\", \"red\"",
+        "Only in image:/source: sparse",
+        "Only in source/dir: more",
+    ];
+    for line in begins {
+        assert!(found.contains(line), "{line} in {found:#?}");
+    }
+    // Writing to a program takes its capability away, and its set-id bits unless root does it.
+    let others: Vec<_> = found.iter().filter(|line| !begins.contains(&line.as_str())).collect();
+    assert!(others.iter().all(|line| line.starts_with("/program: ")), "{others:?}");
+    let without = bench.run(["diff", "-x", "*", "image:/source", "source"]);
+    assert_eq!((without.status.code(), text(&without.stdout)), (Some(0), String::new()));
+    let missing = bench.run(["diff", "image:/nope", "source"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("image:/nope: no such entry"));
+}
+
+fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
+    let mut child = bench
+        .command()
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    // Who refuses the command reads nothing.
+    let _ = pipe.write_all(input);
+    drop(pipe);
+    child.wait_with_output().unwrap()
+}
+
+/// The kernel reads what was written: anew, behind the end, in the midst, far behind the end, and as a copy.
+#[test]
+fn standard_input_becomes_a_file() {
+    require!([Need::Root]);
+    let bench = Bench::empty();
+    let own = Image::mke2fs("64M", &["-t", "ext4", "-b", "1024"]);
+    let at = |path: &str| format!("{}:{path}", own.path().display());
+    let writes = |args: &[&str], input: &[u8]| {
+        let said = with_input(&bench, args, input);
+        assert_eq!((said.status.code(), text(&said.stderr)), (Some(0), String::new()), "{args:?}");
+        fsck(&own.path());
+    };
+    let large = pattern((3 << 20) + 77, 5);
+    writes(&["write", &at("/new")], b"first\n");
+    writes(&["write", "--append", &at("/new")], b"second\n");
+    writes(&["write", "--append", &at("/log")], b"begins\n");
+    writes(&["write", &at("/over")], &large);
+    writes(&["write", "--offset", "1000", &at("/over")], b"in the midst");
+    writes(&["write", "--offset", "1M", &at("/hole")], b"far");
+    writes(&["write", &at("/short")], &large);
+    writes(&["write", &at("/short")], b"short");
+    writes(&["write", &at("/empty")], b"");
+    writes(&["cp", "-", &at("/copy")], &large);
+    bench.succeed(["ln", "-s", "new", &at("/link")]);
+    writes(&["write", "-a", &at("/link")], b"third\n");
+    bench.succeed(["mkdir", &at("/dir")]);
+    for (args, code) in [
+        (&["write", &at("/dir")][..], 1),
+        (&["write", &at("/no/file")], 1),
+        (&["write", "--append", "--offset", "1", &at("/new")], 2),
+        (&["cp", "-", &at("/dir")], 2),
+        (&["cp", "-a", "-", &at("/x")], 2),
+    ] {
+        assert_eq!(with_input(&bench, args, b"x").status.code(), Some(code), "{args:?}");
+    }
+    // A volume without room says so, and stays whole.
+    let said = with_input(&bench, &["write", &at("/full")], &pattern(70 << 20, 6));
+    assert!(said.status.code() == Some(1) && text(&said.stderr).contains("ENOSPC"));
+    fsck(&own.path());
+    let mount = own.mount("ro");
+    let read = |name: &str| fs::read(mount.dir().join(name)).unwrap();
+    assert_eq!(text(&read("new")), "first\nsecond\nthird\n");
+    assert_eq!(text(&read("log")), "begins\n");
+    let mut over = large.clone();
+    over[1000..1012].copy_from_slice(b"in the midst");
+    assert!(read("over") == over);
+    assert!(read("hole") == [&vec![0; 1 << 20][..], b"far"].concat());
+    assert_eq!((text(&read("short")), read("empty").len()), ("short".to_owned(), 0));
+    assert!(read("copy") == large);
+}

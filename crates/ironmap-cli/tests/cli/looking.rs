@@ -1,0 +1,235 @@
+//! The commands that only read print what their namesakes print of the kernel's mount of the same volume.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::changing::fill;
+use crate::common::image::{Image, LoopMount};
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+/// A volume with one of each, and its mount for reading.
+pub(crate) struct Twin {
+    pub(crate) bench: Bench,
+    mount: LoopMount,
+    /// What is mounted; the program reads a copy of it, since it refuses what is.
+    _image: Image,
+}
+
+impl Twin {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {}, &[])
+    }
+
+    /// The same with more in the tree that the volume is made of, and after requests to debugfs.
+    pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
+        let bench = Bench::empty();
+        fill(&bench.source(), true);
+        more(&bench.source());
+        let image = Image::populated("64M", &["-t", "ext4", "-b", "1024"], &bench.source());
+        for request in requests {
+            succeed(tool("debugfs").args(["-w", "-R", request]).arg(image.path()));
+        }
+        fs::copy(image.path(), bench.image()).unwrap();
+        let mount = image.mount("ro");
+        Self { bench, mount, _image: image }
+    }
+
+    /// The volume as it is named.
+    pub(crate) fn volume(&self) -> String {
+        self.bench.image().display().to_string()
+    }
+
+    fn words(command: &str, at: &str) -> Vec<String> {
+        command.split_whitespace().map(|word| word.replace('@', at)).collect()
+    }
+
+    /// Runs the program; `@` is the volume's root.
+    pub(crate) fn run(&self, command: &str) -> Output {
+        self.bench.run(Self::words(command, &format!("{}:", self.volume())))
+    }
+
+    /// What it prints, without the volume's name.
+    pub(crate) fn ours(&self, command: &str) -> String {
+        let output = self.run(command);
+        assert_eq!(text(&output.stderr), "", "{command}");
+        assert!(output.status.success(), "{command}");
+        text(&output.stdout).replace(&format!("{}:", self.volume()), "")
+    }
+
+    /// What the namesake prints, without the mount's path.
+    pub(crate) fn theirs(&self, command: &str) -> String {
+        let at = self.mount.dir().display().to_string();
+        let words = Self::words(command, &at);
+        let output = tool(&words[0]).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+        text(&output.stdout).replace(&at, "")
+    }
+
+    /// They print the same lines.
+    pub(crate) fn same(&self, command: &str) {
+        assert_eq!(self.ours(command), self.theirs(command), "{command}");
+    }
+}
+
+/// Several files in one call, by names and numbers, are read one after the other; what is not there is told, and the rest goes on.
+#[test]
+fn reads_take_many_files_of_many_volumes() {
+    let bench = Bench::new();
+    fs::copy(bench.image(), bench.path("other")).unwrap();
+    let at = |path: &str| bench.target(path);
+    let both = bench.succeed(["cat", &at("/small"), &at("/dir/large"), "other:/small"]);
+    assert!(both == [b"small\n", &pattern(3 << 20 | 77, 1)[..], b"small\n"].concat());
+    let said = bench.run(["cat", &at("/nope"), "other:/small", &at("/dir")]);
+    assert_eq!((said.status.code(), text(&said.stdout)), (Some(1), "small\n".to_owned()));
+    let (nope, dir) = (at("/nope"), at("/dir"));
+    let errors = format!(
+        "ironmap: {nope}: no such entry (ENOENT)\nironmap: {dir}: is a directory (EISDIR)\n"
+    );
+    assert_eq!(text(&said.stderr), errors, "each path once");
+    for command in ["stat", "map"] {
+        let one = |target: &str| text(&bench.succeed([command, target]));
+        let all = text(&bench.succeed([command, &at("/small"), "other:/dir"]));
+        assert_eq!(all, one(&at("/small")) + &one("other:/dir"), "{command}");
+        let said = bench.run([command, "--json", &at("/nope"), &at("/small"), "other:/small"]);
+        assert_eq!(said.status.code(), Some(1));
+        let records: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&said.stdout)
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(records.len(), 2, "{command}");
+        assert_eq!(
+            (&records[1]["volume"], &records[1]["path"]),
+            (&"other".into(), &"/small".into())
+        );
+    }
+    assert_eq!(bench.succeed(["ls", "other"]), bench.succeed(["ls", "other:/"]));
+    assert_eq!(bench.succeed(["stat", "other"]), bench.succeed(["stat", "other:/"]));
+    let said = bench.run(["cat", "other"]);
+    assert!(said.status.code() == Some(2) && text(&said.stderr).contains("VOLUME:/PATH"));
+}
+
+/// `VOLUME:<N>` is inode N, for commands that read; those that need a name refuse it before anything is done.
+#[test]
+fn an_inode_s_number_is_a_path() {
+    let bench = Bench::new();
+    let number = |path: &str| {
+        bench.json(&["stat", "--json", &bench.target(path)])["inode"].as_u64().unwrap()
+    };
+    let at = |number: u64| format!("image:<{number}>");
+    let (large, dir) = (at(number("/dir/large")), at(number("/dir")));
+    assert!(bench.succeed(["cat", &large]) == pattern(3 << 20 | 77, 1));
+    assert_eq!(bench.succeed(["ls", &dir]), bench.succeed(["ls", "image:/dir"]));
+    assert_eq!(text(&bench.succeed(["cat", &format!("{dir}/link")])), "small\n");
+    let by_name = bench.json(&["map", "--json", "image:/dir/large"]);
+    assert_eq!(bench.json(&["map", "--json", &large])["extents"], by_name["extents"]);
+    bench.succeed(["cp", &large, "out"]);
+    assert!(fs::read(bench.path("out")).unwrap() == pattern(3 << 20 | 77, 1));
+    bench.succeed(["cp", "-r", &dir, "tree"]);
+    assert_eq!(fs::read_link(bench.path("tree/link")).unwrap().to_str(), Some("../small"));
+    assert_eq!(text(&bench.run(["cat", "image:<9999>"]).stdout), "");
+    let before = fs::read(bench.image()).unwrap();
+    for command in [&["rm", &large][..], &["mkdir", &format!("{dir}/new")], &["cp", "out", &dir]] {
+        assert_eq!(bench.run(command).status.code(), Some(2), "{command:?}");
+    }
+    assert!(fs::read(bench.image()).unwrap() == before);
+    // A file of such a name has a slash before it.
+    bench.succeed(["touch", "image:/<12>"]);
+    assert_eq!(bench.json(&["stat", "--json", "image:/<12>"])["size"], 0);
+    bench.succeed(["cp", &large, "image:/again"]);
+    assert!(bench.succeed(["cat", "image:/again"]) == pattern(3 << 20 | 77, 1));
+}
+
+/// The options of `ls`, by themselves and together.
+#[test]
+fn lists_are_those_of_ls() {
+    require!([Need::Root]);
+    let twin = Twin::new();
+    for options in ["-1", "-i", "-d", "-R", "-di"] {
+        twin.same(&format!("ls {options} @/"));
+    }
+    // The mount's root has another directory above it.
+    for options in ["-1", "-a", "-i", "-d", "-ai", "-R", "-Rai", "-di"] {
+        twin.same(&format!("ls {options} @/dir"));
+    }
+    for command in ["-1 @/small @/dir @/again", "-di @/dir @/small", "-i @/dir @/dir/empty"] {
+        // With several files, the volume's name stays on every one.
+        twin.same(&format!("ls {command}"));
+    }
+    for options in ["-l", "-ln", "-la", "-lh", "-li", "-ld", "-lt", "-lahit", "-lR", "-lhd"] {
+        for paths in ["@/", "@/dir", "@/dir/block @/large @/dir", "@/link"] {
+            if options.contains('a') && paths == "@/" {
+                continue;
+            }
+            let ours = twin.ours(&format!("ls {options} {paths}"));
+            let theirs = twin.theirs(&format!("ls {options} --time-style=long-iso {paths}"));
+            // Devices make columns of their own there.
+            let words = |said: &str| -> Vec<String> {
+                let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+                said.lines().map(words).collect()
+            };
+            assert_eq!(words(&ours), words(&theirs), "{options} {paths}");
+        }
+    }
+}
+
+/// Every letter of a format, of every type of file, and names that need quotes.
+#[test]
+fn formats_of_stat_are_those_of_stat() {
+    require!([Need::Root]);
+    let odd = ["it's", "quo\"te's", "new\nline's", "tab\t"];
+    let twin =
+        Twin::with(|root| odd.iter().for_each(|name| fs::write(root.join(name), "").unwrap()), &[]);
+    let paths = "@/ @/small @/nothing @/program @/link @/node @/pipe @/dir @/dir/empty @/dir/dangling @/sparse";
+    for letters in ["n|%N|%s", "b|%B|%f|%F|%a|%#a|%A", "u|%U|%g|%G|%i|%h", "t|%T|%o|%%"] {
+        twin.same(&format!("stat -c %{letters} {paths}"));
+    }
+    for letters in ["w|%W", "x|%X", "y|%Y", "z|%Z", "8s|%-8s|%08s|%05a|%3i|%-9F|%12n"] {
+        twin.same(&format!("stat -c |%{letters}| {paths}"));
+    }
+    twin.same("stat -L -c %F:%i:%n @/link @/small");
+    let quoted = |program: &mut std::process::Command, at: &str| {
+        let names = odd.iter().map(|name| format!("{at}/{name}"));
+        let said = succeed(program.args(["stat", "-c", "%N"]).args(names));
+        text(&said.stdout).replace(at, "")
+    };
+    let theirs = quoted(&mut tool("env"), twin.mount.dir().to_str().unwrap());
+    assert_eq!(quoted(&mut twin.bench.command(), &format!("{}:", twin.volume())), theirs);
+    assert_eq!(twin.run("stat -c %q @/small").status.code(), Some(2));
+}
+
+/// Flags have the letters of lsattr, and access lists the lines of getfacl.
+#[test]
+fn stat_shows_flags_and_access_lists() {
+    require!([Need::Root, Need::Tool("lsattr"), Need::Tool("getfacl"), Need::Tool("setfacl")]);
+    let lists = |root: &Path| {
+        let list = "u:7:rwx,u:70000:r,g:8:wx,m::rx,d:u:7:rwx,d:g::x,d:m::w";
+        succeed(tool("setfacl").args(["-m", list]).arg(root.join("dir")));
+        succeed(tool("setfacl").args(["-m", "u:0:r"]).arg(root.join("small")));
+    };
+    let flags = ["small 0x8000b", "large 0x80054", "program 0x980a4", "dir 0xb0000"];
+    let requests = flags.map(|set| {
+        let (name, flags) = set.split_once(' ').unwrap();
+        format!("set_inode_field /{name} flags {flags}")
+    });
+    let twin = Twin::with(lists, &requests.each_ref().map(String::as_str));
+    let shown = |path: &str, label: &str| -> Vec<String> {
+        let said = twin.ours(&format!("stat -n @{path}"));
+        let lines = said.lines().filter_map(|line| line.trim_start().strip_prefix(label));
+        lines.map(|line| line.trim_start().to_owned()).collect()
+    };
+    for path in ["/small", "/large", "/program", "/dir", "/sparse"] {
+        let theirs = twin.theirs(&format!("lsattr -d @{path}"));
+        let ours = &shown(path, "Flags:")[0];
+        assert_eq!(ours.split('\t').next(), theirs.split(' ').next(), "{path}");
+    }
+    for path in ["/small", "/dir", "/dir/block"] {
+        let theirs = twin.theirs(&format!("getfacl -cnp @{path}"));
+        let theirs: Vec<_> = theirs.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(shown(path, "ACL:"), theirs, "{path}");
+    }
+    assert_eq!(shown("/sparse", "ACL:"), Vec::<String>::new());
+    assert!(twin.ours("stat @/dir").contains("   ACL: user:"));
+}

@@ -1,0 +1,217 @@
+//! Damaged volumes that are only read: by a backup of the superblock, cut short, and with damaged blocks of directories. Beside the kernel
+//! and debugfs.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Output;
+
+use ironmap::fs::{DirCursor, Follow};
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, succeed, text, tool};
+
+/// Overwrites the start of an image: superblock and descriptors.
+fn wipe(image: &Path, bytes: usize) {
+    File::options().write(true).open(image).unwrap().write_all_at(&vec![0; bytes], 0).unwrap();
+}
+
+/// Success, and one warning that says this.
+fn warned(output: &Output, what: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.lines().count() == 1 && said.contains(what), "{said}");
+}
+
+fn same_content(one: &Path, other: &Path) {
+    succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
+}
+
+/// Superblock and descriptors are gone. What is copied out is what was put in, and what the kernel shows with `sb=N`.
+#[test]
+fn a_backup_stands_in_for_superblock_and_descriptors() {
+    require!([Need::Root]);
+    for (options, block, kernel, wiped, found) in [
+        (&["-t", "ext4", "-b", "1024"][..], 24577, 24577, 3072, Some("--superblock 8193")),
+        (&["-t", "ext3", "-b", "1024"], 8193, 8193, 3072, Some("--superblock 8193")),
+        (&["-t", "ext4", "-b", "4096", "-g", "2048"], 2048, 8192, 8192, None),
+        (
+            &["-t", "ext4", "-b", "1024", "-O", "bigalloc"],
+            131_072,
+            131_072,
+            3072,
+            Some("--superblock 131072"),
+        ),
+    ] {
+        let size = if block > 100_000 { "256M" } else { "64M" };
+        let bench = Bench::with(&["-t", "ext4"]);
+        let image = Image::populated(size, options, &bench.source());
+        wipe(&image.path(), wiped);
+        let (volume, block) = (image.path().to_str().unwrap().to_owned(), block.to_string());
+        let copy = bench.run(["cp", "-r", "--superblock", &block, &format!("{volume}:/"), "out"]);
+        warned(&copy, &format!("the backup of the superblock in block {block} is used"));
+        fs::remove_dir(bench.path("out/lost+found")).unwrap();
+        same_content(&bench.source(), &bench.path("out"));
+        let mount = image.mount(&format!("ro,sb={kernel}"));
+        fs::create_dir(bench.path("out/lost+found")).unwrap();
+        same_content(mount.dir(), &bench.path("out"));
+        drop(mount);
+        let listed = bench.run(["ls", &format!("{volume}:/dir")]);
+        // A volume whose superblock is gone may have been given up: it is not guessed at.
+        let said = text(&listed.stderr);
+        assert_eq!(listed.status.code(), Some(3), "{said}");
+        assert_eq!(said.contains("--superblock"), found.is_some(), "{said}");
+        assert!(said.contains(found.unwrap_or_default()), "{said}");
+    }
+}
+
+/// A damaged superblock is passed over for reading; commands that write or check refuse the volume, which stays as it is.
+#[test]
+fn a_damaged_superblock_is_passed_over_for_reading_alone() {
+    let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
+    let file = File::options().write(true).open(bench.image()).unwrap();
+    file.write_all_at(b"x", 1024 + 0x78).unwrap();
+    drop(file);
+    let before = fs::read(bench.image()).unwrap();
+    let cat = bench.run(["cat", &bench.target("/small")]);
+    warned(&cat, "s_checksum");
+    assert_eq!(text(&cat.stdout), "small\n");
+    for (args, code, what) in [
+        (&["touch", "image:/new"][..], 4, "s_checksum"),
+        (&["tune", "-L", "x", "image"], 4, "s_checksum"),
+        (&["touch", "--superblock", "8193", "image:/new"], 3, "only read"),
+        (&["touch", "--truncated", "image:/new"], 3, "only read"),
+        (&["ls", "--superblock", "77", "image:/"], 3, "block 77 holds no superblock"),
+        (&["check", "image"], 4, "e2fsck"),
+    ] {
+        let output = bench.run(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(what), "{args:?}: {said}");
+    }
+    assert!(before == fs::read(bench.image()).unwrap());
+}
+
+/// The last block of a file's content, as debugfs gives it.
+fn last_block(bench: &Bench, file: &str) -> u64 {
+    let said = bench.ask(&format!("blocks {file}"));
+    said.split_whitespace().map(|block| block.parse::<u64>().unwrap()).max().unwrap()
+}
+
+/// What lies within the image is read as debugfs reads it; the rest is an I/O error, and says so.
+#[test]
+fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
+    let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
+    let files = ["small", "dir/large", "dir/.hidden", "line\nbreak"];
+    let files = files.map(|file| (file, last_block(&bench, &format!("\"{file}\""))));
+    let cut = last_block(&bench, "dir/large") - 100;
+    let file = File::options().write(true).open(bench.image()).unwrap();
+    file.set_len(cut * 1024 + 100).unwrap();
+    let refused = bench.run(["ls", "image:/"]);
+    assert_eq!(refused.status.code(), Some(4));
+    assert!(text(&refused.stderr).contains("--truncated"), "{}", text(&refused.stderr));
+    let listed = bench.run(["ls", "--truncated", "image:/dir"]);
+    assert_eq!(text(&listed.stdout), "again\nempty\nlarge\nlink\n", "{}", text(&listed.stderr));
+    let (mut whole, mut broken) = (0, 0);
+    for (file, last) in files {
+        let output = bench.run(["cat", "--truncated", &format!("image:/{file}")]);
+        let content = fs::read(bench.source().join(file)).unwrap();
+        if last < cut {
+            whole += 1;
+            assert!(output.status.success() && output.stdout == content, "{file:?}");
+        } else {
+            broken += 1;
+            assert_eq!(output.status.code(), Some(1), "{file:?}");
+            assert!(text(&output.stderr).contains("EIO"), "{}", text(&output.stderr));
+            assert!(content.starts_with(&output.stdout), "{file:?}");
+        }
+    }
+    assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
+}
+
+/// A damaged block costs a directory its own names: those of all others are listed, as the kernel lists them, and found.
+#[test]
+fn a_damaged_block_of_a_directory_loses_its_own_names() {
+    require!([Need::Root]);
+    for features in ["metadata_csum", "^metadata_csum"] {
+        let tree = Bench::empty();
+        let dir = tree.path("tree");
+        fs::create_dir_all(dir.join("many")).unwrap();
+        for number in 0..200 {
+            fs::write(dir.join(format!("many/{number:040}")), number.to_string()).unwrap();
+        }
+        let image = Image::populated("16M", &["-t", "ext4", "-b", "1024", "-O", features], &dir);
+        let said = succeed(tool("debugfs").args(["-R", "blocks many"]).arg(image.path()));
+        let blocks: Vec<u64> =
+            text(&said.stdout).split_whitespace().map(|block| block.parse().unwrap()).collect();
+        assert!(blocks.len() > 8);
+        let file = File::options().write(true).open(image.path()).unwrap();
+        for block in [blocks[2], blocks[5], blocks[6]] {
+            // An entry has 48 bytes.
+            file.write_all_at(&[0xFF; 64], block * 1024 + 480).unwrap();
+        }
+        let mount = image.mount("ro");
+        let names = fs::read_dir(mount.dir().join("many")).unwrap();
+        let theirs: BTreeSet<_> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        drop(mount);
+        let target = format!("{}:/many", image.path().display());
+        let listed = tree.run(["ls", &target]);
+        let said = text(&listed.stderr);
+        assert_eq!((listed.status.code(), said.lines().count()), (Some(4), 3), "{said}");
+        let ours: BTreeSet<_> = text(&listed.stdout).lines().map(str::to_owned).collect();
+        assert_eq!(ours, theirs, "{features}");
+        assert!(ours.len() > 100 && ours.len() < 200);
+        for name in &ours {
+            let content = tree.succeed(["cat", &format!("{target}/{name}")]);
+            assert_eq!(text(&content).parse::<u64>().ok(), name.parse().ok());
+        }
+        assert_eq!(listed_for_mounts(&image), ours, "{features}");
+        let copied = tree.run(["cp", "-r", &target, "out"]);
+        assert_eq!(copied.status.code(), Some(4), "{}", text(&copied.stderr));
+        assert_eq!(fs::read_dir(tree.path("out")).unwrap().count(), ours.len());
+    }
+}
+
+/// The same by the listing that a mount gives, block by block and in the order of a hash tree.
+fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
+    let volume = image.open().unwrap();
+    let _ = volume.fs().take_notices();
+    let dir = volume.fs().resolve(b"/many", Follow::All).unwrap();
+    let names = dir.list(DirCursor::START).unwrap();
+    let names = names.map(|entry| String::from_utf8(entry.unwrap().name).unwrap());
+    let names = names.filter(|name| name != "." && name != "..").collect();
+    assert_eq!(volume.fs().take_notices().len(), 3);
+    names
+}
+
+/// Leaves of a hash tree are passed over like blocks of a row.
+#[test]
+fn a_damaged_leaf_of_a_hash_tree_loses_its_own_names() {
+    let tree = Bench::empty();
+    let dir = tree.path("tree");
+    fs::create_dir_all(dir.join("many")).unwrap();
+    for number in 0..200 {
+        fs::write(dir.join(format!("many/{number:040}")), "").unwrap();
+    }
+    let image = Image::populated("16M", &["-t", "ext4", "-b", "1024"], &dir);
+    let _ = tool("e2fsck").arg("-fyD").arg(image.path()).output().unwrap();
+    let said = succeed(tool("debugfs").args(["-R", "htree_dump many"]).arg(image.path()));
+    assert!(text(&said.stdout).contains("Root node dump"), "{}", text(&said.stdout));
+    let said = succeed(tool("debugfs").args(["-R", "blocks many"]).arg(image.path()));
+    let blocks: Vec<u64> =
+        text(&said.stdout).split_whitespace().map(|block| block.parse().unwrap()).collect();
+    let file = File::options().write(true).open(image.path()).unwrap();
+    for block in &blocks[2..5] {
+        file.write_all_at(&[0xFF; 8], block * 1024).unwrap();
+    }
+    drop(file);
+    let listed = tree.run(["ls", &format!("{}:/many", image.path().display())]);
+    assert_eq!(listed.status.code(), Some(4));
+    let ours: BTreeSet<_> = text(&listed.stdout).lines().map(str::to_owned).collect();
+    assert!(ours.len() > 100 && ours.len() < 190, "{}", ours.len());
+    assert_eq!(listed_for_mounts(&image), ours);
+}

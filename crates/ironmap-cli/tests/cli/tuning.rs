@@ -1,0 +1,252 @@
+//! `ironmap tune`: each change is that of tune2fs, byte for byte; what it does not do is refused and leaves the volume as it was.
+
+use std::fs;
+use std::path::Path;
+
+use ironmap::VolumeOptions;
+use ironmap::fs::ext4::ROOT;
+use ironmap::fs::{Credentials, NewFile};
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, succeed, text, tool};
+
+const TIME: &str = "1700000000";
+const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
+
+/// Done one after the other to a volume and its twin.
+const STEPS: &[&str] = &[
+    "-L label",
+    "-L sixteen-bytes-16",
+    "-M /mnt/somewhere",
+    "-e panic",
+    "-e remount-ro",
+    "-e continue",
+    "-m 3.3",
+    "-m 0",
+    "-r 1234",
+    "-u 1000 -g 1001",
+    "-u root -g daemon",
+    "-c 30 -C 7",
+    "-c 16000",
+    "-c 0",
+    "-c -1",
+    "-i 3",
+    "-i 2m",
+    "-i 5s",
+    "-i 0",
+    "-T 20200102",
+    "-T 20390102131415",
+    "-o ^acl,debug",
+    "-o journal_data",
+    "-o journal_data_ordered,bsdgroups,^user_xattr",
+    "-o journal_data_writeback,uid16,nobarrier,block_validity,discard,nodelalloc",
+    "-o ^journal_data_writeback",
+    "-E hash_alg=tea",
+    "-E hash_alg=legacy,stride=16,stripe_width=32",
+    "-E hash_alg=half_md4,stripe-width=64",
+    "-E mount_opts=noatime",
+    "-O dir_index",
+    "-O large_dir,ea_inode",
+    "-O large_file,huge_file,dir_nlink",
+    "-O extent",
+    "-O verity",
+    "-O encrypt",
+    "-O read-only",
+    "-O ^read-only",
+    "-L several -m 7 -o acl -i 1w",
+];
+
+/// Steps for volumes with all checksums, whose UUID is that of before; the last one cannot be taken back.
+const WITH_CHECKSUMS: &[&str] = &[
+    "-O metadata_csum_seed",
+    "-O ^metadata_csum_seed",
+    "-O metadata_csum_seed -U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d",
+    "-U 00000000-4f0b-4b0e-9a53-1d2f6a7b8c9d",
+    "-O fast_commit",
+    "-O ^fast_commit",
+    "-O casefold",
+    "-O stable_inodes",
+];
+
+/// Steps for volumes without.
+const WITHOUT_CHECKSUMS: &[&str] =
+    &["-O ^dir_index", "-O dir_index", "-U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d"];
+
+fn fsck(image: &Path) {
+    let said = succeed(tool("e2fsck").arg("-fn").arg(image));
+    assert!(!text(&said.stdout).contains("? no"), "{}", text(&said.stdout));
+}
+
+fn field(image: &Path, name: &str) -> String {
+    let said = text(&succeed(tool("dumpe2fs").arg("-h").arg(image)).stdout);
+    let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
+}
+
+/// Does the steps to both; after each of them the two files have the same bytes, backups among them.
+fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
+    let own = Image::mke2fs("40M", options);
+    let bench = Bench::empty();
+    let twin = bench.path("twin");
+    fs::copy(own.path(), &twin).unwrap();
+    for step in steps.iter().copied().flatten() {
+        let words = step.split(' ');
+        let mut tune2fs = tool("tune2fs");
+        succeed(tune2fs.env("E2FSPROGS_FAKE_TIME", TIME).args(words.clone()).arg(&twin));
+        let mut tune = bench.command();
+        tune.env("SOURCE_DATE_EPOCH", TIME).arg("tune").args(words).arg(own.path());
+        succeed(&mut tune);
+        let (left, right) = (fs::read(own.path()).unwrap(), fs::read(&twin).unwrap());
+        let differing = left.iter().zip(&right).position(|(left, right)| left != right);
+        assert_eq!(differing, None, "{options:?}: {step}");
+        fsck(&own.path());
+    }
+    own
+}
+
+/// Superblock and backups are those of tune2fs, in each layout of backups.
+#[test]
+fn every_change_is_that_of_tune2fs() {
+    same_steps(&["-t", "ext4", "-b", "1024"], &[STEPS, WITH_CHECKSUMS]);
+    let rest = &[&STEPS[..8], WITHOUT_CHECKSUMS];
+    same_steps(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"], rest);
+    same_steps(&["-t", "ext2", "-b", "1024", "-O", "^sparse_super,^resize_inode"], rest);
+    let few = &[&STEPS[..8]];
+    same_steps(&["-t", "ext3", "-b", "2048"], few);
+    same_steps(&["-t", "ext4", "-b", "1024", "-O", "sparse_super2,^resize_inode"], few);
+    same_steps(&["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode"], few);
+    same_steps(&["-t", "ext4", "-b", "1024", "-O", "bigalloc"], few);
+    same_steps(&["-t", "ext4", "-b", "4096", "-O", "uninit_bg,^metadata_csum"], few);
+}
+
+/// The kernel takes the volume, with the settings that it is given.
+#[test]
+fn the_kernel_mounts_it() {
+    require!([Need::Root]);
+    let steps: &[&str] = &[
+        "-O metadata_csum_seed,large_dir -U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d",
+        "-L here -e remount-ro -o journal_data -m 1",
+    ];
+    let own = same_steps(&["-t", "ext4", "-b", "1024"], &[steps]);
+    let mount = own.mount("rw");
+    fs::write(mount.dir().join("file"), "content").unwrap();
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(mount.dir().to_str().unwrap())).unwrap();
+    let device = line.split(' ').next().unwrap().trim_start_matches("/dev/");
+    let options = fs::read_to_string(format!("/proc/fs/ext4/{device}/options")).unwrap();
+    for option in ["data=journal", "errors=remount-ro"] {
+        assert!(options.lines().any(|line| line == option), "no {option}: {options}");
+    }
+    drop(mount);
+    fsck(&own.path());
+    assert_eq!(field(&own.path(), "Filesystem UUID"), UUID);
+}
+
+/// UUIDs that nobody has chosen are of the version that they should be.
+#[test]
+fn a_uuid_is_made() {
+    let own = Image::mke2fs("8M", &["-t", "ext4", "-O", "metadata_csum_seed"]);
+    let bench = Bench::empty();
+    let mut seen = vec![field(&own.path(), "Filesystem UUID")];
+    for (how, version) in [("random", '4'), ("random", '4'), ("time", '1'), ("time", '1')] {
+        bench.succeed(["tune", "-U", how, own.path().to_str().unwrap()]);
+        fsck(&own.path());
+        let uuid = field(&own.path(), "Filesystem UUID");
+        assert_eq!(uuid.chars().nth(14), Some(version), "{uuid}");
+        assert!(!seen.contains(&uuid), "{uuid}");
+        seen.push(uuid);
+    }
+    bench.succeed(["tune", "-U", "clear", own.path().to_str().unwrap()]);
+    assert_eq!(field(&own.path(), "Filesystem UUID"), "<none>");
+    fsck(&own.path());
+}
+
+/// One line, the documented code, and every byte as it was.
+#[test]
+fn what_cannot_be_done_is_refused_by_name() {
+    let bench = Bench::empty();
+    let image = |name: &str, options: &[&str]| {
+        let image = Image::mke2fs("8M", &[&["-t", "ext4"], options].concat());
+        fs::copy(image.path(), bench.path(name)).unwrap();
+    };
+    image("summed", &[]);
+    image("groups", &["-O", "uninit_bg,^metadata_csum"]);
+    image("stable", &["-O", "stable_inodes,metadata_csum_seed"]);
+    let cases: &[(&str, &str, i32, &str)] = &[
+        ("", "summed", 2, "nothing to change"),
+        ("-L seventeen-bytes-17", "summed", 2, "at most 16"),
+        ("-U 1", "summed", 2, "no UUID"),
+        ("-U random", "summed", 3, "add -O metadata_csum_seed"),
+        ("-U random", "groups", 3, "use tune2fs -U"),
+        ("-U random", "stable", 3, "stable_inodes"),
+        ("-m 51", "summed", 2, "0 to 50"),
+        ("-r 5000", "summed", 2, "at most 4096"),
+        ("-u 70000", "summed", 2, "no user up to 65535"),
+        ("-c 16001", "summed", 2, "at most 16000"),
+        ("-i 2h", "summed", 2, "no interval"),
+        ("-T 2020", "summed", 2, "neither now nor"),
+        ("-o unknown", "summed", 2, "no default mount option"),
+        ("-E hash_alg=siphash", "summed", 2, "neither legacy, half_md4 nor tea"),
+        ("-E test_fs", "summed", 2, "use tune2fs -E"),
+        ("-E stride=70000", "summed", 2, "no number of blocks"),
+        ("-e unknown", "summed", 2, "neither continue"),
+        ("-O unknown", "summed", 2, "no feature"),
+        ("-O metadata_csum_seed", "groups", 2, "needs the feature metadata_csum"),
+        ("-O quota", "summed", 3, "use tune2fs"),
+        ("-O project", "summed", 3, "use tune2fs"),
+        ("-O mmp", "summed", 3, "use tune2fs"),
+        ("-O ^has_journal", "summed", 3, "use tune2fs"),
+        ("-O ^metadata_csum", "summed", 3, "use tune2fs"),
+        ("-O ^dir_index", "summed", 3, "use tune2fs"),
+        ("-O ^64bit", "summed", 3, "use resize2fs"),
+        ("-O ^large_file", "summed", 3, "e2fsck -f"),
+        ("-O bigalloc", "summed", 3, "when a volume is made"),
+        ("-O ^extent", "summed", 3, "cannot be switched off"),
+        ("-L x", "noload:summed", 2, "noload"),
+        ("-L x", "missing", 3, "No such file"),
+    ];
+    for (words, volume, code, what) in cases {
+        let path = bench.path(volume.trim_start_matches("noload:"));
+        let before = fs::read(&path).ok();
+        let words = words.split(' ').filter(|word| !word.is_empty());
+        let output = bench.run(["tune"].into_iter().chain(words.clone()).chain([*volume]));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{words:?}: {said}");
+        assert!(said.contains(what) && said.lines().count() == 1, "{words:?}: {said}");
+        assert!(before == fs::read(&path).ok(), "{words:?} changed the volume");
+    }
+}
+
+/// What a journal holds gets to its place, and the change comes after it.
+#[test]
+fn a_volume_that_needs_recovery_is_recovered_first() {
+    let bench = Bench::new();
+    let volume = {
+        let options = VolumeOptions::new().write(true);
+        options.open(bench.image()).unwrap()
+    };
+    let who = Credentials::default();
+    volume.fs().create(ROOT, b"made", NewFile::Directory, 0o755, &who).unwrap();
+    volume.fs().sync().unwrap();
+    fs::copy(bench.image(), bench.path("left")).unwrap();
+    volume.close().unwrap();
+    bench.succeed(["tune", "-L", "after", "left"]);
+    fsck(&bench.path("left"));
+    assert_eq!(field(&bench.path("left"), "Filesystem volume name"), "after");
+    assert_eq!(bench.json(&["info", "--json", "left"])["clean"], true);
+    assert!(text(&bench.succeed(["ls", "left:/"])).contains("made\n"));
+}
+
+/// `-l` alone changes nothing; with changes it shows them.
+#[test]
+fn the_list_is_that_of_info() {
+    let bench = Bench::new();
+    let before = fs::read(bench.image()).unwrap();
+    let listed = bench.succeed(["tune", "-l", "image"]);
+    assert_eq!(text(&listed), text(&bench.succeed(["info", "image"])));
+    assert!(before == fs::read(bench.image()).unwrap());
+    let listed = text(&bench.succeed(["tune", "-L", "shown", "-l", "image"]));
+    assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
+}

@@ -1,0 +1,77 @@
+//! The queues of all devices as one type.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::dax::DaxTransfer;
+use super::null::NullTransfer;
+use super::psync::PsyncFiles;
+use super::queue::{through_queue, with_below};
+use super::uring::UringQueue;
+use super::{BlockFile, DeviceQueue, Drained, Immediate, LentPart};
+use crate::bio::{Bio, BioFlags, Buffer, Dev, Done, Whole};
+use crate::error::Errno;
+use crate::sys::{Narrow, Wide};
+use crate::units::DevOffset;
+
+/// A queue of any device: matched once at the top of a request, monomorphized below.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a thread has one, and a box would cost every request a load"
+)]
+pub enum AnyQueue {
+    /// See [`Psync`](super::Psync).
+    Psync(Immediate<PsyncFiles>),
+    /// See [`Uring`](super::Uring).
+    Uring(UringQueue<Narrow>),
+    /// The same on an NVMe namespace that was opened by its character device.
+    Nvme(UringQueue<Wide>),
+    /// See [`Dax`](super::Dax).
+    Dax(Immediate<DaxTransfer>),
+    /// See [`Null`](super::Null).
+    Null(Immediate<NullTransfer>),
+    /// All others: called through a table, since each kind more costs every request of the rest.
+    Other(OtherQueue),
+}
+
+/// A queue that is called through a table.
+pub struct OtherQueue {
+    below: Box<dyn DeviceQueue>,
+}
+
+impl OtherQueue {
+    pub(crate) fn new(queue: impl DeviceQueue + 'static) -> Self {
+        Self { below: Box::new(queue) }
+    }
+}
+
+/// Runs an expression with the queue that a variable of type [`AnyQueue`] holds.
+macro_rules! with_queue {
+    ($any:expr, $queue:ident => $body:expr) => {
+        match $any {
+            $crate::device::AnyQueue::Psync($queue) => $body,
+            $crate::device::AnyQueue::Uring($queue) => $body,
+            $crate::device::AnyQueue::Nvme($queue) => $body,
+            $crate::device::AnyQueue::Dax($queue) => $body,
+            $crate::device::AnyQueue::Null($queue) => $body,
+            $crate::device::AnyQueue::Other($queue) => $body,
+        }
+    };
+}
+pub(crate) use with_queue;
+
+/// Each call matches once: for those who drive a device without a file system, as benches of the raw device do.
+impl DeviceQueue for AnyQueue {
+    through_queue!(requests, with_queue);
+    through_queue!(resources, with_queue);
+
+    #[inline(always)]
+    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        with_queue!(self, queue => queue.pop_whole())
+    }
+}
+
+impl DeviceQueue for OtherQueue {
+    through_queue!(requests, with_below);
+    through_queue!(resources, with_below);
+}

@@ -1,0 +1,38 @@
+//! A device that ends before the file system on it does: reads past its end fail.
+
+use std::sync::Arc;
+
+use super::Device;
+use super::layered::{Layer, Layered, Request, Verdict};
+use crate::error::Errno;
+
+/// A device over another one, for reading a file system that was cut short: it claims to have no end, and reads that leave the device below
+/// are I/O errors.
+pub type CutShort = Layered<End>;
+
+/// Where a device that was cut short ends.
+#[derive(Debug)]
+pub struct End(u64);
+
+impl CutShort {
+    /// Over a device that was cut short.
+    #[must_use]
+    pub fn new(below: Arc<dyn Device>) -> Self {
+        let end = below.size();
+        Self::with_layer(below, End(end))
+    }
+}
+
+impl Layer for End {
+    fn size(&self, _below: u64) -> u64 {
+        i64::MAX as u64
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        let within = request.at().0.checked_add(request.len()).is_some_and(|end| end <= self.0);
+        match within {
+            true => Verdict::pass(request),
+            false => Verdict { len: 0, error: Some(Errno::EIO), ..Verdict::pass(request) },
+        }
+    }
+}

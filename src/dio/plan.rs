@@ -1,0 +1,129 @@
+//! The plan of a request that the simple path does not take: the mappings of its range, and their consequences.
+
+use super::bounce;
+use super::{DioFlags, Request, State, Target};
+use crate::bio::{BioFlags, BioOp, CompletionWork};
+use crate::device::DeviceQueue;
+use crate::error::{Errno, Error, Result};
+use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
+use crate::units::FilePos;
+
+/// The mappings of a range, cut to what one bio may carry. A write has blocks for all of it.
+pub(super) fn plan<M: MapFile>(
+    state: &mut State,
+    target: &Target<'_, M>,
+    request: &Request,
+) -> Result<Vec<Iomap>> {
+    let max = u64::from(target.geometry.limits.max_transfer);
+    let mut plan = std::mem::take(&mut state.spare_plan);
+    plan.clear();
+    let mappings = target.mappings(request.pos, request.len, request.is_nowait());
+    for iomap in mappings.to_write(request.op == BioOp::Write) {
+        let iomap = iomap?;
+        if iomap.device != IomapDevice::Data {
+            return Err(Error::unsupported("data on a second device of the file system"));
+        }
+        let mut from = iomap.pos;
+        while from < iomap.end() {
+            let to = FilePos(from.0.saturating_add(max)).min(iomap.end());
+            plan.push(iomap.cut(from, to));
+            from = to;
+        }
+    }
+    if request.op == BioOp::Write {
+        check_blocks(&plan, request)?;
+    }
+    Ok(plan)
+}
+
+fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
+    if !plan.iter().all(|iomap| iomap.completion_work().is_some()) {
+        return Err(Error::invalid("a write where the file has no blocks"));
+    }
+    if request.flags.contains(DioFlags::ATOMIC)
+        && !matches!(plan, [one] if one.kind == IomapType::Mapped)
+    {
+        let what = "an atomic write over more than one written extent";
+        return Err(Error::io(Errno::EOPNOTSUPP, what));
+    }
+    Ok(())
+}
+
+/// Whether a bio goes to the device: an unwritten extent is zeros for a read, and is converted after a write.
+pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
+    match kind {
+        IomapType::Mapped => true,
+        IomapType::Unwritten => op == BioOp::Write,
+        IomapType::Hole | IomapType::Inline => false,
+    }
+}
+
+/// Fails where what a plan asks for is not free, if the request is not to wait for it. `direct`: its memory goes to the device as it is.
+pub(super) fn check_room<Q: DeviceQueue>(
+    queue: &Q,
+    state: &State,
+    plan: &[Iomap],
+    request: &Request,
+    direct: bool,
+) -> Result<()> {
+    if !request.is_nowait() {
+        return Ok(());
+    }
+    let transferred = plan.iter().filter(|iomap| is_transferred(request.op, iomap.kind));
+    let lens = transferred.map(|iomap| iomap.len as usize);
+    let (bios, bytes) = if direct {
+        (lens.count(), 0)
+    } else {
+        lens.fold((0, 0), |(bios, bytes), len| {
+            (bios + len.div_ceil(bounce::PIECE), bytes + bounce::room_for(len))
+        })
+    };
+    let (room, free) = (queue.room(), state.pool.free());
+    if bios > room || bytes > free {
+        return Err(Error::would_block(format!(
+            "{bios} slots are needed and {bytes} bytes of bounce buffers, {room} and {free} are free"
+        )));
+    }
+    Ok(())
+}
+
+/// The flags of a plan's bios. Where they are several, they are not polled for; and of a write the device could refuse one that is not to wait
+/// when another is done, so that it would be done in part: they wait for the device, if it comes to that.
+pub(super) fn bio_flags<M>(
+    target: &Target<'_, M>,
+    plan: &[Iomap],
+    request: &Request,
+    direct: bool,
+) -> BioFlags {
+    if request.op == BioOp::Read {
+        let flags = target.geometry.for_read(request.flags);
+        return if plan.len() > 1 { flags - BioFlags::HIPRI } else { flags };
+    }
+    let (flags, piece) = (request.for_write(), bounce::PIECE as u64);
+    let several = plan.len() > 1 || !direct && plan.iter().any(|iomap| iomap.len > piece);
+    if several { flags - (BioFlags::HIPRI | BioFlags::NOWAIT) } else { flags }
+}
+
+/// The completion work of a written plan.
+pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
+    plan.iter().filter_map(Iomap::completion_work).collect()
+}
+
+/// Whether the file has blocks for a range, and whether all of them are written: `None` where it has not.
+pub(crate) fn blocks_of<M: MapFile>(
+    map: &M,
+    pos: FilePos,
+    len: usize,
+    resident: bool,
+) -> Result<Option<bool>> {
+    let mut written = true;
+    for iomap in
+        Mappings::new(map, pos, FilePos(pos.0 + len as u64)).resident(resident).to_write(true)
+    {
+        match iomap?.completion_work() {
+            Some(work) => written &= work.is_empty(),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(written))
+}

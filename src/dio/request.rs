@@ -1,0 +1,87 @@
+//! Requests to a file.
+
+use super::{DioFlags, Target};
+use crate::bio::{BioFlags, BioOp};
+use crate::units::FilePos;
+
+/// A request for a range of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// A read or a write.
+    pub(crate) op: BioOp,
+    pub(crate) pos: FilePos,
+    /// Bytes of its memory.
+    pub(crate) len: usize,
+    pub(crate) flags: DioFlags,
+    /// The caller's name for it; without a meaning where the caller waits.
+    pub(crate) token: u64,
+    /// Each bio of the write is durable when it completes: then nothing else is to be synced.
+    pub(crate) through: bool,
+    /// Lent memory that is written is the queue's own, and nobody else's.
+    pub(crate) ours: bool,
+}
+
+/// The part of a request that is transferred.
+pub(super) struct Span {
+    /// Bytes that the caller gets.
+    pub(super) count: usize,
+    /// Bytes to be transferred: `count` up to a whole number of logical blocks.
+    pub(super) device: usize,
+}
+
+impl Request {
+    #[inline(always)]
+    pub(super) fn of(op: BioOp, pos: FilePos, len: usize) -> Self {
+        let flags = DioFlags::empty();
+        Self { op, pos, len, flags, token: 0, through: false, ours: false }
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(pos: FilePos, len: usize, flags: DioFlags) -> Self {
+        Self { flags, ..Self::of(BioOp::Read, pos, len) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(pos: FilePos, len: usize, flags: DioFlags) -> Self {
+        Self { flags, ..Self::of(BioOp::Write, pos, len) }
+    }
+
+    /// A queued read. Its length is that of the memory that it comes with, which [`submit_read`](super::submit_read) asks where it needs it:
+    /// of memory in several parts that is a sum.
+    #[inline(always)]
+    pub(crate) fn queued_read(pos: FilePos, flags: DioFlags, token: u64) -> Self {
+        Self { token, ..Self::read(pos, 0, flags) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn token(self, token: u64) -> Self {
+        Self { token, ..self }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_nowait(&self) -> bool {
+        self.flags.contains(DioFlags::NOWAIT)
+    }
+
+    /// The flags of a bio that writes.
+    #[inline(always)]
+    pub(super) fn for_write(&self) -> BioFlags {
+        let mut flags = self.flags.for_bio();
+        flags.set(BioFlags::DSYNC, self.through);
+        flags.set(BioFlags::ATOMIC, self.flags.contains(DioFlags::ATOMIC));
+        flags
+    }
+}
+
+impl<M> Target<'_, M> {
+    /// Cuts a request that the device can take: nothing is read past the file's last sector.
+    pub(super) fn span(&self, request: &Request) -> Span {
+        if request.op == BioOp::Write {
+            return Span { count: request.len, device: request.len };
+        }
+        let count = self.size.saturating_sub(request.pos.0).min(request.len as u64);
+        // The length is a multiple of the logical block, so rounding up stays within it.
+        let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
+        Span { count: count as usize, device: device as usize }
+    }
+}

@@ -1,0 +1,475 @@
+//! The generic path for owned memory: a request of several bios, and everything that is not a clean completion.
+//!
+//! A request's memory is cut into the parts that lie together on the device, each part moves down with its bio and comes
+//! back with it, and the parts are joined before the request completes. Nothing here is on the simple path.
+
+mod bounced;
+mod slab;
+
+use std::collections::VecDeque;
+use std::fmt;
+
+pub(super) use self::bounced::finish_transfer;
+pub(super) use self::slab::Slab;
+
+use self::bounced::Bounced;
+use super::bounce::{self, short};
+use super::parts::{Buffers, Shape, join, take, to_memory, zero};
+use super::transfer::TransferTo;
+use super::{Completion, DioFlags, Hold, Holding, RETRIES, Request, State, Target, generic, plan};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, CompletionWork, Dev, Done, Memory};
+use crate::device::DeviceQueue;
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::iomap::{Iomap, MapFile};
+use crate::open_file::Completing;
+use crate::units::{DevOffset, InodeNo};
+
+/// The part of a bio that is a copy of a whole request. It is no kind of end by itself, since another kind costs the simple path's completions
+/// instructions.
+pub(super) const COPY: u32 = u32::MAX;
+
+/// A request that was not started, and its memory.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub error: Error,
+    /// The memory that would have gone down with it.
+    pub memory: Memory,
+}
+
+impl Rejected {
+    /// In a box, so that the result of a submission that goes well is one register.
+    #[cold]
+    pub(crate) fn boxed(error: Error, memory: Memory) -> Box<Self> {
+        Box::new(Self { error, memory })
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejected {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        rejected.error
+    }
+}
+
+impl From<Box<Rejected>> for Error {
+    fn from(rejected: Box<Rejected>) -> Self {
+        rejected.error
+    }
+}
+
+/// A request that has parts.
+pub(super) struct SplitRequest {
+    /// The operation for the device.
+    request: Request,
+    flags: BioFlags,
+    inode: InodeNo,
+    /// The completion work of a file that can change.
+    completing: Option<Completing>,
+    /// Bytes that the caller gets without an error; bytes read past them are zeroed.
+    count: usize,
+    /// The memory in order, each part's own; empty while it is with a bio.
+    parts: Vec<Buffers>,
+    /// The memory after the parts.
+    rest: VecDeque<Buffer>,
+    /// The lengths of the caller's buffers, to join the parts to.
+    shape: Shape,
+    /// Replaces the parts if the bios have bounce buffers.
+    bounced: Option<Bounced>,
+    in_flight: usize,
+    error: Option<Error>,
+    retries: u8,
+}
+
+impl SplitRequest {
+    pub(super) fn completing(&self) -> Option<Completing> {
+        self.completing
+    }
+
+    fn new(request: Request, inode: InodeNo, completing: Option<Completing>, count: usize) -> Self {
+        Self {
+            request,
+            flags: BioFlags::empty(),
+            inode,
+            completing,
+            count,
+            parts: Vec::new(),
+            rest: VecDeque::new(),
+            shape: Shape::Flat,
+            bounced: None,
+            // The submission itself counts, so that early completions do not end the request.
+            in_flight: 1,
+            error: None,
+            retries: RETRIES,
+        }
+    }
+}
+
+/// Submits a read that is one bio.
+#[inline(always)]
+pub(super) fn submit_whole<Q: DeviceQueue, M>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    at: DevOffset,
+    memory: Memory,
+    request: &Request,
+) -> Result<(), Box<Rejected>> {
+    let Request { pos, token, flags, .. } = *request;
+    let end = match target.live {
+        None => BioEnd::Whole { token, inode: target.inode, pos },
+        Some(holding) => {
+            BioEnd::Live { token, pos, slot: holding.slot, left: CompletionWork::empty() }
+        }
+    };
+    let bio_flags = target.geometry.for_read(flags);
+    let bio = Bio { op: BioOp::Read, flags: bio_flags, dev: target.dev, at, memory, end };
+    if let Err(bio) = queue.submit(bio) {
+        submit_when_room(queue, state, bio, flags)?;
+    }
+    state.outstanding += 1;
+    Ok(())
+}
+
+/// Submits a bio that found no slot: waits for one, unless the caller will not.
+#[cold]
+fn submit_when_room<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    bio: Bio,
+    flags: DioFlags,
+) -> Result<(), Box<Rejected>> {
+    if flags.contains(DioFlags::NOWAIT) {
+        let error = Error::new(ErrorKind::WouldBlock, "no slot is free");
+        return Err(Rejected::boxed(error, bio.memory));
+    }
+    submit_waiting(queue, state, bio)
+        .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
+}
+
+/// Submits a bio, making room by taking completions first.
+#[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+fn submit_waiting<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    mut bio: Bio,
+) -> Result<(), (Errno, Bio)> {
+    loop {
+        match queue.submit(bio) {
+            Ok(()) => return Ok(()),
+            Err(back) => bio = back,
+        }
+        if let Err(errno) = queue.wait(1) {
+            return Err((errno, bio));
+        }
+        // One is enough; the completion of a part may submit that part again, into the slot that became free.
+        if let Some(done) = queue.pop() {
+            complete(queue, state, done);
+        }
+    }
+}
+
+/// Starts a read of any range.
+pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    memory: Memory,
+    request: &Request,
+) -> Result<(), Box<Rejected>> {
+    let memory = if target.geometry.copies_reads() {
+        // The kind is known in the code then, and is not tested again.
+        let read = Request { op: BioOp::Read, ..*request };
+        match short::submit(queue, state, target, memory, &read) {
+            Ok(()) => return Ok(()),
+            Err(memory) => memory,
+        }
+    } else {
+        memory
+    };
+    let Request { pos, len, token, .. } = *request;
+    if len == 0 || pos.0 >= target.size {
+        state.outstanding += 1;
+        let left = CompletionWork::empty();
+        let completing = target.live.map(|holding| holding.completing(left, pos, len));
+        finish(state, completing, Completion { token, memory, result: Ok(0) });
+        return Ok(());
+    }
+    let geometry = target.geometry;
+    let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+    if target.strict && !geometry.is_aligned(pos, addresses.clone()) {
+        return Err(Rejected::boxed(geometry.misaligned(pos, len), memory));
+    }
+    if matches!(memory, Memory::Flat(_))
+        && target.is_light()
+        && len as u64 <= target.size - pos.0
+        && geometry.is_direct(geometry.copied.reads, request, addresses)
+    {
+        match generic::one_piece(target, pos, len, request.is_nowait()) {
+            Ok(Some(at)) => return submit_whole(queue, state, target, at, memory, request),
+            Ok(None) => {}
+            Err(error) => return Err(Rejected::boxed(error, memory)),
+        }
+    }
+    submit(queue, state, target, memory, request, CompletionWork::empty())
+}
+
+/// Starts a request of any number of bios: a read that begins before the file's end, or a write over blocks that the file has, which needs
+/// the completion work `left` beside that of its mappings.
+///
+/// # Errors
+/// Gives the memory back with the reason; the content is still held then.
+pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    memory: Memory,
+    request: &Request,
+    left: CompletionWork,
+) -> Result<(), Box<Rejected>> {
+    let (geometry, is_write) = (target.geometry, request.op == BioOp::Write);
+    let copied = if is_write { geometry.copied.owned_writes } else { geometry.copied.reads };
+    let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+    let direct = geometry.is_direct(copied, request, addresses);
+    let span = target.span(request);
+    let (pos, len, skip) = if direct {
+        (request.pos, span.device, 0)
+    } else {
+        geometry.widen(request.pos, span.count)
+    };
+    let device = Request { pos, len, ..*request };
+    let planned = plan::plan(state, target, &device).and_then(|plan| {
+        plan::check_room(queue, state, &plan, &device, direct)?;
+        Ok(plan)
+    });
+    let plan = match planned {
+        Ok(plan) => plan,
+        Err(error) => return Err(Rejected::boxed(error, memory)),
+    };
+    let left = if is_write { left | plan::left_by(&plan) } else { left };
+    let completing = target.live.map(|it| it.completing(left, request.pos, span.count));
+    let mut split = SplitRequest::new(device, target.inode, completing, span.count);
+    split.flags = plan::bio_flags(target, &plan, &device, direct);
+    if direct {
+        split.shape = Shape::of(&memory);
+        split.rest = memory.into_buffers().into();
+    } else {
+        split.bounced = Some(Bounced { memory, skip });
+    }
+    state.outstanding += 1;
+    state.stats.bounced += u64::from(!direct);
+    state.stats.writes += u64::from(is_write);
+    start(queue, state, target, split, &plan);
+    state.spare_plan = plan;
+    Ok(())
+}
+
+/// Submits the bios of all mappings that lie on the device, and reads the others. The first error stops it.
+fn start<Q: DeviceQueue, M: MapFile>(
+    queue: &mut Q,
+    state: &mut State,
+    target: &Target<'_, M>,
+    split: SplitRequest,
+    plan: &[Iomap],
+) {
+    let index = state.splits.insert(split);
+    let mut offset = 0;
+    for iomap in plan {
+        let Some(split) = state.splits.get_mut(index).filter(|split| split.error.is_none()) else {
+            break;
+        };
+        let started = if !plan::is_transferred(split.request.op, iomap.kind) {
+            split.read_unmapped(target, iomap, offset)
+        } else if split.bounced.is_some() {
+            bounced::start_pieces(queue, state, target.dev, index, iomap, offset)
+        } else {
+            let bio = split.next_part(target.dev, index, iomap);
+            submit_part(queue, state, bio);
+            Ok(())
+        };
+        if let Err(error) = started
+            && let Some(split) = state.splits.get_mut(index)
+        {
+            split.error.get_or_insert(error);
+        }
+        offset += iomap.len as usize;
+    }
+    // The end of the submission.
+    release(state, index);
+}
+
+/// Deals with a completion that is not a clean one of the simple path.
+#[cold]
+pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
+    let len = done.bio.memory.len();
+    if done.result == Err(Errno::EILSEQ) && done.bio.flags.contains(BioFlags::REREAD) {
+        let Bio { dev, at, flags, memory, .. } = &mut done.bio;
+        let to = TransferTo { dev: *dev, sector_mask: state.sector_mask, flags: *flags };
+        done.result = bounce::read_again(queue, state, to, *at, memory.buffers_mut()).map(|()| len);
+    }
+    let (token, inode, pos, completing) = match done.bio.end {
+        BioEnd::Part { request, part: COPY } => {
+            return short::complete(queue, state, done, request);
+        }
+        BioEnd::Part { request, part } => {
+            let bounced = state.splits.get(request).is_some_and(|split| split.bounced.is_some());
+            let complete = if bounced { bounced::complete_piece } else { complete_part };
+            return complete(queue, state, done, request, part);
+        }
+        BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
+        BioEnd::Live { token, pos, slot, left } => {
+            let holding = Holding { slot, hold: Hold::Lane };
+            (token, state.lives.number(slot), pos, Some(holding.completing(left, pos, len)))
+        }
+    };
+    if done.result == Ok(len) {
+        let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
+        return finish(state, completing, completion);
+    }
+    // Anything else makes it a request of one part, which knows what to do.
+    let request = Request::of(done.bio.op, pos, len).token(token);
+    let mut split = SplitRequest::new(request, inode, completing, len);
+    split.parts.push(Buffers::new());
+    let index = state.splits.insert(split);
+    // A repeated submission belongs to that request.
+    done.bio.end = BioEnd::Part { request: index, part: 0 };
+    complete_part(queue, state, done, index, 0);
+}
+
+/// Ends a request that has its result.
+pub(super) fn finish(state: &mut State, completing: Option<Completing>, completion: Completion) {
+    let completion = match completing {
+        None => Some(completion),
+        Some(completing) => state.lives.end(completing, completion),
+    };
+    state.finished.extend(completion);
+}
+
+fn complete_part<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    done: Done,
+    index: u32,
+    part: u32,
+) {
+    let Done { bio, result } = done;
+    let len = bio.memory.len();
+    let whole = result.map(|count| count & !(state.sector_mask as usize));
+    let none = matches!(result, Ok(0));
+    let Some(split) = state.splits.get_mut(index) else { return };
+    let Some(buffers) = split.parts.get_mut(part as usize) else { return };
+    let errno = match whole {
+        _ if result == Ok(len) => None,
+        // A part was transferred: the rest, from a whole logical block on, is asked for again.
+        Ok(count) if count > 0 && split.error.is_none() => {
+            state.stats.short += 1;
+            let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
+            buffers.extend(take(&mut rest, count));
+            let at = DevOffset(bio.at.0 + count as u64);
+            // The rest of a request that is done in part is no longer refused.
+            let flags = bio.flags - BioFlags::NOWAIT;
+            let bio = Bio { at, flags, memory: to_memory(rest.into_iter().collect()), ..bio };
+            return submit_part(queue, state, bio);
+        }
+        // Less than a logical block of the coarsest device is asked for again too.
+        Ok(_) | Err(Errno::EAGAIN) if !none && !bio.flags.contains(BioFlags::NOWAIT) => {
+            if split.retries > 0 && split.error.is_none() {
+                split.retries -= 1;
+                return submit_part(queue, state, bio);
+            }
+            Some(Errno::EIO)
+        }
+        Ok(_) => Some(Errno::EIO),
+        Err(errno) => Some(errno),
+    };
+    buffers.extend(bio.memory.into_buffers());
+    if let Some(errno) = errno {
+        state.write_failed(bio.flags, errno);
+        fail(state, index, errno);
+    }
+    release(state, index);
+}
+
+/// A request has failed; the first error is told.
+#[cold]
+fn fail(state: &mut State, index: u32, errno: Errno) {
+    let Some(split) = state.splits.get(index).filter(|split| split.error.is_none()) else { return };
+    let error = state.failed(errno, split.inode, &split.request);
+    if let Some(split) = state.splits.get_mut(index) {
+        split.error = Some(error);
+    }
+}
+
+/// Submits a bio of a request that is started, for the first time or again.
+fn submit_part<Q: DeviceQueue>(queue: &mut Q, state: &mut State, bio: Bio) {
+    if let Err((errno, bio)) = submit_waiting(queue, state, bio) {
+        complete(queue, state, Done { bio, result: Err(errno) });
+    }
+}
+
+/// Lets go of one of the things that keep a request open; the last one completes it.
+fn release(state: &mut State, index: u32) {
+    let Some(split) = state.splits.get_mut(index) else { return };
+    split.in_flight -= 1;
+    if split.in_flight > 0 {
+        return;
+    }
+    if let Some(split) = state.splits.remove(index) {
+        finish(state, split.completing, split.into_completion());
+    }
+}
+
+impl SplitRequest {
+    /// The bio of the next part: all of a mapping.
+    fn next_part(&mut self, dev: Dev, request: u32, iomap: &Iomap) -> Bio {
+        let end = BioEnd::Part { request, part: self.parts.len() as u32 };
+        self.parts.push(Buffers::new());
+        self.in_flight += 1;
+        let memory = to_memory(take(&mut self.rest, iomap.len as usize));
+        Bio { op: self.request.op, flags: self.flags, dev, at: iomap.addr, memory, end }
+    }
+
+    /// Reads content that is not on the device.
+    fn read_unmapped<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        iomap: &Iomap,
+        offset: usize,
+    ) -> Result<()> {
+        if self.bounced.is_some() {
+            return self.read_unmapped_bounced(target, iomap, offset);
+        }
+        let mut part = take(&mut self.rest, iomap.len as usize);
+        let bufs = part.iter_mut().map(|buf| &mut **buf);
+        let result = target.read_unmapped(iomap.kind, iomap.pos, bufs);
+        self.parts.push(part);
+        result
+    }
+
+    fn into_completion(self) -> Completion {
+        let Request { op, len, token, .. } = self.request;
+        let memory = match self.bounced {
+            Some(bounced) => bounced.memory,
+            None => {
+                let parts = self.parts.into_iter().flatten().chain(self.rest);
+                let mut memory = join(parts, &self.shape);
+                if op == BioOp::Read {
+                    zero(memory.buffers_mut(), self.count..len);
+                }
+                memory
+            }
+        };
+        Completion { token, memory, result: self.error.map_or(Ok(self.count), Err) }
+    }
+}

@@ -1,0 +1,62 @@
+//! A file that can change, as a request meets it.
+
+use super::Live;
+use crate::bio::Dev;
+use crate::dio::{Holding, Target};
+use crate::fs::Access;
+use crate::open_file::{OpenInode, View};
+
+/// The file where its view is current, for a request that is at its content.
+#[inline(always)]
+pub(super) fn current_target<'a>(
+    view: &'a View,
+    live: &'a Live,
+    inode: &OpenInode,
+    holding: Option<Holding>,
+) -> Option<Target<'a, View>> {
+    let size = view.current_size(inode)?;
+    Some(Target { size, ..target_by_metadata(view, live, holding) })
+}
+
+/// The file, with what was written and is not converted.
+pub(super) fn target<'a>(
+    view: &'a View,
+    live: &'a Live,
+    holding: Option<Holding>,
+) -> Target<'a, View> {
+    Target { size: view.size(), ..target_by_metadata(view, live, holding) }
+}
+
+/// The same, ending where its metadata say: an overwrite behind that is not a simple one.
+#[inline(always)]
+pub(super) fn target_by_metadata<'a>(
+    view: &'a View,
+    live: &'a Live,
+    holding: Option<Holding>,
+) -> Target<'a, View> {
+    Target {
+        map: view,
+        dev: Dev::OWN,
+        geometry: &live.geometry,
+        inode: live.number,
+        size: view.size_by_metadata(),
+        strict: live.strict,
+        live: holding,
+    }
+}
+
+/// A write leaves its time: the first one since somebody asked for that of the file does. What follows is only noted, and is as old as the
+/// next question (POSIX calls it marked for update): a clock for each would be a good part of what a volume costs.
+#[inline(always)]
+pub(super) fn stamp_overwrite(view: &View, live: &Live) {
+    if view.known.wrote() {
+        live.stamp_write();
+    }
+}
+
+impl Live {
+    #[cold]
+    pub(super) fn stamp_write(&self) {
+        self.held.stamp(Access::Write);
+    }
+}

@@ -1,0 +1,277 @@
+//! A file of a mounted file system: raw while its lease stands, by the kernel otherwise, and the same to its user.
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use crate::bio::Memory;
+use crate::device::with_queue;
+use crate::dio::{self, Completion, DioFlags, Rejected, Request, Target, UNTOLD};
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::fs::host::{HostMap, Refusal, Tenure};
+use crate::host::{HostReport, Lanes, OpenFile, Straight};
+use crate::queue::Queue;
+use crate::units::{FilePos, InodeNo};
+
+/// A handle to a host file.
+#[derive(Clone)]
+pub(crate) struct HostHandle {
+    open: Arc<OpenFile>,
+    strict: bool,
+}
+
+/// What came of an attempt to read around the kernel.
+enum Attempt {
+    Done(Result<usize>),
+    /// The kernel is to be asked.
+    Kernel,
+    /// This queue does not know the way yet.
+    Unknown(u64),
+}
+
+impl HostHandle {
+    pub(crate) fn new(open: OpenFile, strict: bool) -> Self {
+        Self { open: Arc::new(open), strict }
+    }
+
+    pub(crate) fn inode(&self) -> InodeNo {
+        self.open.file.inode()
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        match self.open.file.status().map {
+            Some(map) => map.size(),
+            None => self.open.size(),
+        }
+    }
+
+    pub(crate) fn report(&self) -> HostReport {
+        self.open.report(self.size())
+    }
+
+    /// The map, while the lease stands.
+    pub(crate) fn map(&self) -> Result<Arc<HostMap>> {
+        self.open.map()
+    }
+
+    #[inline(always)]
+    pub(crate) fn read_at(
+        &self,
+        queue: &mut Queue,
+        buf: &mut [u8],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        queue.check(self.open.owner())?;
+        let len = buf.len();
+        // Made for each: what is lent to a function must lie in memory, and is put there on its own way only.
+        let request = || Request::read(pos, len, flags);
+        match self.read_raw(queue, buf, &request()) {
+            Attempt::Done(result) => result,
+            Attempt::Kernel => self.read_kernel(queue, &mut [IoSliceMut::new(buf)], &request()),
+            Attempt::Unknown(tenure) => self.read_first(queue, buf, &request(), tenure),
+        }
+    }
+
+    #[inline(always)]
+    fn read_raw(&self, queue: &mut Queue, buf: &mut [u8], request: &Request) -> Attempt {
+        let tenure = self.open.file.tenure().current();
+        let lanes = queue.lanes.as_deref();
+        let Some(lane) = lanes.and_then(|lanes| lanes.get(self.open.file.index(), tenure)) else {
+            return Attempt::Unknown(tenure);
+        };
+        let target = lane.target(self.strict);
+        let result = with_queue!(&mut queue.device, device => {
+            dio::read_now(device, &mut queue.state, &target, buf, request)
+        });
+        self.judge(queue, tenure, result)
+    }
+
+    /// Whether the kernel is to be asked after a raw read.
+    #[inline(always)]
+    fn judge(&self, queue: &mut Queue, tenure: u64, result: Result<usize>) -> Attempt {
+        match &result {
+            Ok(_) if self.open.believes(tenure) => Attempt::Done(result),
+            Ok(_) => {
+                queue.state.stats_mut().cut += 1;
+                Attempt::Kernel
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Attempt::Kernel,
+            Err(_) => Attempt::Done(result),
+        }
+    }
+
+    /// Learns the way and reads; or reads through the kernel.
+    #[cold]
+    #[inline(never)]
+    fn read_first(
+        &self,
+        queue: &mut Queue,
+        buf: &mut [u8],
+        request: &Request,
+        tenure: u64,
+    ) -> Result<usize> {
+        if self.learn(queue, tenure)
+            && let Attempt::Done(result) = self.read_raw(queue, buf, request)
+        {
+            return result;
+        }
+        self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
+    }
+
+    /// Learns the way of a tenure. False where there is none: the kernel serves the file.
+    fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
+        let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
+        if !Tenure::is_raw(tenure) {
+            return false;
+        }
+        match lanes.learn(device, state, &self.open, tenure) {
+            Ok(()) => true,
+            // It has just ended.
+            Err(Errno::EAGAIN) => false,
+            Err(errno) => {
+                self.open.file.refuse(Refusal::Failed("attaching the device to a queue", errno));
+                false
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_kernel(
+        &self,
+        queue: &mut Queue,
+        bufs: &mut [IoSliceMut<'_>],
+        request: &Request,
+    ) -> Result<usize> {
+        self.open.file.want();
+        self.open.read_kernel(&mut queue.state, bufs, request, self.strict)
+    }
+
+    pub(crate) fn read_vectored_at(
+        &self,
+        queue: &mut Queue,
+        bufs: &mut [IoSliceMut<'_>],
+        pos: FilePos,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        queue.check(self.open.owner())?;
+        let request = Request::read(pos, bufs.iter().map(|buf| buf.len()).sum(), flags);
+        let tenure = self.open.file.tenure().current();
+        let known = |lanes: Option<&Lanes>| {
+            lanes.and_then(|lanes| lanes.get(self.open.file.index(), tenure).cloned())
+        };
+        if known(queue.lanes.as_deref()).is_none() {
+            self.learn(queue, tenure);
+        }
+        if let Some(lane) = known(queue.lanes.as_deref()) {
+            let target = lane.target(self.strict);
+            let result = with_queue!(&mut queue.device, device => {
+                dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
+            });
+            if let Attempt::Done(result) = self.judge(queue, tenure, result) {
+                return result;
+            }
+        }
+        self.read_kernel(queue, bufs, &request)
+    }
+
+    #[inline(always)]
+    pub(crate) fn submit_read(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        pos: FilePos,
+        flags: DioFlags,
+        token: u64,
+    ) -> Result<(), Box<Rejected>> {
+        if let Err(error) = queue.check(self.open.owner()) {
+            return Err(Rejected::boxed(error, memory));
+        }
+        let tenure = self.open.file.tenure().current();
+        let index = self.open.file.index();
+        if let Some(lanes) = &mut queue.lanes
+            && let Some(lane) = lanes.get(index, tenure)
+        {
+            let lane = std::rc::Rc::clone(lane);
+            let booked = lanes.begin_raw(&lane, &self.open, token, pos);
+            let request = Request::queued_read(pos, flags, booked);
+            let target = lane.target(self.strict);
+            let submitted = with_queue!(&mut queue.device, device => {
+                dio::submit_read(device, &mut queue.state, &target, memory, &request)
+            });
+            return submitted.inspect_err(|_| lanes.cancel(&mut queue.device, booked));
+        }
+        let request = Request::queued_read(pos, flags, token);
+        self.submit_first(queue, memory, &request, tenure)
+    }
+
+    /// Learns the way and submits; or submits to the kernel.
+    #[cold]
+    #[inline(never)]
+    fn submit_first(
+        &self,
+        queue: &mut Queue,
+        memory: Memory,
+        request: &Request,
+        tenure: u64,
+    ) -> Result<(), Box<Rejected>> {
+        if self.learn(queue, tenure) && self.open.file.tenure().stands(tenure) {
+            return self.submit_read(queue, memory, request.pos, request.flags, request.token);
+        }
+        self.open.file.want();
+        self.submit_kernel(queue, memory, request)
+    }
+
+    /// Submits to the kernel where one request does it; else reads at once.
+    fn submit_kernel(
+        &self,
+        queue: &mut Queue,
+        mut memory: Memory,
+        request: &Request,
+    ) -> Result<(), Box<Rejected>> {
+        let (len, Request { pos, token, .. }) = (memory.len(), *request);
+        let Queue { device, state, lanes: Some(lanes), .. } = queue else {
+            return Err(Rejected::boxed(Error::invalid("no queue of a host"), memory));
+        };
+        let size = self.open.size();
+        let inside = pos.0.checked_add(len as u64).is_some_and(|end| end <= size);
+        if let (Some(descriptor), Memory::Flat(buffer)) = (self.open.descriptor(), &memory)
+            && inside
+            && descriptor.geometry.is_aligned(pos, [(buffer.address(), buffer.len())].into_iter())
+            && let Ok((booked, dev)) =
+                lanes.begin_kernel(device, &self.open, &descriptor.file, token, pos)
+        {
+            state.stats_mut().kernel_served += 1;
+            let target = Target {
+                map: &Straight { size },
+                dev,
+                geometry: &descriptor.geometry,
+                // What fails is read again: it may only be that the file has become shorter.
+                inode: UNTOLD,
+                size,
+                strict: true,
+                live: None,
+            };
+            let request = request.token(booked);
+            let submitted = with_queue!(device, queue => {
+                dio::submit_read(queue, state, &target, memory, &request)
+            });
+            return submitted.inspect_err(|_| lanes.cancel(device, booked));
+        }
+        let mut slices: Vec<_> =
+            memory.buffers_mut().iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        let request = Request { len, ..*request };
+        let result = self.open.read_kernel(state, &mut slices, &request, self.strict);
+        match result {
+            Err(error) if !matches!(error.kind(), ErrorKind::Io(_)) => {
+                Err(Rejected::boxed(error, memory))
+            }
+            result => {
+                // It is popped like the others, which are known by their bookings.
+                let token = lanes.begin_done(token, pos);
+                state.finish(Completion { token, memory, result });
+                Ok(())
+            }
+        }
+    }
+}

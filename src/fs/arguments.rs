@@ -1,0 +1,255 @@
+//! What is asked of a file system, and what it says of itself: the arguments of [`FileSystem`](super::FileSystem)'s operations.
+
+use bitflags::bitflags;
+
+use super::Timestamp;
+
+/// What becomes of a symbolic link that the whole path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// It is followed like all others, as `stat` does.
+    All,
+    /// It is the result itself, as with `lstat`.
+    NotLast,
+}
+
+/// Who makes a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Its group, unless the directory's set-group bit gives it the directory's.
+    pub gid: u32,
+    /// Permissions that are taken away, unless the directory has a default ACL.
+    pub umask: u32,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewFile<'a> {
+    /// An empty file.
+    Regular,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link with this target.
+    Symlink(&'a [u8]),
+    /// A character device with major and minor number.
+    CharDevice(u32, u32),
+    /// A block device with major and minor number.
+    BlockDevice(u32, u32),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+bitflags! {
+    /// How to rename; `renameat2`'s flags.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Replace nothing.
+        const NOREPLACE = 1;
+        /// The two names change places.
+        const EXCHANGE = 2;
+        /// Leave a whiteout (a character device 0, 0) where the old name was.
+        const WHITEOUT = 4;
+    }
+}
+
+/// What is to change of an inode; `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// The lower twelve bits of the mode.
+    pub permissions: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub accessed: Option<Timestamp>,
+    /// Last change of the content.
+    pub modified: Option<Timestamp>,
+    /// Last change of the inode; if not given, now.
+    pub changed: Option<Timestamp>,
+    /// The times come from the file's use, or are those of the moment: nobody has chosen them. An append-only file takes such times.
+    pub times_of_use: bool,
+    /// Project, for quota.
+    pub project: Option<u32>,
+}
+
+/// What setting an attribute does with one that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Replaces it or makes a new one.
+    Any,
+    /// `Exists` if there is one.
+    Create,
+    /// `NoData` if there is none.
+    Replace,
+}
+
+bitflags! {
+    /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct InodeFlags: u32 {
+        /// Delete securely; never done.
+        const SECURE_DELETE = 0x1;
+        /// Keep for undeletion; never done.
+        const UNDELETE = 0x2;
+        /// Compress; never done.
+        const COMPRESS = 0x4;
+        /// Write synchronously.
+        const SYNC = 0x8;
+        /// No change at all (`chattr +i`).
+        const IMMUTABLE = 0x10;
+        /// Append only (`chattr +a`).
+        const APPEND = 0x20;
+        /// Leave out of dumps.
+        const NO_DUMP = 0x40;
+        /// Do not record accesses.
+        const NO_ATIME = 0x80;
+        /// Encrypted content or names.
+        const ENCRYPT = 0x800;
+        /// The directory is hashed.
+        const INDEX = 0x1000;
+        /// File data goes through the journal.
+        const JOURNAL_DATA = 0x4000;
+        /// No merging of tails; never done.
+        const NO_TAIL = 0x8000;
+        /// Change the directory synchronously.
+        const DIR_SYNC = 0x1_0000;
+        /// The directory begins a tree of its own: its subdirectories are spread.
+        const TOP_DIR = 0x2_0000;
+        /// `i_blocks` counts file-system blocks.
+        const HUGE_FILE = 0x4_0000;
+        /// The file is mapped by extents.
+        const EXTENTS = 0x8_0000;
+        /// The file is protected by fs-verity.
+        const VERITY = 0x10_0000;
+        /// The inode holds a large extended attribute's value.
+        const EA_INODE = 0x20_0000;
+        /// The content lies in the inode.
+        const INLINE_DATA = 0x1000_0000;
+        /// New files inherit the project id.
+        const PROJECT_INHERIT = 0x2000_0000;
+        /// Names are compared without regard to case.
+        const CASEFOLD = 0x4000_0000;
+        const _ = !0;
+    }
+}
+
+/// What becomes of set-id bits when the content of a file is changed; its capabilities go in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeepSetId {
+    /// They go.
+    #[default]
+    No,
+    /// They stay: the change is made for someone with `CAP_FSETID`.
+    Yes,
+}
+
+/// What `fallocate` does with a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocates what is a hole; it reads as zeros.
+    Allocate {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+    /// Frees it; it reads as zeros. The size stays.
+    Punch,
+    /// Allocates it without content.
+    Zero {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+    /// Takes whole blocks out; what is behind moves up.
+    Collapse,
+    /// Inserts whole blocks that read as zeros.
+    Insert,
+}
+
+/// What leaves a stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The content was read.
+    Read,
+    /// The content was changed.
+    Write,
+}
+
+/// Where a listing of a directory goes on. It can be kept as a number, and stays right whatever happens to the directory, as long as
+/// that has a hash tree or at most one block, on a volume with `dir_index`, or more blocks and no tree. Two names of a directory whose hashes
+/// are equal in 63 bits can be told apart only by a listing that is not interrupted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirCursor(pub(crate) u64);
+
+impl DirCursor {
+    /// Before all entries.
+    pub const START: Self = Self(0);
+
+    /// The cursor of a number that came from [`to_raw`](Self::to_raw). Any other number stands for some place, too.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// A number that fits an offset of `telldir`: below 2^63, and not 0 behind an entry.
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// Whose time stamps files get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// The system's clock, as of its last tick.
+    #[default]
+    System,
+    /// Always this time: what is made twice is the same.
+    Fixed(Timestamp),
+}
+
+/// How large a file system is, and how much of it is free, as `statfs` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks, without those that hold its own metadata from the beginning.
+    pub blocks: u64,
+    /// Inodes that it can have.
+    pub inodes: u64,
+    /// What is free.
+    pub free: FreeSpace,
+}
+
+/// What is left of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpace {
+    /// Free blocks, among them the superuser's and those that are kept for nodes of maps.
+    pub blocks: u64,
+    /// Free blocks that everyone may have.
+    pub available: u64,
+    /// Free inodes.
+    pub inodes: u32,
+}
+
+/// What a volume that is open for writing has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteCounts {
+    /// Handles of the journal that were begun: one for each operation that changes metadata.
+    pub handles: u64,
+    /// Ranges of unwritten extents that were converted after data was written to them.
+    pub conversions: u64,
+    /// Bytes of blocks written in part that were zeroed.
+    pub zeroed: u64,
+    /// How often someone wanted a range of a file for himself alone: no direct I/O is let in by the short way meanwhile.
+    pub exclusive: u64,
+    /// Steps of writes that locked an inode for themselves: to allocate, to take privileges away, to zero up to where the file grows.
+    pub upgrades: u64,
+    /// Requests that waited for someone who had their range for himself.
+    pub waits: u64,
+    /// How often someone who wanted a range for himself had to wait for requests in flight.
+    pub drains: u64,
+}

@@ -1,0 +1,172 @@
+//! The structures on the device, field by field: for repairs, and for learning the format.
+//!
+//! A damaged structure is shown as it stands, with a `problem` beside it where it cannot be decoded. The
+//! journal's recovery is seen as by all readers. Fast commits, which are no blocks, are not.
+
+mod block;
+mod fields;
+mod inode;
+mod value;
+
+use zerocopy::FromBytes;
+
+pub use self::value::{Record, Value};
+use super::checksum::crc32c_raw;
+use super::disk::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED, RawGroupHigh, RawGroupLow};
+use super::disk::journal::RawJournalSuperblock;
+use super::disk::superblock::RawSuperblock;
+use super::{Compat, Ext4, Incompat, RoCompat};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::units::{FileBlock, FsBlock};
+
+const SUPERBLOCK: Place = Place::new("superblock");
+const GROUP: Place = Place::new("group descriptor");
+const JOURNAL: Place = Place::new("journal superblock");
+const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
+
+impl Ext4 {
+    /// The superblock, or the backup in a group.
+    ///
+    /// # Errors
+    /// `NotFound` for a group that there is not, or that has no backup; `Io`.
+    pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Record> {
+        let group = backup.unwrap_or(0);
+        self.check_group(group)?;
+        if !self.superblock.group_has_backup(group) {
+            let what = format!("group {group} has no backup of the superblock");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let (block, at) = if group == 0 {
+            self.superblock_place()
+        } else {
+            (self.superblock.group_start(group), 0)
+        };
+        let content = self.blocks.read(block, SUPERBLOCK)?;
+        let mut record = vec![("group", group.into()), ("block", block.0.into())];
+        record.extend(superblock(&content[at..], SUPERBLOCK.block(block))?);
+        Ok(record)
+    }
+
+    /// The descriptor of a group.
+    ///
+    /// # Errors
+    /// `NotFound` for a group that there is not; `Io`.
+    pub fn dump_group(&self, group: u32) -> Result<Record> {
+        self.check_group(group)?;
+        let sb = &self.superblock;
+        let block = self.descriptor_block(group);
+        let content = self.blocks.read(block, GROUP)?;
+        let start = sb.group_start(group).0;
+        let end = (start + u64::from(sb.blocks_per_group)).min(sb.blocks_count);
+        let mut record = vec![
+            ("group", group.into()),
+            ("block", block.0.into()),
+            ("first_block", start.into()),
+            ("last_block", end.saturating_sub(1).into()),
+            ("superblock", sb.group_has_backup(group).into()),
+        ];
+        record.extend(self.descriptor(group, &content[self.descriptor_range(group)])?);
+        Ok(record)
+    }
+
+    /// The journal's superblock, and where its first block is.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none on this device; `Corrupt`; `Io`.
+    pub fn dump_journal(self: &std::sync::Arc<Self>) -> Result<Record> {
+        let Some(number) = self.superblock.journal_inode else {
+            let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {
+                "the journal is on another device (journal_dev)"
+            } else {
+                "the volume has no journal"
+            };
+            return Err(Error::new(ErrorKind::NotFound, what));
+        };
+        let inode = self.inode(number)?;
+        let place = JOURNAL.inode(number);
+        let Some(block) = inode.allocated_block(FileBlock(0))? else {
+            return Err(place.corrupt("the journal's first block is a hole"));
+        };
+        let content = self.blocks.read(block, place)?;
+        let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(&content) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let mut record = vec![
+            ("inode", number.0.into()),
+            ("block", block.0.into()),
+            ("size", inode.size().into()),
+        ];
+        record.extend(fields::journal_superblock(raw));
+        Ok(record)
+    }
+
+    /// The fields of a descriptor, then those that consist of two halves.
+    fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Record> {
+        let (Ok((low, rest)), Some(decoded)) =
+            (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
+        else {
+            return Err(GROUP.corrupt("it is cut short"));
+        };
+        let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
+        let mut record = fields::group(low, high);
+        let flags = low.bg_flags.get();
+        let named = [
+            (INODE_UNINIT, "INODE_UNINIT"),
+            (BLOCK_UNINIT, "BLOCK_UNINIT"),
+            (INODE_ZEROED, "ITABLE_ZEROED"),
+        ];
+        let named = named.iter().filter(|(bit, _)| flags & bit != 0);
+        record.extend([
+            ("flags", Value::texts(named.map(|(_, name)| (*name).to_owned()))),
+            ("block_bitmap", decoded.block_bitmap.0.into()),
+            ("inode_bitmap", decoded.inode_bitmap.0.into()),
+            ("inode_table", decoded.inode_table.0.into()),
+            ("free_clusters", decoded.free_clusters.into()),
+            ("free_inodes", decoded.free_inodes.into()),
+            ("directories", decoded.directories.into()),
+            ("unused_inodes", decoded.unused_inodes.into()),
+        ]);
+        if let Some((stored, computed)) = self.superblock.descriptor_checksums(group, bytes) {
+            record.push(("checksum_is_right", (stored == computed).into()));
+        }
+        Ok(record)
+    }
+
+    fn check_group(&self, group: u32) -> Result<()> {
+        let count = self.superblock.groups;
+        if group < count {
+            return Ok(());
+        }
+        let what = format!("group {group}: the number is outside 0 to {}", count - 1);
+        Err(Error::new(ErrorKind::NotFound, what))
+    }
+
+    /// Where a backup superblock would have this block, or the superblock itself.
+    fn superblock_in(&self, block: FsBlock) -> Option<usize> {
+        let sb = &self.superblock;
+        let (primary, at) = self.superblock_place();
+        if block == primary {
+            return Some(at);
+        }
+        let group = sb.group_of_block(block)?;
+        (group > 0 && sb.group_start(group) == block && sb.group_has_backup(group)).then_some(0)
+    }
+}
+
+/// The fields of a superblock, and its features by name.
+fn superblock(bytes: &[u8], place: Place) -> Result<Record> {
+    let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    let mut record = fields::superblock(raw);
+    let compat = Compat::from_bits_retain(raw.s_feature_compat.get());
+    let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
+    let ro_compat = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
+    let names = compat.names().chain(incompat.names()).chain(ro_compat.names());
+    record.push(("features", Value::texts(names)));
+    if ro_compat.contains(RoCompat::METADATA_CSUM) {
+        let right = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]) == raw.s_checksum.get();
+        record.push(("checksum_is_right", right.into()));
+    }
+    Ok(record)
+}

@@ -1,0 +1,440 @@
+//! ext4 as the rest of the library knows it: [`FileSystem`], each method one operation of [`Ext4`].
+
+use std::any::Any;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::jbd2::CommitTimer;
+use super::ops::{Held, Patience};
+use super::{Ext4, Inode, Listing, ROOT, Superblock};
+use crate::error::{Error, Result};
+use crate::fs::{
+    self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
+    Footprint, Format, How, InodeFlags, InodeOps, KeepSetId, ListDir, NewFile, ReadDir,
+    RenameFlags, SetAttributes, SetXattr, Stat, Usage, WriteCounts, Xattr,
+};
+use crate::iomap::{
+    Begun, Contended, ExtentMap, Iomap, MapFile, Snapshot, Write, WriteAt, WriteFile, WriteIntent,
+    WriteMap,
+};
+use crate::open_file::OpenInode;
+use crate::units::{FilePos, InodeNo};
+
+/// ext4's row in the table of formats.
+pub(crate) const FORMAT: Format = Format {
+    name: "ext2, ext3 or ext4",
+    is_on: Superblock::is_on,
+    find_backup: Some(|device| {
+        let backup = Superblock::find_backup(device)?;
+        Ok(backup.map(|superblock| superblock.group_start(superblock.copy).0))
+    }),
+    footprint: |device| {
+        let sb = Ext4::superblock_of(device)?;
+        let block_size = sb.block_size.bytes();
+        Ok(Footprint { end: sb.blocks_count.saturating_mul(block_size as u64), block_size })
+    },
+    open: |device, events, how| {
+        let fs = match how {
+            How::Read => Ext4::open(device, events),
+            How::ReadWithoutJournal => Ext4::open_without_journal(device, events),
+            How::Rescue(rescue) => Ext4::open_damaged(device, events, rescue),
+            How::Write(clock) => Ext4::open_for_writing(device, events, clock),
+        };
+        fs.map(|fs| Arc::new(fs) as Arc<dyn FileSystem>)
+    },
+};
+
+impl FileSystem for Arc<Ext4> {
+    fn format(&self) -> &'static str {
+        self.superblock.format()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        use super::{Compat, RoCompat};
+        let sb = &self.superblock;
+        let mut can = Capabilities::FALLOCATE | Capabilities::FLAGS;
+        can.set(Capabilities::WRITE, self.is_writable());
+        can.set(Capabilities::JOURNAL, sb.compat.contains(Compat::HAS_JOURNAL));
+        can.set(Capabilities::XATTRS, sb.compat.contains(Compat::EXT_ATTR));
+        can.set(Capabilities::PROJECTS, sb.ro_compat.contains(RoCompat::PROJECT));
+        can
+    }
+
+    fn root(&self) -> InodeNo {
+        ROOT
+    }
+
+    fn usage(&self) -> Usage {
+        let sb = &self.superblock;
+        Usage {
+            block_size: sb.block_size.bytes() as u32,
+            blocks: sb.blocks_count.saturating_sub(sb.overhead_blocks),
+            inodes: sb.inodes_count.into(),
+            free: self.free_space(),
+        }
+    }
+
+    fn take_notices(&self) -> Vec<String> {
+        self.take_left()
+    }
+
+    fn write_counts(&self) -> WriteCounts {
+        Ext4::write_counts(self)
+    }
+
+    fn inode(&self, number: InodeNo) -> Result<fs::Inode> {
+        Ext4::inode(self, number).map(fs::Inode::new)
+    }
+
+    fn look(
+        &self,
+        number: InodeNo,
+        look: &mut dyn FnMut(&dyn InodeOps) -> Result<()>,
+    ) -> Result<()> {
+        self.inspect(number, |inode| look(inode))
+    }
+
+    fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<fs::Inode> {
+        Ext4::lookup(self, dir, name).map(fs::Inode::new)
+    }
+
+    fn resolve(&self, path: &[u8], follow: Follow) -> Result<fs::Inode> {
+        Ext4::resolve(self, path, follow).map(fs::Inode::new)
+    }
+
+    fn hold(&self, number: InodeNo) -> Result<fs::Held> {
+        Ext4::hold(self, number).map(fs::Held::new)
+    }
+
+    fn hold_read(&self, inode: fs::Inode) -> Result<(fs::Held, fs::Inode)> {
+        let (held, now) = self.hold_decoded(inode.stat())?;
+        Ok((fs::Held::new(held), now.map_or(inode, fs::Inode::new)))
+    }
+
+    fn create(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<InodeNo> {
+        Ext4::create(self, dir, name, file, permissions, who)
+    }
+
+    fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+        Ext4::link(self, inode, dir, name)
+    }
+
+    fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        Ext4::unlink(self, dir, name)
+    }
+
+    fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        Ext4::rmdir(self, dir, name)
+    }
+
+    fn rename(
+        &self,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        flags: RenameFlags,
+        who: &Credentials,
+    ) -> Result<()> {
+        Ext4::rename(self, from, to, flags, who)
+    }
+
+    fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()> {
+        Ext4::set_attributes(self, number, set)
+    }
+
+    fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
+        Ext4::set_flags(self, number, flags)
+    }
+
+    fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        Ext4::setxattr(self, number, name, value, how)
+    }
+
+    fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
+        Ext4::removexattr(self, number, name)
+    }
+
+    fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
+        Ext4::truncate(self, number, size)
+    }
+
+    fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
+        Ext4::fallocate(self, number, how, pos, len)
+    }
+
+    fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
+        Ext4::write(self, number, pos, bytes)
+    }
+
+    fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
+        Ext4::strip_privileges(self, number, keep)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ext4::sync(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        Ext4::close(self)
+    }
+
+    fn commit_in_time(&self, interval: Duration) -> Result<Arc<dyn Any + Send + Sync>> {
+        Ok(Arc::new(CommitTimer::start(self, interval)?))
+    }
+}
+
+impl InodeOps for Inode {
+    fn stat(&self) -> &Stat {
+        Inode::stat(self)
+    }
+
+    fn is_internal(&self) -> bool {
+        Inode::is_internal(self)
+    }
+
+    fn resident_map(&self) -> Option<&Arc<ExtentMap>> {
+        Inode::resident_map(self)
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Inode::read_link(self)
+    }
+
+    fn xattrs(&self) -> Result<Vec<Xattr>> {
+        Inode::xattrs(self)
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Inode::xattr(self, name)
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<fs::Inode> {
+        Inode::lookup(self, name).map(fs::Inode::new)
+    }
+
+    fn read_dir(&self) -> Result<ReadDir<'_>> {
+        Ok(Box::new(Inode::read_dir(self)?))
+    }
+
+    fn list(&self, from: DirCursor) -> Result<fs::Listing> {
+        Ok(Box::new(Inode::list(self, from)?))
+    }
+}
+
+impl ListDir for Listing {
+    fn cursor(&self) -> DirCursor {
+        Listing::cursor(self)
+    }
+}
+
+impl FileOps for Held {
+    fn number(&self) -> InodeNo {
+        Held::number(self)
+    }
+
+    fn inode(&self) -> Result<fs::Inode> {
+        Held::inode(self).map(fs::Inode::new)
+    }
+
+    fn stamp(&self, access: Access) {
+        Held::stamp(self, access);
+    }
+
+    fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
+        let open = Arc::clone(self.open_inode()?);
+        Some((Arc::clone(&open), Arc::new(OpenForWriting { held: self, open })))
+    }
+}
+
+/// A file that is open on a volume that is open for writing.
+struct OpenForWriting {
+    held: Arc<Held>,
+    open: Arc<OpenInode>,
+}
+
+/// The same as it was when it was read.
+struct WritableInode {
+    inode: Inode,
+    open: Arc<OpenInode>,
+    /// It may have privileges that a write takes away.
+    keep: Option<KeepSetId>,
+}
+
+impl WriteFile for OpenForWriting {
+    fn read(&self, intent: WriteIntent) -> Result<Snapshot> {
+        let (fs, number) = (self.held.fs(), self.held.number());
+        let nowait = intent.contains(WriteIntent::NOWAIT);
+        let _shared = if nowait { fs.try_share(number)? } else { fs.share(number) };
+        let changes = self.open.changes();
+        fs.watch(|| {
+            if nowait && !fs.has_inode(number)? {
+                return Err(Error::would_block("the file's inode would have to be read"));
+            }
+            let inode = self.held.inode()?;
+            inode.keep_small_map()?;
+            let keep = keep_set_id(intent);
+            let mut plain = fs.admit_write(&inode, FilePos(0), 0, None).is_ok()
+                && !inode.flags().contains(InodeFlags::APPEND)
+                && !inode.has_inline_data();
+            let mut privileged = None;
+            if !plain || Ext4::has_privileges(&inode, keep)? {
+                (plain, privileged) = (false, Some(keep));
+            }
+            let map = WritableInode { inode, open: Arc::clone(&self.open), keep: privileged };
+            Ok(Snapshot { changes, plain, map: Box::new(map) })
+        })
+    }
+
+    fn map(&self, pos: FilePos) -> Result<(Iomap, u64)> {
+        let fs = self.held.fs();
+        let _shared = fs.share(self.held.number());
+        let changes = self.open.changes();
+        Ok((fs.watch(|| self.held.inode()?.map(pos, 1))?, changes))
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        let fs = self.held.fs();
+        let shared = fs.share(self.held.number());
+        let inode = fs.watch(|| self.held.inode())?;
+        drop(shared);
+        inode.read_inline(buf, pos)
+    }
+
+    fn size(&self) -> Result<u64> {
+        let fs = self.held.fs();
+        // A conversion moves the one to the other under the inode's lock.
+        let _shared = fs.share(self.held.number());
+        let size = fs.watch(|| self.held.inode())?.size();
+        Ok(size.max(self.open.pending.size()))
+    }
+
+    fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64> {
+        self.held.fs().allocate_for_write(self.held.number(), &self.open, range, whole)
+    }
+
+    fn zero_tail(&self) -> Result<()> {
+        self.held.fs().zero_behind_end(self.held.number())
+    }
+
+    fn write_from(
+        &self,
+        at: WriteAt,
+        bufs: &[IoSlice<'_>],
+        intent: WriteIntent,
+    ) -> Result<(FilePos, usize)> {
+        let is_cache = intent.contains(WriteIntent::WRITE_BACK);
+        let whole = intent.contains(WriteIntent::WHOLE);
+        self.held.fs().write_from(self.held.number(), at, bufs, is_cache, whole)
+    }
+
+    fn convert(&self) -> Result<()> {
+        self.held.fs().convert(self.held.number(), &self.open, Patience::Some)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.held.fs().sync_open(self.held.number(), &self.open, data_only)
+    }
+
+    fn is_durable(&self) -> bool {
+        self.held.fs().map_is_durable(&self.open)
+    }
+
+    fn end_volume(&self, why: &Error, then: &mut dyn FnMut()) {
+        self.held.fs().abort_then(why, then);
+    }
+
+    fn contended(&self, what: Contended) {
+        if let Ok(writing) = self.held.fs().writing() {
+            match what {
+                Contended::Waited => writing.counters.waited(),
+                Contended::Alone => writing.counters.locked(),
+            }
+        }
+    }
+}
+
+impl WriteMap for WritableInode {
+    fn size(&self) -> u64 {
+        self.inode.size()
+    }
+
+    fn resident_map(&self) -> Option<&Arc<ExtentMap>> {
+        self.inode.resident_map()
+    }
+
+    fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)> {
+        let (fs, number) = (self.inode.file_system(), self.inode.number());
+        fs.watch(|| {
+            let _shared = fs.share(number);
+            let changes = self.open.changes();
+            let iomap = if changes != seen {
+                fs.inode_or_orphan(number)?.map_by_leaf(pos)?
+            } else if whole {
+                self.inode.map(pos, 1)?
+            } else {
+                self.inode.map_by_leaf(pos)?
+            };
+            Ok((iomap, changes))
+        })
+    }
+
+    fn begin(&self, write: &Write) -> Result<Begun> {
+        let &Write { pos, len, size, zeroed, intent } = write;
+        let (fs, inode) = (self.inode.file_system(), &self.inode);
+        let (nowait, appends) =
+            (intent.contains(WriteIntent::NOWAIT), intent.contains(WriteIntent::APPEND));
+        let anywhere = appends || intent.contains(WriteIntent::WRITE_BACK);
+        fs.admit_write(inode, pos, len, (!anywhere).then_some(size))?;
+        if let Some(keep) = self.keep
+            && Ext4::has_privileges(inode, keep)?
+        {
+            if nowait {
+                return Err(would_change());
+            }
+            fs.strip_privileges(inode.number(), keep)?;
+        }
+        let grows = pos.0.saturating_add(len) > size;
+        let has_extents = inode.flags().contains(InodeFlags::EXTENTS);
+        if inode.has_inline_data() || appends && !has_extents {
+            return if nowait { Err(would_change()) } else { Ok(Begun::ByFileSystem) };
+        }
+        if grows && nowait {
+            return Err(would_change());
+        }
+        let block = fs.superblock().block_size.bytes() as u64;
+        if pos.0 > size && !size.is_multiple_of(block) && zeroed != Some(size) {
+            return Ok(Begun::ZeroTail);
+        }
+        Ok(Begun::Direct { allocates: has_extents })
+    }
+}
+
+impl MapFile for WritableInode {
+    fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
+        self.inode.map(pos, len)
+    }
+
+    fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
+        self.inode.map_resident(pos)
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        self.inode.read_inline(buf, pos)
+    }
+}
+
+fn keep_set_id(intent: WriteIntent) -> KeepSetId {
+    if intent.contains(WriteIntent::KEEP_SET_ID) { KeepSetId::Yes } else { KeepSetId::No }
+}
+
+fn would_change() -> Error {
+    Error::would_block("the file's metadata would have to change")
+}

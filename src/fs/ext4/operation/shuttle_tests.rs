@@ -1,0 +1,120 @@
+//! Inode locks.
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use shuttle::thread;
+
+use super::locks::Locks;
+use crate::fs::Clock;
+use crate::sync::explore;
+use crate::units::InodeNo;
+
+const INODE: InodeNo = InodeNo(12);
+/// In the same part of the table.
+const OTHER: InodeNo = InodeNo(12 + 64);
+
+struct Model {
+    locks: Locks,
+    /// Who is within: -1 for one who changes.
+    within: AtomicI32,
+    /// What the lock protects, and the newest that someone has seen.
+    value: AtomicU64,
+    seen: AtomicU64,
+    opens: Mutex<u32>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let (within, value, seen, opens) = Default::default();
+        Self { locks: Locks::new(Clock::default()), within, value, seen, opens }
+    }
+}
+
+impl Model {
+    fn change(&self) {
+        let lock = self.locks.exclusive(INODE);
+        assert_eq!(self.within.swap(-1, SeqCst), 0, "a change is alone");
+        thread::yield_now();
+        self.value.fetch_add(1, SeqCst);
+        let open = self.locks.is_open(INODE);
+        thread::yield_now();
+        assert_eq!(self.locks.is_open(INODE), open, "it stays open or closed under its lock");
+        self.within.store(0, SeqCst);
+        drop(lock);
+    }
+
+    fn open_and_close(&self) {
+        let shared = self.locks.shared(INODE);
+        assert!(self.within.fetch_add(1, SeqCst) >= 0, "readers share with readers");
+        let open = shared.open();
+        *self.opens.lock().unwrap() += 1;
+        thread::yield_now();
+        assert!(self.locks.is_open(INODE));
+        self.within.fetch_sub(1, SeqCst);
+        drop(shared);
+
+        let exclusive = self.locks.exclusive(INODE);
+        let last = exclusive.close(&open);
+        let mut opens = self.opens.lock().unwrap();
+        *opens -= 1;
+        assert_eq!(last, *opens == 0, "who closes it last is told");
+        drop(opens);
+        drop(open);
+        assert_eq!(self.locks.is_open(INODE), !last);
+    }
+}
+
+/// What is read of an open inode is kept without its lock.
+#[test]
+fn what_was_read_is_right_as_long_as_the_number_of_changes_stays() {
+    explore(1, || {
+        let model = Arc::new(Model::default());
+        let spawn = |work: fn(&Model)| {
+            let model = Arc::clone(&model);
+            thread::spawn(move || work(&model))
+        };
+        let threads = [
+            spawn(Model::change),
+            spawn(|model| {
+                let _shared = model.locks.shared(INODE);
+                model.seen.fetch_max(model.value.load(SeqCst), SeqCst);
+            }),
+            spawn(|model| {
+                let shared = model.locks.shared(INODE);
+                let open = shared.open();
+                let (changes, value) = (open.inode().changes(), model.value.load(SeqCst));
+                drop(shared);
+                for _ in 0..4 {
+                    thread::yield_now();
+                    let seen = model.seen.load(SeqCst);
+                    let stays = open.inode().changes() == changes;
+                    assert!(!stays || value >= seen, "{value} is kept, {seen} was seen");
+                }
+            }),
+        ];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_change_is_alone_and_entries_go_with_their_last_user() {
+    explore(1, || {
+        let model = Arc::new(Model::default());
+        let spawn = |work: fn(&Model)| {
+            let model = Arc::clone(&model);
+            thread::spawn(move || work(&model))
+        };
+        let threads = [
+            spawn(Model::change),
+            spawn(Model::open_and_close),
+            spawn(Model::open_and_close),
+            spawn(|model| {
+                let _both = [INODE, OTHER].map(|number| model.locks.exclusive(number));
+                assert_eq!(model.within.load(SeqCst), 0);
+            }),
+        ];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(model.locks.known(), 0, "nobody works on an inode any more");
+    });
+}

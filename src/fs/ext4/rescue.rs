@@ -1,0 +1,116 @@
+//! Backups of the superblock, for reading a volume whose own is damaged.
+//!
+//! A backup is believed where it passes every check of a superblock, names its group, and stands where that group begins. As with Linux
+//! (`sb=N`), the descriptors beside it are read with it. It does not say whether the journal needs recovery, so that the journal is asked, as e2fsck does.
+
+use zerocopy::FromBytes;
+
+use super::disk::superblock::{MAGIC, RawSuperblock};
+use super::features::Incompat;
+use super::superblock::Superblock;
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::units::{BlockSize, DevOffset, FsBlock};
+
+/// Groups that have a backup with sparse_super, and with hardly any other layout none.
+const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
+/// Sizes of blocks, as powers of two.
+const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
+/// Blocks of a cluster: without bigalloc, and with it as mke2fs chooses them.
+const CLUSTERS: [u64; 2] = [1, 16];
+
+impl Superblock {
+    /// The superblock in a block, whose number is counted in blocks of the volume.
+    ///
+    /// # Errors
+    /// `UnknownFormat` where there is none; as [`parse`](Self::parse); the device's.
+    pub(super) fn backup_at(device: &dyn Device, block: u64) -> Result<Self> {
+        for size in SHIFTS.filter_map(BlockSize::from_shift) {
+            // The superblock itself stands behind the boot block.
+            let at = match block {
+                0 => Some(Self::RANGE.0.0),
+                block => block.checked_mul(size.bytes() as u64),
+            };
+            let found = at.map_or(Ok(None), |at| copy_at(device, at))?;
+            if let Some(superblock) = found
+                && superblock.block_size == size
+            {
+                return Ok(superblock);
+            }
+        }
+        let what = format!("block {block} holds no superblock of ext2, ext3 or ext4");
+        Err(Error::new(ErrorKind::UnknownFormat, what))
+    }
+
+    /// The first backup that is whole, where mke2fs puts them, or where the damaged superblock says that groups begin.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn find_backup(device: &dyn Device) -> Result<Option<Self>> {
+        let mut layouts = Vec::new();
+        let (at, len) = Self::RANGE;
+        let mut bytes = vec![0; len];
+        if device.size() >= at.0 + len as u64 && device.read_exact_at(&mut bytes, at).is_ok() {
+            layouts.extend(claimed(&bytes));
+        }
+        for size in SHIFTS.filter_map(BlockSize::from_shift) {
+            for cluster in CLUSTERS {
+                let blocks = size.bytes() as u64 * 8 * cluster;
+                // Blocks of 1 KiB are counted from 1, but with bigalloc.
+                let first = u64::from(size.bytes() == 1024 && cluster == 1);
+                layouts.push((size, first, blocks));
+            }
+        }
+        for group in GROUPS {
+            for (size, first, blocks) in &layouts {
+                let block = first + u64::from(group) * blocks;
+                let Some(at) = block.checked_mul(size.bytes() as u64) else { continue };
+                // One that is damaged or cannot be read is none.
+                if let Ok(Some(superblock)) = copy_at(device, at)
+                    && superblock.copy == group
+                {
+                    return Ok(Some(superblock));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How long the groups are that a damaged superblock tells of.
+fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
+    let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
+    let shift = u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?;
+    let blocks = u64::from(raw.s_blocks_per_group.get());
+    let size = BlockSize::from_shift(shift).filter(|_| blocks > 0)?;
+    Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
+}
+
+/// The superblock at a byte of the device, which has to be the one of a group that begins there; `None` where nothing looks like one.
+fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
+    let len = Superblock::RANGE.1;
+    if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; len];
+    device.read_exact_at(&mut bytes, DevOffset(at))?;
+    let Ok((raw, _)) = RawSuperblock::ref_from_prefix(&bytes) else { return Ok(None) };
+    if raw.s_magic.get() != MAGIC {
+        return Ok(None);
+    }
+    let number = raw.s_block_group_nr.get();
+    let mut superblock = Superblock::parse(&bytes, device.size())?;
+    if DevOffset(at) == Superblock::RANGE.0 {
+        return Ok(Some(superblock));
+    }
+    let block = FsBlock(at >> superblock.block_size.shift());
+    let Some(group) = superblock.group_of_block(block) else { return Ok(None) };
+    if superblock.group_start(group) != block || group as u16 != number || group == 0 {
+        return Ok(None);
+    }
+    superblock.copy = group;
+    if superblock.journal_inode.is_some() {
+        superblock.incompat.insert(Incompat::RECOVER);
+    }
+    Ok(Some(superblock))
+}

@@ -1,0 +1,216 @@
+//! Changes of a volume's superblock, as tune2fs makes them, where no other metadata change with it.
+//!
+//! All is decided before the first write. The backups come first, then the superblock itself: a power cut in between leaves a
+//! sound volume whose backups are newer. All backups become copies of the superblock, as with tune2fs.
+
+mod options;
+mod switches;
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use self::options::{mounts, put, time};
+use super::disk::superblock::RawSuperblock;
+use super::mkfs::{random, random_uuid};
+use super::mmp_hold::MmpHold;
+use super::superblock::{Superblock, seal_superblock};
+use super::writing::set_time;
+use super::{Ext4, Incompat, RoCompat, mmp};
+use crate::device::Device;
+use crate::error::{Context, Error, Place, Result};
+use crate::events::Events;
+use crate::fs::Clock;
+
+pub use self::options::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
+
+const PLACE: Place = Place::new("superblock");
+/// `s_state`: cleanly unmounted. Backups do not say so.
+const STATE_VALID: u16 = 1;
+/// `s_max_mnt_count`: no number of mounts asks for a check.
+const NEVER: u16 = u16::MAX;
+const REV_DYNAMIC: u32 = 1;
+
+/// Changes the superblock on a device that is open for writing, and all its backups; gives it as it is then. A volume that needs recovery
+/// is recovered first, which counts as a mount. The superblock's time of the last write is the clock's.
+///
+/// # Errors
+/// `InvalidInput` for values that cannot be, `Unsupported` by name, with what to do instead; otherwise as
+/// [`Ext4::open_for_writing`]. Up to the first write the device is as it was, or as a recovery leaves it.
+pub(crate) fn tune(
+    device: &Arc<dyn Device>,
+    options: &TuneOptions,
+    clock: Clock,
+) -> Result<Superblock> {
+    let events = Arc::new(Events::of(device));
+    if !device.is_writable() {
+        return Err(Error::read_only("the device was opened read-only"));
+    }
+    let mut sb = Ext4::read_superblock(&**device)?;
+    check_known(&sb)?;
+    // A bad value is refused before a recovery.
+    changed(&read(device)?, options, clock)?;
+    if sb.incompat.contains(Incompat::RECOVER) {
+        Ext4::open_for_writing(Arc::clone(device), &events, clock)?.close()?;
+        sb = Ext4::read_superblock(&**device)?;
+    }
+    mmp::check(&**device, &sb, mmp::Purpose::Write)?;
+    let held = MmpHold::take(device, &sb, &events, clock)?;
+    let raw = changed(&read(device)?, options, clock)?;
+    let new = Superblock::parse(raw.as_bytes(), device.size())?;
+    let fs = Ext4::assemble(Arc::clone(device), sb, &events);
+    fs.write_backups(&raw).context(|| "backup superblock")?;
+    if let Some(held) = &held {
+        held.check()?;
+    }
+    fs.write_superblock(|old| *old = raw)?;
+    Ok(new)
+}
+
+/// Refuses a volume whose backups may stand elsewhere.
+fn check_known(sb: &Superblock) -> Result<()> {
+    let unknown = sb.ro_compat - RoCompat::WRITABLE - RoCompat::READONLY;
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = unknown.names().collect();
+    Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
+}
+
+fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
+    let (at, len) = Superblock::RANGE;
+    let mut bytes = vec![0; len];
+    device.read_exact_at(&mut bytes, at)?;
+    RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
+}
+
+/// The superblock with all changes and its checksum.
+fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
+    let mut raw = old.clone();
+    if !options.features.is_empty() && raw.s_rev_level.get() < REV_DYNAMIC {
+        return Err(Error::unsupported("a volume of revision 0 has no features"));
+    }
+    // First, since the seed of checksums is taken from the UUID that they were made of.
+    options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
+    options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
+    name(&mut raw, options, clock)?;
+    policy(&mut raw, options)?;
+    set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, clock.now());
+    seal_superblock(&mut raw);
+    Ok(raw)
+}
+
+/// The fields that name the volume.
+fn name(raw: &mut RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<()> {
+    if let Some(label) = &options.label {
+        put(&mut raw.s_volume_name, label, 16, "label")?;
+    }
+    if let Some(dir) = &options.last_mounted {
+        put(&mut raw.s_last_mounted, dir, 63, "directory")?;
+    }
+    if let Some(text) = &options.mount_options_text {
+        put(&mut raw.s_mount_opts, text, 63, "string of mount options")?;
+    }
+    let Some(new) = options.uuid else { return Ok(()) };
+    let new = match new {
+        NewUuid::Random => random_uuid()?,
+        NewUuid::Time => time_uuid(clock)?,
+        NewUuid::Clear => [0; 16],
+        NewUuid::Is(uuid) => uuid,
+    };
+    if new != raw.s_uuid {
+        switches::check_uuid(raw)?;
+        raw.s_uuid = new;
+    }
+    Ok(())
+}
+
+/// A UUID of version 1, variant 1 of RFC 9562, with a random node.
+fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
+    /// From 1582-10-15 to 1970, in units of 100 ns.
+    const BEFORE_1970: u64 = 0x01B2_1DD2_1381_4000;
+    let ticks = match clock {
+        Clock::Fixed(at) => (at.seconds as u64)
+            .wrapping_mul(10_000_000)
+            .wrapping_add(u64::from(at.nanoseconds / 100)),
+        Clock::System => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            (now.as_nanos() / 100) as u64
+        }
+    };
+    let ticks = ticks.wrapping_add(BEFORE_1970);
+    let mut uuid = random()?;
+    uuid[..4].copy_from_slice(&(ticks as u32).to_be_bytes());
+    uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
+    uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0FFF | 0x1000).to_be_bytes());
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    // A node that is no network card's.
+    uuid[10] |= 1;
+    Ok(uuid)
+}
+
+/// The settings for its use.
+fn policy(raw: &mut RawSuperblock, options: &TuneOptions) -> Result<()> {
+    if let Some(on_error) = options.on_error {
+        raw.s_errors.set(on_error.to_raw());
+    }
+    if let Some(reserved) = options.reserved {
+        let blocks = u64::from(raw.s_blocks_count_lo.get());
+        let wide = Incompat::from_bits_retain(raw.s_feature_incompat.get())
+            .contains(Incompat::SIXTY_FOUR_BIT);
+        let high = if wide { u64::from(raw.s_blocks_count_hi.get()) << 32 } else { 0 };
+        let reserved = reserved.of(blocks | high)?;
+        raw.s_r_blocks_count_lo.set(reserved as u32);
+        raw.s_r_blocks_count_hi.set((reserved >> 32) as u32);
+    }
+    if let Some(uid) = options.reserved_uid {
+        raw.s_def_resuid.set(uid);
+    }
+    if let Some(gid) = options.reserved_gid {
+        raw.s_def_resgid.set(gid);
+    }
+    if let Some(count) = options.max_mount_count {
+        raw.s_max_mnt_count.set(if count == 0 { NEVER } else { mounts(count)? });
+    }
+    if let Some(count) = options.mount_count {
+        raw.s_mnt_count.set(mounts(count)?);
+    }
+    if let Some(seconds) = options.check_interval {
+        raw.s_checkinterval.set(seconds);
+    }
+    if let Some(seconds) = options.last_checked {
+        let (low, high) = time(seconds)?;
+        raw.s_lastcheck.set(low);
+        raw.s_lastcheck_hi = high;
+    }
+    if let Some(hash) = options.hash {
+        raw.s_def_hash_version = hash.to_raw();
+    }
+    if let Some(blocks) = options.stride {
+        raw.s_raid_stride.set(blocks);
+    }
+    if let Some(blocks) = options.stripe_width {
+        raw.s_raid_stripe_width.set(blocks);
+    }
+    Ok(())
+}
+
+impl Ext4 {
+    /// Makes all backups copies of a superblock, durably.
+    fn write_backups(&self, raw: &RawSuperblock) -> Result<()> {
+        let sb = &self.superblock;
+        let mut copy = raw.clone();
+        copy.s_state.set(raw.s_state.get() & !STATE_VALID);
+        for group in (1..sb.groups).filter(|group| sb.group_has_backup(*group)) {
+            let block = sb.group_start(group);
+            copy.s_block_group_nr.set(group as u16);
+            seal_superblock(&mut copy);
+            let mut content = self.blocks.read_device(block)?;
+            content.for_change()?[..size_of::<RawSuperblock>()].copy_from_slice(copy.as_bytes());
+            self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
+        }
+        self.blocks.flush()
+    }
+}

@@ -1,0 +1,164 @@
+//! The changes that a volume is to get.
+
+use crate::error::{Error, Result};
+use crate::fs::ext4::OnError;
+
+/// The longest time that the superblock holds, in seconds since 1970.
+const TIME_END: i64 = 1 << 40;
+
+/// Changes of a volume's superblock, each as `tune2fs` makes it. `None` and an empty list leave the field as it is.
+#[derive(Clone, Debug, Default)]
+pub struct TuneOptions {
+    /// The label: at most 16 bytes (`tune2fs -L`).
+    pub label: Option<Vec<u8>>,
+    /// The UUID (`-U`).
+    pub uuid: Option<NewUuid>,
+    /// The directory where it was last mounted: at most 63 bytes (`-M`).
+    pub last_mounted: Option<Vec<u8>>,
+    /// What becomes of the volume when corruption is met (`-e`).
+    pub on_error: Option<OnError>,
+    /// The blocks that are kept for the superuser (`-m`, `-r`).
+    pub reserved: Option<Reserved>,
+    /// The user that may use them too (`-u`).
+    pub reserved_uid: Option<u16>,
+    /// The group that may use them too (`-g`).
+    pub reserved_gid: Option<u16>,
+    /// The volume is checked after so many mounts: at most 16000; 0 for never (`-c`).
+    pub max_mount_count: Option<u16>,
+    /// Mounts since the last check: at most 16000 (`-C`).
+    pub mount_count: Option<u16>,
+    /// The volume is checked after so many seconds; 0 for never (`-i`).
+    pub check_interval: Option<u32>,
+    /// When it was last checked, in seconds since 1970 (`-T`).
+    pub last_checked: Option<i64>,
+    /// Default mount options by name, `^` before one that is switched off (`-o`).
+    pub mount_options: Vec<String>,
+    /// Default mount options as one string: at most 63 bytes (`-E mount_opts`).
+    pub mount_options_text: Option<Vec<u8>>,
+    /// The hash of directories that become hashed (`-E hash_alg`).
+    pub hash: Option<HashAlgorithm>,
+    /// Blocks that a member of a RAID holds in a row (`-E stride`).
+    pub stride: Option<u16>,
+    /// Blocks of data of a whole stripe of a RAID (`-E stripe_width`).
+    pub stripe_width: Option<u32>,
+    /// Features by name, `^` before one that is switched off (`-O`).
+    pub features: Vec<String>,
+}
+
+/// A new UUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewUuid {
+    /// A random one, of version 4.
+    Random,
+    /// One made of the time, of version 1.
+    Time,
+    /// All zeros.
+    Clear,
+    /// This one.
+    Is([u8; 16]),
+}
+
+/// How many blocks are kept for the superuser.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reserved {
+    /// This percentage of all blocks: 0 to 50.
+    Percent(f64),
+    /// So many: at most half of all blocks.
+    Blocks(u64),
+}
+
+/// The hash of names in directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HashAlgorithm {
+    /// The first one.
+    Legacy,
+    /// Half of an MD4.
+    HalfMd4,
+    /// The Tiny Encryption Algorithm.
+    Tea,
+}
+
+impl HashAlgorithm {
+    /// `s_def_hash_version`.
+    pub(super) const fn to_raw(self) -> u8 {
+        match self {
+            Self::Legacy => 0,
+            Self::HalfMd4 => 1,
+            Self::Tea => 2,
+        }
+    }
+}
+
+impl std::str::FromStr for HashAlgorithm {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "legacy" => Ok(Self::Legacy),
+            "half_md4" => Ok(Self::HalfMd4),
+            "tea" => Ok(Self::Tea),
+            _ => Err(Error::invalid("neither legacy, half_md4 nor tea")),
+        }
+    }
+}
+
+impl Reserved {
+    /// The number of blocks, of a volume of so many.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more than half of them.
+    pub(super) fn of(self, blocks: u64) -> Result<u64> {
+        match self {
+            Self::Percent(percent) if (0.0..=50.0).contains(&percent) => {
+                Ok((blocks as f64 * percent / 100.0) as u64)
+            }
+            Self::Percent(percent) => {
+                Err(Error::invalid(format!("{percent} percent reserved: 0 to 50 are possible")))
+            }
+            Self::Blocks(count) if count <= blocks / 2 => Ok(count),
+            Self::Blocks(count) => Err(Error::invalid(format!(
+                "{count} blocks reserved: at most {}, half of the volume, are possible",
+                blocks / 2
+            ))),
+        }
+    }
+}
+
+/// A number of mounts, as far as tune2fs takes it.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(super) fn mounts(count: u16) -> Result<u16> {
+    const MOST: u16 = 16000;
+    if count <= MOST {
+        return Ok(count);
+    }
+    Err(Error::invalid(format!("a mount count of {count}: at most {MOST}")))
+}
+
+/// A time that the superblock holds: its lower 32 bits and the eight above.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(super) fn time(seconds: i64) -> Result<(u32, u8)> {
+    if (0..TIME_END).contains(&seconds) {
+        return Ok((seconds as u32, (seconds >> 32) as u8));
+    }
+    Err(Error::invalid(format!("{seconds} seconds since 1970 do not fit the superblock")))
+}
+
+/// Puts a text into a field, zeros behind it; at most `most` bytes.
+///
+/// # Errors
+/// `InvalidInput` where it is longer.
+pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<()> {
+    if text.len() > most || text.contains(&0) {
+        let len = text.len();
+        return Err(Error::invalid(format!(
+            "a {what} of {len} bytes: at most {most}, none of them zero"
+        )));
+    }
+    field.fill(0);
+    field[..text.len()].copy_from_slice(text);
+    Ok(())
+}

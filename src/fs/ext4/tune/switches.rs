@@ -1,0 +1,206 @@
+//! Switches with names: features and default mount options.
+//!
+//! Source: ext4(5), tune2fs(8), and the bytes that tune2fs leaves.
+
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, Result};
+use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::ext4::disk::superblock::RawSuperblock;
+use crate::fs::ext4::mkfs::{Features, random};
+use crate::fs::ext4::{Compat, Incompat, RoCompat};
+
+/// Features that are switched on by their flag and a few fields of the superblock.
+const SETTABLE: Features = Features {
+    compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
+    incompat: Incompat::EXTENTS
+        .union(Incompat::EA_INODE)
+        .union(Incompat::CSUM_SEED)
+        .union(Incompat::LARGEDIR)
+        .union(Incompat::ENCRYPT)
+        .union(Incompat::CASEFOLD),
+    ro_compat: RoCompat::LARGE_FILE
+        .union(RoCompat::HUGE_FILE)
+        .union(RoCompat::DIR_NLINK)
+        .union(RoCompat::VERITY)
+        .union(RoCompat::READONLY),
+};
+
+/// The same for switching off.
+const CLEARABLE: Features = Features {
+    compat: Compat::DIR_INDEX.union(Compat::FAST_COMMIT),
+    incompat: Incompat::CSUM_SEED,
+    ro_compat: RoCompat::READONLY,
+};
+
+/// Features that need more, and the program for it. Those without a row cannot be changed once a volume is made.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("has_journal", "tune2fs"),
+    ("orphan_file", "tune2fs"),
+    ("quota", "tune2fs"),
+    ("project", "tune2fs"),
+    ("mmp", "tune2fs"),
+    ("metadata_csum", "tune2fs"),
+    ("uninit_bg", "tune2fs"),
+    ("64bit", "resize2fs -b or -s"),
+    ("resize_inode", "tune2fs and e2fsck -f"),
+    ("filetype", "tune2fs and e2fsck -f"),
+    ("sparse_super", "tune2fs and e2fsck -f"),
+    ("large_file", "tune2fs and e2fsck -f"),
+    ("huge_file", "tune2fs and e2fsck -f"),
+    ("dir_nlink", "tune2fs and e2fsck -f"),
+    ("extra_isize", "tune2fs and e2fsck -f"),
+    ("dir_index", "tune2fs"),
+    ("metadata_csum_seed", "tune2fs"),
+    ("flex_bg", "tune2fs"),
+];
+
+/// `s_encoding`: UTF-8 with the tables of Unicode 12.1.
+const ENCODING_UTF8_12_1: u16 = 1;
+/// `s_encrypt_algos`: AES-256-XTS for content, AES-256-CTS for names.
+const ENCRYPTION_MODES: [u8; 4] = [1, 4, 0, 0];
+
+/// The default mount options, by their names in tune2fs.
+const MOUNT_OPTIONS: &[(&str, u32)] = &[
+    ("debug", 0x1),
+    ("bsdgroups", 0x2),
+    ("user_xattr", 0x4),
+    ("acl", 0x8),
+    ("uid16", 0x10),
+    ("journal_data", 0x20),
+    ("journal_data_ordered", 0x40),
+    ("journal_data_writeback", 0x60),
+    ("nobarrier", 0x100),
+    ("block_validity", 0x200),
+    ("discard", 0x400),
+    ("nodelalloc", 0x800),
+];
+/// Three of them are one field.
+const JOURNAL_MODE: u32 = 0x60;
+
+/// The name, and whether it is to be on.
+fn switch(word: &str) -> (&str, bool) {
+    word.strip_prefix('^').map_or((word, true), |name| (name, false))
+}
+
+fn features(raw: &RawSuperblock) -> Features {
+    Features {
+        compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
+        incompat: Incompat::from_bits_retain(raw.s_feature_incompat.get()),
+        ro_compat: RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+    }
+}
+
+/// Switches a feature.
+///
+/// # Errors
+/// `InvalidInput` for an unknown name, and where another feature is needed; `Unsupported`, with what to use, where more than a flag would change.
+pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
+    let (name, on) = switch(word);
+    let feature = Features::of_name(name)?;
+    let now = features(raw);
+    if feature.is_within(now) == on {
+        return Ok(());
+    }
+    if !feature.is_within(if on { SETTABLE } else { CLEARABLE }) {
+        return Err(elsewhere(name, on));
+    }
+    if on {
+        switch_on(raw, feature, now)?;
+    } else if !can_go(raw, feature, now) {
+        return Err(elsewhere(name, on));
+    }
+    let mut then = now;
+    then.compat.set(feature.compat, on);
+    then.incompat.set(feature.incompat, on);
+    then.ro_compat.set(feature.ro_compat, on);
+    raw.s_feature_compat.set(then.compat.bits());
+    raw.s_feature_incompat.set(then.incompat.bits());
+    raw.s_feature_ro_compat.set(then.ro_compat.bits());
+    Ok(())
+}
+
+fn elsewhere(name: &str, on: bool) -> Error {
+    let tool = ELSEWHERE.iter().find(|(known, _)| *known == name).map(|(_, tool)| *tool);
+    Error::unsupported(match (tool, on) {
+        (Some(tool), _) => format!("{name} changes more than the superblock: use {tool}"),
+        (None, true) => format!("{name} is chosen when a volume is made (mkfs -O)"),
+        (None, false) => format!("{name} cannot be switched off"),
+    })
+}
+
+/// Sets the fields that come with a feature.
+fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Result<()> {
+    let needs = |there: bool, other: &str| {
+        if there { Ok(()) } else { Err(Error::invalid(format!("it needs the feature {other}"))) }
+    };
+    if feature.compat == Compat::DIR_INDEX && raw.s_hash_seed.as_bytes() == [0; 16] {
+        let seed = random()?;
+        let (words, _) = seed.as_chunks::<4>();
+        for (word, bytes) in raw.s_hash_seed.iter_mut().zip(words) {
+            word.set(u32::from_le_bytes(*bytes));
+        }
+    }
+    if feature.compat == Compat::FAST_COMMIT {
+        needs(now.compat.contains(Compat::HAS_JOURNAL), "has_journal")?;
+    }
+    if feature.incompat == Incompat::CSUM_SEED {
+        needs(now.ro_compat.contains(RoCompat::METADATA_CSUM), "metadata_csum")?;
+        raw.s_checksum_seed.set(crc32c_raw(!0, &raw.s_uuid));
+    }
+    if feature.incompat == Incompat::ENCRYPT {
+        raw.s_encrypt_algos = ENCRYPTION_MODES;
+    }
+    if feature.incompat == Incompat::CASEFOLD {
+        raw.s_encoding.set(ENCODING_UTF8_12_1);
+        raw.s_encoding_flags.set(0);
+    }
+    Ok(())
+}
+
+/// Whether only a flag is in the way of a feature's going.
+fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
+    let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
+    // The checksums of directories depend on the first; all of them depend on the second, where they were made of another UUID.
+    !(feature.compat == Compat::DIR_INDEX && summed)
+        && (feature.incompat != Incompat::CSUM_SEED
+            || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))
+}
+
+/// Refuses a change of the UUID where other metadata depend on it.
+///
+/// # Errors
+/// `Unsupported`, with what to do.
+pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
+    let Features { compat, incompat, ro_compat } = features(raw);
+    let seeded = incompat.contains(Incompat::CSUM_SEED);
+    let why = if compat.contains(Compat::STABLE_INODES) {
+        "stable_inodes: keys of encrypted files are made of it, and it cannot be changed"
+    } else if ro_compat.contains(RoCompat::METADATA_CSUM) && !seeded {
+        "all checksums are made of it: add -O metadata_csum_seed, which keeps them, or use tune2fs -U, which makes them anew"
+    } else if ro_compat.contains(RoCompat::GDT_CSUM) {
+        "uninit_bg: the checksums of all groups are made of it: use tune2fs -U"
+    } else if incompat.contains(Incompat::EA_INODE) && !seeded {
+        "ea_inode: hashes of attributes are made of it: use tune2fs -U"
+    } else if compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_inum.get() == 0 {
+        "journal_dev: the journal's device names it: use tune2fs -U"
+    } else {
+        return Ok(());
+    };
+    Err(Error::unsupported(format!("the UUID stays: {why}")))
+}
+
+/// Switches a default mount option.
+///
+/// # Errors
+/// `InvalidInput` for an unknown name.
+pub(super) fn mount_option(raw: &mut RawSuperblock, word: &str) -> Result<()> {
+    let (name, on) = switch(word);
+    let Some((_, bits)) = MOUNT_OPTIONS.iter().find(|(known, _)| *known == name) else {
+        return Err(Error::invalid(format!("{name} is no default mount option")));
+    };
+    let mode = if bits & JOURNAL_MODE == 0 { 0 } else { JOURNAL_MODE };
+    let cleared = raw.s_default_mount_opts.get() & !(bits | mode);
+    raw.s_default_mount_opts.set(if on { cleared | bits } else { cleared });
+    Ok(())
+}

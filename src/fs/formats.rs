@@ -1,0 +1,73 @@
+//! The table of formats that a volume can have. A new one is a row here and a folder beside this file.
+
+use std::sync::Arc;
+
+use super::{Clock, FileSystem, ext4};
+use crate::device::Device;
+use crate::error::Result;
+use crate::events::Events;
+
+/// All formats, in the order in which a device is asked for them.
+pub const FORMATS: &[Format] = &[ext4::FORMAT];
+
+/// A format of file systems.
+pub struct Format {
+    /// What it is called: `ext2, ext3 or ext4`.
+    pub name: &'static str,
+    /// Whether a device holds one, sound or not.
+    pub is_on: fn(&dyn Device) -> Result<bool>,
+    /// The block of a backup of its superblock on a device, as [`Rescue::superblock`] names it, where a whole one is found. `None` for a
+    /// format without backups.
+    pub find_backup: Option<FindBackup>,
+    /// Where the file system on a device ends, and its block size.
+    pub footprint: fn(&dyn Device) -> Result<Footprint>,
+    /// Opens the file system on a device. What it passes over for being only read is a [notice](FileSystem::take_notices).
+    pub open: Open,
+}
+
+/// Finds a backup of a superblock.
+pub type FindBackup = fn(&dyn Device) -> Result<Option<u64>>;
+
+/// Opens the file system on a device.
+pub type Open = fn(Arc<dyn Device>, &Arc<Events>, How) -> Result<Arc<dyn FileSystem>>;
+
+/// What a file system takes of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// The first byte behind it.
+    pub end: u64,
+    /// Bytes of a block.
+    pub block_size: usize,
+}
+
+/// How to open a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// For reading; a journal that needs recovery is recovered in memory.
+    Read,
+    /// For reading, and the journal is not looked at.
+    ReadWithoutJournal,
+    /// For reading a damaged one.
+    Rescue(Rescue),
+    /// For writing too; a journal that needs recovery is recovered to the device. Changed files get the times of this clock.
+    Write(Clock),
+}
+
+/// How a damaged file system is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rescue {
+    /// By the backup of the superblock in this block, counted in blocks of the file system, as `e2fsck -b` counts.
+    pub superblock: Option<u64>,
+    /// The journal is not looked at.
+    pub no_journal: bool,
+}
+
+/// The format of the file system that a device holds.
+pub(crate) fn find(device: &dyn Device) -> Result<Option<&'static Format>> {
+    for format in FORMATS {
+        if (format.is_on)(device)? {
+            return Ok(Some(format));
+        }
+    }
+    Ok(None)
+}

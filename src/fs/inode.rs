@@ -1,0 +1,160 @@
+//! An inode as it was when it was read.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::{DirCursor, DirEntry, FileType, InodeFlags, Stat, Xattr};
+use crate::error::Result;
+use crate::iomap::{ExtentMap, Iomap, MapFile};
+use crate::units::{FilePos, InodeNo};
+
+/// An inode as it was when it was read: what `stat` says of it, and the way to what else belongs to it. Others may change the file meanwhile;
+/// what is read by it then is the file's as it is now, or an error that says that its number is another file's.
+pub struct Inode(Box<dyn InodeOps>);
+
+/// An inode to be opened: by its number, or as it was read earlier. What was read is opened only while its number is still that file's.
+#[derive(Debug)]
+pub struct InodeRef {
+    pub(crate) number: InodeNo,
+    pub(crate) read: Option<Inode>,
+}
+
+impl From<InodeNo> for InodeRef {
+    fn from(number: InodeNo) -> Self {
+        Self { number, read: None }
+    }
+}
+
+impl From<Inode> for InodeRef {
+    fn from(inode: Inode) -> Self {
+        Self { number: inode.number(), read: Some(inode) }
+    }
+}
+
+/// The entries of a directory, in any order.
+pub type ReadDir<'a> = Box<dyn Iterator<Item = Result<DirEntry>> + 'a>;
+
+/// The entries of a directory that may change, from a cursor on: what is there all the time comes exactly once, in an order that stays. After
+/// an error it ends.
+pub type Listing = Box<dyn ListDir>;
+
+/// What a format gives of an inode that it has read. The name is Linux's `inode_operations`.
+pub trait InodeOps: MapFile + Send + Sync {
+    /// What `stat` says of it.
+    fn stat(&self) -> &Stat;
+
+    /// Whether it is the file system's own, as a journal or a quota file: no name may stand for it.
+    fn is_internal(&self) -> bool {
+        false
+    }
+
+    /// Its map, if all of that is in memory.
+    fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `WrongFileType` for anything else; `Encrypted`, `Corrupt`.
+    fn read_link(&self) -> Result<Vec<u8>>;
+
+    /// The extended attributes, with the names and values that the system calls give.
+    ///
+    /// # Errors
+    /// `Corrupt`; `LimitExceeded` for values of more than 16 MiB together.
+    fn xattrs(&self) -> Result<Vec<Xattr>>;
+
+    /// The value of one extended attribute; `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// As [`xattrs`](Self::xattrs), but of this value alone; `NameTooLong`.
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let all = self.xattrs()?;
+        Ok(all.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
+    }
+
+    /// The inode that a name of this directory stands for.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt` where directory or inode is.
+    fn lookup(&self, name: &[u8]) -> Result<Inode>;
+
+    /// The entries of this directory, `.` and `..` among them.
+    ///
+    /// # Errors
+    /// `NotADirectory`, `Encrypted`, `Corrupt`.
+    fn read_dir(&self) -> Result<ReadDir<'_>>;
+
+    /// The same from a cursor on, for a directory that may change meanwhile.
+    ///
+    /// # Errors
+    /// As [`read_dir`](Self::read_dir); `NotFound` where it has been removed.
+    fn list(&self, from: DirCursor) -> Result<Listing>;
+}
+
+/// A listing of a directory that goes on.
+pub trait ListDir: Iterator<Item = Result<DirEntry>> + Send {
+    /// Behind the last entry that was given.
+    fn cursor(&self) -> DirCursor;
+}
+
+impl dyn InodeOps + '_ {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> InodeNo {
+        self.stat().inode
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.stat().file_type
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.stat().size
+    }
+
+    /// Its flags, as `lsattr` shows them.
+    #[must_use]
+    pub fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.stat().flags)
+    }
+}
+
+impl Inode {
+    /// Of what a format has read.
+    pub fn new(inode: impl InodeOps + 'static) -> Self {
+        Self(Box::new(inode))
+    }
+}
+
+impl Deref for Inode {
+    type Target = dyn InodeOps;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inode").field(self.stat()).finish()
+    }
+}
+
+impl MapFile for Inode {
+    fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
+        self.0.map(pos, len)
+    }
+
+    fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
+        self.0.map_resident(pos)
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        self.0.read_inline(buf, pos)
+    }
+}

@@ -1,0 +1,109 @@
+//! Paths: one component after the other from the root, symbolic links put in their place.
+
+use std::borrow::Cow;
+
+use super::{FileSystem, FileType, Follow, Inode};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::units::InodeNo;
+
+/// How many symbolic links Linux follows on the way of one path.
+pub(crate) const MAX_LINKS: usize = 40;
+
+/// The inode that a path names: see [`FileSystem::resolve`].
+pub(super) fn resolve<F: FileSystem + ?Sized>(
+    fs: &F,
+    path: &[u8],
+    follow: Follow,
+) -> Result<Inode> {
+    walk(fs, fs.root(), path, follow).context(|| String::from_utf8_lossy(path).into_owned())
+}
+
+/// The inode that a path names from another one on: see [`FileSystem::resolve_at`].
+pub(super) fn walk<F: FileSystem + ?Sized>(
+    fs: &F,
+    from: InodeNo,
+    path: &[u8],
+    follow: Follow,
+) -> Result<Inode> {
+    let mut dir = fs.inode(from)?;
+    if !path.is_empty() && dir.file_type() != FileType::Directory {
+        return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
+    }
+    let mut links = 0;
+    // What is left of the path, the targets of links inserted: at most MAX_LINKS of them. It is walked by position, since taking each component
+    // off would be quadratic in what a volume can make long.
+    let (mut text, mut at) = (Cow::Borrowed(path), 0);
+    while let Some((name, behind)) = next_component(&text[at..]) {
+        let next = text.len() - behind.len();
+        if name != b"." && (name != b".." || dir.number() != fs.root()) {
+            let last = behind.is_empty();
+            let found = fs.lookup(dir.number(), name)?;
+            if found.file_type() == FileType::Symlink && !(last && follow == Follow::NotLast) {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(too_many_links());
+                }
+                let mut target = found.read_link()?;
+                if target.first() == Some(&b'/') {
+                    dir = fs.inode(fs.root())?;
+                }
+                target.extend_from_slice(behind);
+                (text, at) = (Cow::Owned(target), 0);
+                continue;
+            }
+            if !last && found.file_type() != FileType::Directory {
+                return Err(not_a_directory(name));
+            }
+            dir = found;
+        }
+        at = next;
+    }
+    Ok(dir)
+}
+
+pub(crate) fn too_many_links() -> Error {
+    Error::new(ErrorKind::Loop, format!("more than {MAX_LINKS} symbolic links"))
+}
+
+pub(super) fn not_a_directory(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::new(ErrorKind::NotADirectory, format!("{name} is not a directory"))
+}
+
+/// The directory of a path, and the name in it: empty for the root. Slashes at the end do not count.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    (&path[..start], &path[start..end])
+}
+
+/// The first component of a path and what is behind it, with its slashes.
+pub(super) fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = path.iter().position(|byte| *byte != b'/')?;
+    let path = &path[start..];
+    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+    Some(path.split_at(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{next_component, split};
+
+    #[test]
+    fn a_name_is_what_is_left_without_its_directory() {
+        assert_eq!(split(b"/usr/bin"), (&b"/usr/"[..], &b"bin"[..]));
+        assert_eq!(split(b"/usr/bin//"), (&b"/usr/"[..], &b"bin"[..]));
+        assert_eq!(split(b"bin"), (&b""[..], &b"bin"[..]));
+        assert_eq!(split(b"//"), (&b""[..], &b""[..]));
+        assert_eq!(split(b""), (&b""[..], &b""[..]));
+    }
+
+    #[test]
+    fn a_path_is_taken_apart_at_any_number_of_slashes() {
+        assert_eq!(next_component(b"//usr//bin"), Some((&b"usr"[..], &b"//bin"[..])));
+        assert_eq!(next_component(b"bin"), Some((&b"bin"[..], &b""[..])));
+        assert_eq!(next_component(b"bin/"), Some((&b"bin"[..], &b"/"[..])));
+        assert_eq!(next_component(b"//"), None);
+        assert_eq!(next_component(b""), None);
+    }
+}

@@ -1,0 +1,84 @@
+//! A host file that is open, and the ways to its data.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::kernel::Descriptor;
+use super::{HostDevice, HostReport, Shared};
+use crate::dio::StablePages;
+use crate::error::{Error, Result};
+use crate::fs::host::{HostFile, HostMap, Keeper};
+use crate::open_file::Owner;
+
+/// A host file and the ways to its data.
+pub(crate) struct OpenFile {
+    pub(crate) file: Arc<HostFile>,
+    pub(crate) device: Option<Arc<HostDevice>>,
+    pub(crate) stable_pages: Option<StablePages>,
+    /// For direct reads by the kernel, once there was one; `None` where they are impossible.
+    descriptor: OnceLock<Option<Descriptor>>,
+    /// Behind the file, since fields are dropped in their order.
+    _closing: Closing,
+    shared: Arc<Shared>,
+}
+
+/// Waits, when the file is dropped, for the threads that have it at that moment: then it is closed.
+struct Closing {
+    file: Weak<HostFile>,
+    keeper: Arc<Keeper>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // Mostly nobody has it, whatever they wait for of other files.
+        if self.file.strong_count() > 0 {
+            self.keeper.let_go();
+        }
+    }
+}
+
+impl OpenFile {
+    pub(crate) fn new(
+        file: Arc<HostFile>,
+        device: Option<Arc<HostDevice>>,
+        shared: Arc<Shared>,
+        stable_pages: Option<StablePages>,
+    ) -> Self {
+        let descriptor = OnceLock::new();
+        let keeper = Arc::clone(shared.keeping.keeper());
+        let closing = Closing { file: Arc::downgrade(&file), keeper };
+        Self { file, device, stable_pages, descriptor, _closing: closing, shared }
+    }
+
+    /// Whose queues can read it.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Owner {
+        self.shared.owner
+    }
+
+    pub(crate) fn report(&self, size: u64) -> HostReport {
+        HostReport::of(&self.file, self.device.as_deref(), size)
+    }
+
+    /// The map, while the lease stands.
+    pub(crate) fn map(&self) -> Result<Arc<HostMap>> {
+        let status = self.file.status();
+        status.map.ok_or_else(|| {
+            let why = status.refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
+            Error::unsupported(format!("served by the kernel: {why}"))
+        })
+    }
+
+    /// Whether what was read from the device in a tenure may be believed.
+    #[inline(always)]
+    pub(crate) fn believes(&self, tenure: u64) -> bool {
+        self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()
+    }
+
+    /// The descriptor for direct reads by the kernel.
+    pub(crate) fn descriptor(&self) -> Option<&Descriptor> {
+        let block = self.file.block_size().bytes() as u64;
+        let open = || Descriptor::open(self.file.file(), block).ok();
+        let descriptor = self.descriptor.get_or_init(open).as_ref();
+        descriptor.filter(|descriptor| descriptor.file.limits().direct)
+    }
+}

@@ -1,0 +1,88 @@
+//! Writes of a device with a journal: their sectors are theirs alone, a record is durable, and then they go to their places.
+
+use smallvec::smallvec;
+
+use super::checked::Checked;
+use super::journal::{Few, Journal, Write};
+use super::slot::Outcome;
+use super::tagging::Tuples;
+use crate::error::{Errno, Error, Result};
+
+impl Checked {
+    /// Writes through the journal: all of it or, after a crash, nothing.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub(super) fn write_journaled(&self, journal: &Journal, write: &Write<'_>) -> Result<()> {
+        let mut failed = None;
+        let in_place = || {
+            let written = self.data.write_all_at(write.bufs, write.at, false);
+            let errno = written.as_ref().err().map(Error::errno);
+            failed = written.err();
+            smallvec![errno.map_or(Ok(()), Err)]
+        };
+        self.write_together(journal, &[*write], in_place)?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Carries out writes that do not overlap, all of them or, after a crash, none. `in_place` writes those of these numbers.
+    ///
+    /// # Errors
+    /// Those of the devices, for each write.
+    pub(super) fn write_together(
+        &self,
+        journal: &Journal,
+        writes: &[Write<'_>],
+        in_place: impl FnOnce() -> Few<Result<(), Errno>>,
+    ) -> Result<Few<Result<(), Errno>>> {
+        let mut tuples: Few<Tuples> = Few::with_capacity(writes.len());
+        for write in writes {
+            let mut one = Tuples::default();
+            self.tuples(write.at, write.bufs, &mut one);
+            tuples.push(one);
+        }
+        // In rising order, so that of two that wait for each other's sectors one has them all.
+        let mut order: Few<_> = (0..writes.len()).collect();
+        order.sort_unstable_by_key(|number| writes[*number].at);
+        for (claimed, &number) in order.iter().enumerate() {
+            if let Err(error) =
+                self.claim_alone(writes[number].at, writes[number].len(), &tuples[number])
+            {
+                self.unclaim(writes, &order[..claimed]);
+                return Err(error);
+            }
+        }
+        let extent = |write: &Write<'_>| journal.extent(write.at, write.len(), 0);
+        let extents: Few<_> = writes.iter().map(extent).collect();
+        let gate = match journal.enter(self.home(), &extents, writes, &tuples) {
+            Ok(gate) => gate,
+            Err(error) => {
+                self.unclaim(writes, &order);
+                return Err(error);
+            }
+        };
+        let results = in_place();
+        for (write, result) in writes.iter().zip(&results) {
+            self.end_claimed(write, *result);
+        }
+        drop(gate);
+        Ok(results)
+    }
+
+    fn unclaim(&self, writes: &[Write<'_>], claimed: &[usize]) {
+        for number in claimed {
+            let write = &writes[*number];
+            self.end_with(write.at, write.len(), Outcome::Nothing);
+        }
+    }
+
+    /// Ends a write that had its sectors alone.
+    fn end_claimed(&self, write: &Write<'_>, result: Result<(), Errno>) {
+        let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Unknown };
+        self.end_with(write.at, write.len(), outcome);
+        if let Err(errno) = result {
+            let count = write.len() >> self.tagging.shift;
+            self.retagged(self.sector(write.at.0), count, errno);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The lock of a file's content: direct I/O shares it; an operation that moves blocks, or reads and writes a part of one, holds a range exclusively.
+//!
+//! A request holds it from its submission to its completion, which may be in another call: so a guard on a stack cannot hold it. A queue enters by
+//! a [`Lane`] of its own, and two queues that read or overwrite one file share no cache line that either writes. An exclusive range
+//! costs more: its thread closes the lanes and waits until they are empty. While any thread wants a range, requests lock ranges too.
+//!
+//! It comes before the inode's lock, and no thread waits for it while it holds another lock. A thread that waits must have no requests in
+//! flight on the file, because no other thread can take their completions.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::fence;
+
+use super::{InFlight, OpenInode};
+use crate::error::{Errno, Error, Result};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+use crate::sync::{Condvar, Mutex};
+use crate::sys::barrier;
+
+/// A queue's way into the content of a file, and how many of its requests are in there.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Lane {
+    in_flight: AtomicU32,
+    /// Something was written by it since it was last asked.
+    written: AtomicBool,
+}
+
+impl Lane {
+    /// Notes a write. True for the first one since the lane was asked.
+    #[inline(always)]
+    pub(crate) fn wrote(&self) -> bool {
+        let first = !self.written.load(Relaxed);
+        if first {
+            self.written.store(true, Relaxed);
+            // Before the check for a waiting stamp: a thread that takes the stamp checks here after it.
+            fence(SeqCst);
+        }
+        first
+    }
+
+    /// Counts requests in or out, before it is looked who wants a range. Only the queue's thread does.
+    #[inline(always)]
+    fn count(&self, change: i32) {
+        self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
+        barrier::light();
+    }
+}
+
+/// The holders of a file's content.
+#[derive(Debug, Default)]
+pub(crate) struct ContentLock {
+    /// How many have a range for themselves, or want it. While there is one, no lane lets anybody in.
+    wanted: AtomicU32,
+    within: Mutex<Within>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Within {
+    lanes: Vec<Arc<Lane>>,
+    /// Something was written by a lane that has gone.
+    written: bool,
+    /// In the order in which they came: nobody overtakes one whom he conflicts with.
+    places: Vec<Place>,
+    last: u64,
+    /// Requests of a queue that is lost are in here for ever.
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct Place {
+    ticket: u64,
+    range: Range<u64>,
+    exclusive: bool,
+}
+
+/// A range that is held, or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it is held until it is given back"]
+pub(crate) struct Ticket {
+    number: u64,
+    exclusive: bool,
+}
+
+/// A range of a file that nobody else is at, until this is dropped.
+#[derive(Debug)]
+pub struct Alone {
+    inode: Arc<OpenInode>,
+    range: Range<u64>,
+    ticket: Option<Ticket>,
+    /// It was not had at once.
+    waited: bool,
+}
+
+impl ContentLock {
+    /// Asks the kernel for what lanes need. A process that has threads waits 10 ms and more for it, so that it is asked when a volume is opened,
+    /// and not when the first request is on its way.
+    pub(crate) fn prepare() {
+        barrier::promise();
+    }
+
+    pub(crate) fn add_lane(&self) -> Arc<Lane> {
+        barrier::promise();
+        let lane = Arc::<Lane>::default();
+        self.within.lock().lanes.push(Arc::clone(&lane));
+        lane
+    }
+
+    /// The lane's requests are no longer holders: a queue is dropped when the device has completed its requests.
+    pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
+        let mut within = self.within.lock();
+        within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
+        within.written |= lane.written.load(Relaxed);
+        drop(within);
+        self.changed.notify_all();
+    }
+
+    /// Whether something was written by any lane since this was last asked.
+    pub(crate) fn take_written(&self) -> bool {
+        let mut within = self.within.lock();
+        let gone = std::mem::take(&mut within.written);
+        within.lanes.iter().fold(gone, |written, lane| lane.written.swap(false, Acquire) | written)
+    }
+
+    /// Enters by a lane. False where someone wants a range: then it is asked for one.
+    #[inline(always)]
+    pub(crate) fn enter(&self, lane: &Lane) -> bool {
+        // A thread that closes the lanes counts itself before it checks them, and this checks after it has counted: one of them sees the other.
+        lane.count(1);
+        if !self.is_wanted() {
+            return true;
+        }
+        self.leave(lane);
+        false
+    }
+
+    /// Whether a thread wants a range: then the lane admits no more requests.
+    #[inline(always)]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Acquire) != 0
+    }
+
+    /// Leaves by a lane.
+    #[inline(always)]
+    pub(crate) fn leave(&self, lane: &Lane) {
+        lane.count(-1);
+        if self.is_wanted() {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(&self) {
+        // A thread that found the lane in use holds the lock until it waits.
+        drop(self.within.lock());
+        self.changed.notify_all();
+    }
+
+    /// Asks for a range of bytes.
+    pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
+        let mut within = self.within.lock();
+        if exclusive {
+            self.wanted.fetch_add(1, SeqCst);
+            if !within.lanes.is_empty() {
+                barrier::heavy();
+            }
+        }
+        within.last += 1;
+        let ticket = within.last;
+        within.places.push(Place { ticket, range, exclusive });
+        Ticket { number: ticket, exclusive }
+    }
+
+    /// Whether the range is held.
+    pub(crate) fn has(&self, ticket: &Ticket) -> bool {
+        self.within.lock().grants(ticket)
+    }
+
+    /// Waits until the range is held.
+    ///
+    /// # Errors
+    /// `Io` for a range that is wanted alone, where a [lost](Self::lose) queue has requests that may be in it.
+    pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
+        let mut within = self.within.lock();
+        while !within.grants(ticket) {
+            // Those who share a range wait for one alone at most, who goes.
+            if within.lost && ticket.exclusive {
+                return Err(lost());
+            }
+            self.changed.wait(&mut within);
+        }
+        Ok(())
+    }
+
+    /// A holder may stay for ever, by a lane or a range: a queue with requests here was lost. No thread gets an exclusive range that waits
+    /// for such a holder; all others continue.
+    pub(crate) fn lose(&self) {
+        self.within.lock().lost = true;
+        self.changed.notify_all();
+    }
+
+    /// Gives a range back, or no longer waits for it.
+    pub(crate) fn give_back(&self, ticket: Ticket) {
+        let mut within = self.within.lock();
+        within.places.retain(|place| place.ticket != ticket.number);
+        if ticket.exclusive {
+            self.wanted.fetch_sub(1, SeqCst);
+        }
+        drop(within);
+        self.changed.notify_all();
+    }
+}
+
+impl Alone {
+    /// Waits for a range of bytes.
+    ///
+    /// # Errors
+    /// `Busy` where it would have to be waited for by a thread that has requests in flight; `Io` where a lost queue has some for ever.
+    pub(crate) fn wait(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
+        let mut alone = Self::ask(inode, range);
+        if let Some(ticket) = &alone.ticket
+            && !inode.content.has(ticket)
+        {
+            InFlight::none_here()?;
+            inode.content.wait(ticket)?;
+            alone.waited = true;
+        }
+        Ok(alone)
+    }
+
+    /// Waits for a range that is held for a short time only, by threads that need nothing from the calling thread.
+    ///
+    /// # Errors
+    /// `Io` where a lost queue has requests in flight for ever.
+    pub(crate) fn wait_surely(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
+        let alone = Self::ask(inode, range);
+        alone.ticket.iter().try_for_each(|ticket| inode.content.wait(ticket))?;
+        Ok(alone)
+    }
+
+    /// A range, if it need not be waited for.
+    pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
+        let alone = Self::ask(inode, range);
+        let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
+        had.then_some(alone)
+    }
+
+    /// Asks for a range. The result holds it, or has to [wait for it](ContentLock::wait).
+    fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
+        let ticket = Some(inode.content.ask(range.clone(), true));
+        Self { inode: Arc::clone(inode), range, ticket, waited: false }
+    }
+
+    /// Whether it had to be waited for.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waited
+    }
+
+    /// Whether it holds all of a range.
+    pub(crate) fn holds(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && range.end <= self.range.end
+    }
+}
+
+impl Within {
+    fn grants(&self, ticket: &Ticket) -> bool {
+        let Some(at) = self.places.iter().position(|place| place.ticket == ticket.number) else {
+            return true;
+        };
+        let place = &self.places[at];
+        let conflicts = |other: &Place| {
+            (other.exclusive || place.exclusive)
+                && other.range.start < place.range.end
+                && place.range.start < other.range.end
+        };
+        !self.places[..at].iter().any(conflicts)
+            && (!place.exclusive || self.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.inode.content.give_back(ticket);
+        }
+    }
+}
+
+#[cold]
+fn lost() -> Error {
+    let what = "a queue was lost with requests in flight to this file: nobody knows when they end";
+    Error::io(Errno::EIO, what)
+}
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn who_wants_a_range_closes_the_lanes_and_waits_for_them() {
+        let lock = ContentLock::default();
+        let lane = lock.add_lane();
+        assert!(lock.enter(&lane) && lock.enter(&lane));
+        let ticket = lock.ask(0..10, true);
+        assert!(!lock.has(&ticket) && !lock.enter(&lane), "nobody enters by a lane any more");
+        let beside = lock.ask(10..20, false);
+        assert!(lock.has(&beside), "but by a range that nobody wants");
+        lock.leave(&lane);
+        assert!(!lock.has(&ticket));
+        lock.leave(&lane);
+        assert!(lock.has(&ticket), "the range beside is no hindrance");
+        lock.give_back(ticket);
+        lock.give_back(beside);
+        assert!(lock.enter(&lane));
+    }
+
+    #[test]
+    fn nobody_overtakes_one_whom_he_conflicts_with() {
+        let lock = ContentLock::default();
+        let first = lock.ask(0..10, false);
+        let alone = lock.ask(5..15, true);
+        let later = lock.ask(14..20, false);
+        let free = lock.ask(15..20, true);
+        assert!(lock.has(&first) && !lock.has(&alone) && !lock.has(&later) && !lock.has(&free));
+        lock.give_back(first);
+        assert!(lock.has(&alone) && !lock.has(&later));
+        lock.give_back(alone);
+        assert!(lock.has(&later) && !lock.has(&free));
+        lock.give_back(later);
+        assert!(lock.has(&free));
+        lock.give_back(free);
+    }
+
+    #[test]
+    fn who_wants_alone_what_a_lost_queue_has_is_told_and_the_rest_goes_on() {
+        let inode = Arc::<OpenInode>::default();
+        let content = &inode.content;
+        let (lane, other) = (content.add_lane(), content.add_lane());
+        assert!(content.enter(&lane));
+        content.lose();
+        for alone in [Alone::wait(&inode, 0..1), Alone::wait_surely(&inode, 0..1)] {
+            assert_eq!(alone.err().map(|error| error.errno()), Some(Errno::EIO));
+        }
+        assert!(content.enter(&other), "nobody waits any more");
+        content.leave(&other);
+        content.leave(&lane);
+        assert!(Alone::wait(&inode, 0..1).is_ok(), "what nobody has is had");
+    }
+
+    #[test]
+    fn who_has_requests_in_flight_is_told_instead_of_waiting_for_himself() {
+        let inode = Arc::<OpenInode>::default();
+        let lane = inode.content.add_lane();
+        let requests = InFlight::default();
+        assert!(inode.content.enter(&lane));
+        requests.add();
+        let alone = Alone::wait(&inode, 0..1);
+        assert_eq!(alone.err().map(|error| error.kind()), Some(ErrorKind::Busy));
+        inode.content.leave(&lane);
+        assert!(Alone::wait(&inode, 0..1).is_ok(), "what need not be waited for is had");
+        requests.remove();
+    }
+}

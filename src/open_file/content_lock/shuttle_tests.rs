@@ -1,0 +1,175 @@
+//! The content lock under schedules of a model checker's choice.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use shuttle::thread;
+
+use super::{ContentLock, Ticket};
+use crate::sync::explore;
+
+/// A step of a model's thread.
+type Work = fn(&Model);
+
+#[derive(Default)]
+struct Model {
+    lock: ContentLock,
+    present: Mutex<Present>,
+    /// A queue was lost.
+    lost: AtomicBool,
+}
+
+/// The state of the lock as the model knows it, without asking the lock.
+#[derive(Default)]
+struct Present {
+    /// The ranges that someone is at, and whether for himself.
+    inside: Vec<(Range<u64>, bool)>,
+    /// The threads that asked for a range and have not given it back.
+    asked: Vec<(u64, Range<u64>, bool)>,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Model {
+    /// Is at a range for a while.
+    fn be_inside(&self, range: &Range<u64>, exclusive: bool) {
+        let mut present = self.present.lock().unwrap();
+        let meets = |(other, alone): &(_, bool)| (exclusive || *alone) && overlap(range, other);
+        assert!(!present.inside.iter().any(meets), "{range:?} is not alone: {:?}", present.inside);
+        present.inside.push((range.clone(), exclusive));
+        drop(present);
+        thread::yield_now();
+        let mut present = self.present.lock().unwrap();
+        let at = present.inside.iter().position(|inside| *inside == (range.clone(), exclusive));
+        present.inside.swap_remove(at.unwrap());
+    }
+
+    fn ask(&self, range: &Range<u64>, exclusive: bool) -> Ticket {
+        let ticket = self.lock.ask(range.clone(), exclusive);
+        self.present.lock().unwrap().asked.push((ticket.number, range.clone(), exclusive));
+        ticket
+    }
+
+    fn give_back(&self, ticket: Ticket) {
+        self.present.lock().unwrap().asked.retain(|(number, ..)| *number != ticket.number);
+        self.lock.give_back(ticket);
+    }
+
+    fn by_range(&self, range: Range<u64>, exclusive: bool) {
+        let ticket = self.ask(&range, exclusive);
+        if self.lock.wait(&ticket).is_err() {
+            assert!(exclusive && self.lost.load(SeqCst), "{range:?} is to be had");
+            return self.give_back(ticket);
+        }
+        let conflicts = |(number, other, alone): &(u64, Range<u64>, bool)| {
+            *number < ticket.number && (exclusive || *alone) && overlap(&range, other)
+        };
+        let overtaken = self.present.lock().unwrap().asked.iter().any(conflicts);
+        assert!(!overtaken, "{range:?} came before one that had asked earlier");
+        self.be_inside(&range, exclusive);
+        self.give_back(ticket);
+    }
+
+    /// A request of a queue.
+    fn requests(&self, range: Range<u64>) {
+        let lane = self.lock.add_lane();
+        for _ in 0..3 {
+            if self.lock.enter(&lane) {
+                self.be_inside(&range, false);
+                self.lock.leave(&lane);
+            } else {
+                self.by_range(range.clone(), false);
+            }
+        }
+        self.lock.remove_lane(&lane);
+    }
+
+    /// A queue that is lost with a request in flight, which never ends.
+    fn lose(&self, range: Range<u64>) {
+        let lane = self.lock.add_lane();
+        if self.lock.enter(&lane) {
+            self.enter_for_ever(range);
+        } else {
+            let ticket = self.ask(&range, false);
+            self.lock.wait(&ticket).expect("those who share go on");
+            self.enter_for_ever(range);
+        }
+        self.lost.store(true, SeqCst);
+        self.lock.lose();
+    }
+
+    fn enter_for_ever(&self, range: Range<u64>) {
+        let mut present = self.present.lock().unwrap();
+        let meets = |(other, alone): &(_, bool)| *alone && overlap(&range, other);
+        assert!(!present.inside.iter().any(meets), "{range:?} is another's");
+        present.inside.push((range, false));
+    }
+
+    /// A thread that takes a range only if it need not wait.
+    fn try_range(&self, range: Range<u64>) {
+        let ticket = self.ask(&range, true);
+        if self.lock.has(&ticket) {
+            self.be_inside(&range, true);
+        }
+        self.give_back(ticket);
+    }
+}
+
+/// Runs threads on a new model; then nobody wants a range any more.
+fn run(work: &[Work]) {
+    let model = Arc::<Model>::default();
+    crate::sync::run(&model, work);
+    let lane = model.lock.add_lane();
+    assert!(model.lock.enter(&lane), "nobody wants a range any more");
+}
+
+#[test]
+fn nobody_is_in_a_range_that_another_has_for_himself() {
+    explore(1, || {
+        run(&[
+            |model| model.requests(0..4),
+            |model| model.requests(2..6),
+            |model| model.by_range(0..3, true),
+        ]);
+    });
+}
+
+#[test]
+fn ranges_are_had_in_the_order_in_which_they_were_asked_for() {
+    explore(1, || {
+        run(&[
+            |model| model.requests(0..4),
+            |model| model.by_range(0..3, true),
+            |model| model.by_range(2..5, true),
+            |model| model.by_range(1..8, false),
+        ]);
+    });
+}
+
+#[test]
+fn one_who_does_not_wait_leaves_nobody_asleep() {
+    explore(1, || {
+        run(&[
+            |model| model.requests(0..4),
+            |model| model.try_range(0..8),
+            |model| model.by_range(3..8, true),
+            |model| model.try_range(7..9),
+        ]);
+    });
+}
+
+/// Each thread that waits for a range is told that its requests never end, whenever it came; and no thread gets it exclusively.
+#[test]
+fn who_waits_for_a_lost_queue_is_told() {
+    explore(1, || {
+        run(&[
+            |model| model.lose(0..4),
+            |model| model.requests(2..6),
+            |model| model.by_range(0..3, true),
+            |model| model.by_range(2..5, true),
+        ]);
+    });
+}

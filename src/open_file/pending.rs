@@ -1,0 +1,324 @@
+//! Writes that a file's metadata do not include yet: the size, and the parts of unwritten extents that hold data.
+//!
+//! A write into an unwritten extent would cost a transaction that converts it. Instead its range is noted here, readers check here before
+//! they take an unwritten extent for zeros, and one transaction converts many ranges when the file is synced or closed, after some
+//! seconds, or when there are too many. After a crash before that the extent reads as zeros, which is permitted for unsynced data.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::iomap::{Iomap, IomapType};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::units::FilePos;
+
+/// From so many ranges on they are to be converted.
+const MANY: usize = 1024;
+
+/// Writes that the metadata do not include yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// The size, where it is larger than the metadata's; else 0.
+    size: AtomicU64,
+    /// There are ranges.
+    ranges: AtomicBool,
+    within: Mutex<Within>,
+}
+
+#[derive(Debug, Default)]
+struct Within {
+    /// From their starts to their ends; they do not touch each other.
+    written: BTreeMap<u64, u64>,
+    /// Blocks past the metadata's size were allocated, and a recovery must find them.
+    orphan: bool,
+    /// Up to where writes have allocated since then.
+    reach: u64,
+    /// Where the last of those ends that are about to make the file longer.
+    appended: u64,
+    /// How many there are.
+    growing: u32,
+}
+
+/// Work of the next conversion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unconverted {
+    /// The ranges of bytes that hold data in unwritten extents, in order. The rest of their blocks reads as zeros.
+    pub written: Vec<Range<u64>>,
+    /// The size in bytes where it is larger than the metadata's, else 0.
+    pub size: u64,
+    /// The inode is an orphan because of it.
+    pub(crate) orphan: bool,
+    /// Up to where writes have allocated since it is.
+    pub(crate) reach: u64,
+}
+
+impl Pending {
+    /// The size where it is larger than the metadata tell, else 0.
+    #[inline(always)]
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether there may be data in unwritten extents.
+    #[inline(always)]
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.ranges.load(Ordering::Acquire)
+    }
+
+    /// Whether the metadata tell all that was written.
+    pub(crate) fn is_converted(&self) -> bool {
+        self.size() == 0 && !self.has_ranges()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_converted() && !self.within.lock().orphan
+    }
+
+    /// Notes a written range of an unwritten extent. Returns whether a conversion is due.
+    pub(crate) fn wrote(&self, range: Range<u64>) -> bool {
+        let mut within = self.within.lock();
+        within.insert(range);
+        self.ranges.store(true, Ordering::Release);
+        within.written.len() > MANY
+    }
+
+    /// The file is this long at least.
+    pub(crate) fn grew(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// A position after the end of the file, for which the metadata's `size` is known, and after all writes in flight that extend it. It is
+    /// reserved until the append has [ended](Self::place_ended). `None` if `is_old` says that a conversion may have changed the size.
+    pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
+        let mut within = self.within.lock();
+        if is_old() {
+            return None;
+        }
+        let at = within.appended.max(size).max(self.size());
+        within.appended = at.saturating_add(len);
+        within.growing += 1;
+        Some(at)
+    }
+
+    /// A write that is not an append will end here; until it [has](Self::place_ended), appends come after it.
+    pub(crate) fn extends(&self, end: u64) {
+        let mut within = self.within.lock();
+        within.appended = within.appended.max(end);
+        within.growing += 1;
+    }
+
+    /// An append or another extending write has ended, with any result, and the size says how far it came. After the last
+    /// of them the next append begins at the end of the file.
+    pub(crate) fn place_ended(&self) {
+        let mut within = self.within.lock();
+        within.growing -= 1;
+        if within.growing == 0 {
+            within.appended = 0;
+        }
+    }
+
+    pub(crate) fn set_orphan(&self) {
+        self.within.lock().orphan = true;
+    }
+
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.within.lock().orphan
+    }
+
+    /// A write has allocated up to here, where the inode is an orphan because of that.
+    pub(crate) fn allocated(&self, end: u64) {
+        let mut within = self.within.lock();
+        if within.orphan {
+            within.reach = within.reach.max(end);
+        }
+    }
+
+    /// Blocks allocated past the end are freed; the inode is an orphan until the next conversion.
+    pub(crate) fn forget_reach(&self) {
+        self.within.lock().reach = 0;
+    }
+
+    /// The same, and it is an orphan no longer.
+    pub(crate) fn forget_orphan(&self) {
+        let mut within = self.within.lock();
+        (within.orphan, within.reach) = (false, 0);
+    }
+
+    /// Cuts the mapping of a position in an unwritten extent to the part with data, or to the part without. `None` if `is_old` says that a
+    /// conversion may have changed the mapping.
+    pub(crate) fn refine(
+        &self,
+        iomap: Iomap,
+        pos: FilePos,
+        is_old: impl FnOnce() -> bool,
+    ) -> Option<Iomap> {
+        let within = self.within.lock();
+        if is_old() {
+            return None;
+        }
+        let before = within.written.range(..=pos.0).next_back();
+        if let Some((start, end)) = before.filter(|(_, end)| **end > pos.0) {
+            let data = iomap.cut(FilePos(*start), FilePos(*end));
+            return Some(Iomap { kind: IomapType::Mapped, ..data });
+        }
+        let from = before.map_or(0, |(_, end)| *end);
+        let to = within.written.range(pos.0..).next().map_or(u64::MAX, |(start, _)| *start);
+        Some(iomap.cut(FilePos(from), FilePos(to)))
+    }
+
+    /// The work of a conversion; it stays until that is [done](Self::converted).
+    pub(crate) fn unconverted(&self) -> Unconverted {
+        let within = self.within.lock();
+        let written = within.written.iter().map(|(start, end)| *start..*end).collect();
+        Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
+    }
+
+    /// The metadata include this now; `changed` announces it to threads that have read them before.
+    pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
+        let mut within = self.within.lock();
+        what.written.iter().for_each(|range| within.remove(range));
+        if what.orphan {
+            (within.orphan, within.reach) = (false, 0);
+        }
+        // A thread that sees no ranges also sees that the metadata have changed.
+        changed();
+        self.ranges.store(!within.written.is_empty(), Ordering::Release);
+        // It has grown again otherwise.
+        let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The file lost its content.
+    pub(crate) fn forget(&self) {
+        let mut within = self.within.lock();
+        *within = Within::default();
+        self.ranges.store(false, Ordering::Release);
+        self.size.store(0, Ordering::Release);
+    }
+}
+
+impl Within {
+    fn insert(&mut self, mut range: Range<u64>) {
+        // Most writes follow the one before.
+        if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
+            && *start <= range.start
+            && *end >= range.start
+        {
+            *end = range.end.max(*end);
+            return;
+        }
+        while let Some((start, end)) = self.touching(&range) {
+            if start == range.start && end >= range.end {
+                return;
+            }
+            range = range.start.min(start)..range.end.max(end);
+            self.written.remove(&start);
+        }
+        self.written.insert(range.start, range.end);
+    }
+
+    /// One that overlaps a range, or ends where it begins or begins where it ends.
+    fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
+        let last = self.written.range(..=range.end).next_back();
+        last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
+    }
+
+    fn remove(&mut self, range: &Range<u64>) {
+        let within = self.written.range(..range.end).rev();
+        let overlap: Vec<_> = within
+            .map(|(start, end)| (*start, *end))
+            .take_while(|(_, end)| *end > range.start)
+            .collect();
+        for (start, end) in overlap {
+            self.written.remove(&start);
+            if start < range.start {
+                self.written.insert(start, range.start);
+            }
+            if end > range.end {
+                self.written.insert(range.end, end);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iomap::IomapFlags;
+    use crate::units::DevOffset;
+
+    const EXTENT: Iomap = Iomap {
+        pos: FilePos(0),
+        len: 1 << 20,
+        addr: DevOffset(1 << 30),
+        device: crate::iomap::IomapDevice::Data,
+        kind: IomapType::Unwritten,
+        flags: IomapFlags::empty(),
+    };
+
+    /// Against a byte for each byte.
+    #[test]
+    fn ranges_are_what_was_written_and_not_converted() {
+        const LEN: u64 = 400;
+        let pending = Pending::default();
+        let mut model = [false; LEN as usize];
+        let mut state = 0x2026_1121_u64; // the seed
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for round in 0..20_000 {
+            let start = random(LEN - 1);
+            let range =
+                start..start + 1 + random((LEN - start).min(if round % 50 == 0 { LEN } else { 9 }));
+            if random(3) > 0 {
+                pending.wrote(range.clone());
+                model[range.start as usize..range.end as usize].fill(true);
+            } else {
+                let what = Unconverted { written: vec![range.clone()], ..Unconverted::default() };
+                pending.converted(&what, || {});
+                model[range.start as usize..range.end as usize].fill(false);
+            }
+            let pos = random(LEN);
+            let found = pending.refine(EXTENT, FilePos(pos), || false).unwrap();
+            assert_eq!(found.kind == IomapType::Mapped, model[pos as usize], "round {round}");
+            assert_eq!(found.addr.0 - EXTENT.addr.0, found.pos.0);
+            let (from, to) = (found.pos.0 as usize, found.end().0.min(LEN) as usize);
+            assert!(from <= pos as usize && to > pos as usize);
+            assert!(model[from..to].iter().all(|byte| *byte == model[pos as usize]));
+            assert!(from == 0 || model[from - 1] != model[from], "it is as long as can be");
+            assert!(to == LEN as usize || model[to - 1] != model[to]);
+        }
+        assert_eq!(pending.has_ranges(), model.contains(&true));
+    }
+
+    /// No position is given away twice, also if appends fail; and when all have ended, the file ends at its size.
+    #[test]
+    fn a_place_is_kept_until_it_is_used() {
+        let pending = Pending::default();
+        let append = |len| pending.append(100, len, || false).unwrap();
+        assert_eq!((append(10), append(10)), (100, 110));
+        pending.place_ended();
+        pending.extends(140);
+        assert_eq!(append(10), 140, "the first place may be anybody's, the others are kept");
+        for _ in 0..3 {
+            pending.place_ended();
+        }
+        assert_eq!(append(10), 100, "the file ends there again");
+        assert_eq!(pending.append(100, 10, || true), None);
+    }
+
+    #[test]
+    fn a_size_that_grew_meanwhile_is_not_converted() {
+        let pending = Pending::default();
+        pending.grew(100);
+        let what = pending.unconverted();
+        pending.grew(200);
+        pending.converted(&what, || {});
+        assert_eq!(pending.size(), 200);
+        let what = pending.unconverted();
+        pending.converted(&what, || {});
+        assert!(pending.is_empty());
+    }
+}

@@ -1,0 +1,533 @@
+//! Tuples: the protection information of each sector, and the mismatch of a sector that does not fit it.
+//!
+//! No value of a tag has a special meaning here: T10's way to switch off a sector's check by an application tag of 0xFFFF is not
+//! followed, because damage must not switch off a check. A discarded sector may hold any bytes. Its tuple is as unlikely to appear by
+//! damage as that of data: its reference tag is the complement of the normal one, and its guard is of the sector's number.
+
+use std::fmt;
+use std::mem::offset_of;
+use std::ops::ControlFlow;
+
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::guard;
+
+/// How many bytes of data one tuple protects: a sector of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// 512 bytes.
+    B512,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl Interval {
+    /// The length in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+
+    /// The interval of so many bytes, where there is one.
+    #[must_use]
+    pub const fn from_bytes(bytes: u64) -> Option<Self> {
+        match bytes {
+            512 => Some(Self::B512),
+            4096 => Some(Self::B4096),
+            _ => None,
+        }
+    }
+}
+
+/// The form of a tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TupleKind {
+    /// T10 DIF: a CRC16, and 32 bits of the sector's number, so that sectors 2^32 apart are alike.
+    ///
+    /// Its guard sees any two flipped bits, and of other changes that spread over more than 16 bits all but one in 65,536.
+    T10,
+    /// NVMe with a 64-bit guard: a CRC64, and 48 bits of the sector's number.
+    Nvme64,
+}
+
+impl TupleKind {
+    /// The length of a tuple in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::T10 => size_of::<T10>(),
+            Self::Nvme64 => size_of::<Nvme64>(),
+        }
+    }
+}
+
+/// How the sectors of a device are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// The form of the tuples.
+    pub kind: TupleKind,
+    /// How many bytes a tuple protects.
+    pub interval: Interval,
+    /// The application tag is a generation, which differs from sector to sector: the guard is seeded with it, so that
+    /// a flipped bit of it is detected without knowing the expected generation.
+    pub generation: bool,
+}
+
+/// A field of a tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The lower bits of the sector's number. A wrong one shows a misdirected write or read.
+    ReferenceTag,
+    /// Whose data it is.
+    ApplicationTag,
+    /// The checksum over the data. A wrong one tells that data or tuple have changed.
+    Guard,
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReferenceTag => "reference tag",
+            Self::ApplicationTag => "application tag",
+            Self::Guard => "guard",
+        })
+    }
+}
+
+/// A field that does not fit its sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The sector, in protection intervals from the start of the device.
+    pub sector: u64,
+    /// Which field.
+    pub field: Field,
+    /// The expected value: for the guard, the one computed from the data as read.
+    pub expected: u64,
+    /// The value in the tuple.
+    pub found: u64,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sector, field, expected, found } = *self;
+        match field {
+            // A sector's number, as the reader knows it.
+            Field::ReferenceTag => {
+                write!(f, "sector {sector}: {field}: expected {expected}, found {found}")
+            }
+            _ => write!(f, "sector {sector}: {field}: expected {expected:#x}, found {found:#x}"),
+        }
+    }
+}
+
+impl Protection {
+    /// Writes the tuples of a run of sectors.
+    ///
+    /// `first` is the number of the first one, in protection intervals from the start of the device.
+    ///
+    /// # Panics
+    ///
+    /// Where `data` are not whole sectors, or `tuples` has not the length of their tuples.
+    pub fn encode(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
+        match self.kind {
+            TupleKind::T10 => self.encode_as::<T10>(data, first, application, tuples),
+            TupleKind::Nvme64 => self.encode_as::<Nvme64>(data, first, application, tuples),
+        }
+    }
+
+    /// Holds a run of sectors against their tuples. `application` is the tag that all must have; without it any will do, as
+    /// where it is a generation.
+    ///
+    /// # Errors
+    ///
+    /// The first field that does not fit. Tags come before the guard: a sector that is whole but elsewhere is a misdirected one.
+    ///
+    /// # Panics
+    ///
+    /// As [`encode`](Self::encode).
+    pub fn verify(
+        self,
+        data: &[u8],
+        tuples: &[u8],
+        first: u64,
+        application: Option<u16>,
+    ) -> Result<(), Mismatch> {
+        match self.compare(data, tuples, first, application, ControlFlow::Break) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(mismatch) => Err(mismatch),
+        }
+    }
+
+    /// As [`verify`](Self::verify), but tells every field that does not fit.
+    ///
+    /// # Panics
+    ///
+    /// As [`encode`](Self::encode).
+    pub fn mismatches(
+        self,
+        data: &[u8],
+        tuples: &[u8],
+        first: u64,
+        application: Option<u16>,
+        mut found: impl FnMut(Mismatch),
+    ) {
+        let _: ControlFlow<()> = self.compare(data, tuples, first, application, |mismatch| {
+            found(mismatch);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Writes the tuple of a sector that may hold anything, which [`verify`](Self::verify) takes for no data.
+    ///
+    /// # Panics
+    ///
+    /// Where `tuple` has not its length.
+    pub fn encode_unwritten(self, sector: u64, application: u16, tuple: &mut [u8]) {
+        match self.kind {
+            TupleKind::T10 => self.encode_unwritten_as::<T10>(sector, application, tuple),
+            TupleKind::Nvme64 => self.encode_unwritten_as::<Nvme64>(sector, application, tuple),
+        }
+    }
+
+    fn encode_unwritten_as<T: Tuple>(self, sector: u64, application: u16, tuple: &mut [u8]) {
+        let tuple = T::mut_from_bytes(tuple).expect("a whole tuple");
+        let guard = T::guard(&sector.to_be_bytes(), self.seed(application));
+        *tuple = T::new(Fields { guard, application, reference: !sector & T::REFERENCE });
+    }
+
+    /// The application tags that tuples hold, unchecked.
+    pub fn applications(self, tuples: &[u8]) -> impl Iterator<Item = u16> {
+        let at = match self.kind {
+            TupleKind::T10 => offset_of!(T10, application),
+            TupleKind::Nvme64 => offset_of!(Nvme64, application),
+        };
+        let tuples = tuples.chunks_exact(self.kind.bytes());
+        tuples.map(move |tuple| u16::from_be_bytes([tuple[at], tuple[at + 1]]))
+    }
+
+    fn encode_as<T: Tuple>(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
+        let tuples = <[T]>::mut_from_bytes(tuples).expect("whole tuples");
+        let sectors = self.sectors(data, tuples.len());
+        for ((sector, data), tuple) in (first..).zip(sectors).zip(tuples) {
+            let guard = T::guard(data, self.seed(application));
+            *tuple = T::new(Fields { guard, application, reference: sector & T::REFERENCE });
+        }
+    }
+
+    fn compare<B>(
+        self,
+        data: &[u8],
+        tuples: &[u8],
+        first: u64,
+        application: Option<u16>,
+        wrong: impl FnMut(Mismatch) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        match self.kind {
+            TupleKind::T10 => self.compare_as::<T10, B>(data, tuples, first, application, wrong),
+            TupleKind::Nvme64 => {
+                self.compare_as::<Nvme64, B>(data, tuples, first, application, wrong)
+            }
+        }
+    }
+
+    fn compare_as<T: Tuple, B>(
+        self,
+        data: &[u8],
+        tuples: &[u8],
+        first: u64,
+        application: Option<u16>,
+        mut wrong: impl FnMut(Mismatch) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let tuples = <[T]>::ref_from_bytes(tuples).expect("whole tuples");
+        let sectors = self.sectors(data, tuples.len());
+        for ((sector, data), tuple) in (first..).zip(sectors).zip(tuples) {
+            let has = tuple.fields();
+            let mut hold = |field, expected, found| {
+                if expected == found {
+                    return ControlFlow::Continue(());
+                }
+                wrong(Mismatch { sector, field, expected, found })
+            };
+            hold(Field::ReferenceTag, sector & T::REFERENCE, has.reference)?;
+            let expected = application.unwrap_or(has.application);
+            hold(Field::ApplicationTag, expected.into(), has.application.into())?;
+            hold(Field::Guard, T::guard(data, self.seed(has.application)), has.guard)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn sectors(self, data: &[u8], count: usize) -> impl Iterator<Item = &[u8]> {
+        let interval = self.interval.bytes();
+        assert_eq!(data.len(), count * interval, "the tuples of these sectors");
+        data.chunks_exact(interval)
+    }
+
+    fn seed(self, application: u16) -> u16 {
+        if self.generation { application } else { 0 }
+    }
+}
+
+/// The fields of both forms.
+struct Fields {
+    guard: u64,
+    application: u16,
+    reference: u64,
+}
+
+trait Tuple: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned {
+    /// The bits of a sector's number that the reference tag holds.
+    const REFERENCE: u64;
+
+    fn guard(data: &[u8], seed: u16) -> u64;
+
+    /// The fields fit their bits.
+    fn new(fields: Fields) -> Self;
+
+    fn fields(&self) -> Fields;
+}
+
+/// SBC, "Protection information": the tuple of T10 DIF.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct T10 {
+    guard: U16,
+    application: U16,
+    reference: U32,
+}
+
+impl Tuple for T10 {
+    const REFERENCE: u64 = u32::MAX as u64;
+
+    #[inline]
+    fn guard(data: &[u8], seed: u16) -> u64 {
+        guard::t10_dif(data, seed).into()
+    }
+
+    fn new(fields: Fields) -> Self {
+        Self {
+            guard: U16::new(fields.guard as u16),
+            application: U16::new(fields.application),
+            reference: U32::new(fields.reference as u32),
+        }
+    }
+
+    fn fields(&self) -> Fields {
+        Fields {
+            guard: self.guard.into(),
+            application: self.application.into(),
+            reference: self.reference.into(),
+        }
+    }
+}
+
+/// NVM Command Set Specification, "64b Guard Protection Information", with no storage tag: all 48 bits are the reference tag.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Nvme64 {
+    guard: U64,
+    application: U16,
+    reference_high: U16,
+    reference_low: U32,
+}
+
+impl Tuple for Nvme64 {
+    const REFERENCE: u64 = (1 << 48) - 1;
+
+    #[inline]
+    fn guard(data: &[u8], seed: u16) -> u64 {
+        guard::nvme64(data, seed.into())
+    }
+
+    fn new(fields: Fields) -> Self {
+        Self {
+            guard: U64::new(fields.guard),
+            application: U16::new(fields.application),
+            reference_high: U16::new((fields.reference >> 32) as u16),
+            reference_low: U32::new(fields.reference as u32),
+        }
+    }
+
+    fn fields(&self) -> Fields {
+        Fields {
+            guard: self.guard.into(),
+            application: self.application.into(),
+            reference: u64::from(self.reference_high) << 32 | u64::from(self.reference_low),
+        }
+    }
+}
+
+const _: () = assert!(size_of::<T10>() == 8 && size_of::<Nvme64>() == 16);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::protection::guard::reference;
+    use crate::protection::tests::Rng;
+
+    const APPLICATION: u16 = 0x1234;
+    /// Both forms cut it off.
+    const FIRST: u64 = 0xabcd_1234_ffff_fffe;
+
+    fn all() -> impl Iterator<Item = Protection> {
+        let kinds = [TupleKind::T10, TupleKind::Nvme64].into_iter();
+        let both = kinds.flat_map(|kind| [Interval::B512, Interval::B4096].map(|i| (kind, i)));
+        both.flat_map(|(kind, interval)| {
+            [false, true].map(|generation| Protection { kind, interval, generation })
+        })
+    }
+
+    fn sectors(protection: Protection, count: usize, seed: u64) -> (Vec<u8>, Vec<u8>) {
+        let data = Rng(seed).bytes(count * protection.interval.bytes());
+        let mut tuples = vec![0xee; count * protection.kind.bytes()];
+        protection.encode(&data, FIRST, APPLICATION, &mut tuples);
+        assert_eq!(protection.verify(&data, &tuples, FIRST, None), Ok(()));
+        assert_eq!(protection.verify(&data, &tuples, FIRST, Some(APPLICATION)), Ok(()));
+        (data, tuples)
+    }
+
+    fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
+        // Where tags are generations, nobody knows which to expect.
+        let application = (!protection.generation).then_some(APPLICATION);
+        let mut found = Vec::new();
+        protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));
+        let first = protection.verify(data, tuples, FIRST, application).err();
+        assert_eq!(first.as_ref(), found.first(), "verify tells the first of all mismatches");
+        found
+    }
+
+    /// The bytes of the standards, put together by hand.
+    #[test]
+    fn tuples_are_those_of_the_standards() {
+        for protection in all() {
+            let (data, tuples) = sectors(protection, 3, 1);
+            let mut expected = Vec::new();
+            let seed = if protection.generation { APPLICATION } else { 0 };
+            for (sector, data) in (FIRST..).zip(data.chunks(protection.interval.bytes())) {
+                match protection.kind {
+                    TupleKind::T10 => {
+                        expected.extend(reference::t10_dif(data, seed).to_be_bytes());
+                        expected.extend(APPLICATION.to_be_bytes());
+                        expected.extend(&sector.to_be_bytes()[4..]);
+                    }
+                    TupleKind::Nvme64 => {
+                        expected.extend(reference::nvme64(data, seed.into()).to_be_bytes());
+                        expected.extend(APPLICATION.to_be_bytes());
+                        expected.extend(&sector.to_be_bytes()[2..]);
+                    }
+                }
+            }
+            assert_eq!(tuples, expected, "{protection:?}");
+            assert!(protection.applications(&tuples).eq([APPLICATION; 3]), "{protection:?}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_seen_and_at_its_sector_alone() {
+        for protection in all() {
+            let (mut data, mut tuples) = sectors(protection, 3, 2);
+            let interval = protection.interval.bytes();
+            for bit in interval * 8..2 * interval * 8 {
+                data[bit / 8] ^= 1 << (bit % 8);
+                let found = mismatches(protection, &data, &tuples);
+                let which = Vec::from_iter(found.iter().map(|wrong| (wrong.sector, wrong.field)));
+                assert_eq!(which, [(FIRST + 1, Field::Guard)], "{protection:?}, data bit {bit}");
+                data[bit / 8] ^= 1 << (bit % 8);
+            }
+            let tuple = protection.kind.bytes();
+            for bit in tuple * 8..2 * tuple * 8 {
+                tuples[bit / 8] ^= 1 << (bit % 8);
+                let found = mismatches(protection, &data, &tuples);
+                assert_eq!(found.len(), 1, "{protection:?}, tuple bit {bit}: {found:?}");
+                assert_eq!(found[0].sector, FIRST + 1, "{protection:?}, tuple bit {bit}");
+                assert_ne!(found[0].expected, found[0].found, "{protection:?}, tuple bit {bit}");
+                tuples[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// A tuple of a sector that may hold anything is that of no data, of no other sector, and damage does not make one.
+    #[test]
+    fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
+        for protection in all() {
+            let unwritten = |sector: u64| {
+                let mut tuple = vec![0; protection.kind.bytes()];
+                protection.encode_unwritten(sector, APPLICATION, &mut tuple);
+                tuple
+            };
+            let (data, tuples) = sectors(protection, 3, 5);
+            let (interval, size) = (protection.interval.bytes(), protection.kind.bytes());
+            for (number, sector) in (FIRST..FIRST + 3).enumerate() {
+                let data = &data[number * interval..(number + 1) * interval];
+                let verified = protection.verify(data, &unwritten(sector), sector, None);
+                assert_eq!(verified.unwrap_err().field, Field::ReferenceTag, "{protection:?}");
+                for bit in 0..size * 8 {
+                    let mut tuple = tuples[number * size..(number + 1) * size].to_vec();
+                    tuple[bit / 8] ^= 1 << (bit % 8);
+                    assert_ne!(tuple, unwritten(sector), "{protection:?}, bit {bit}");
+                }
+                assert_ne!(unwritten(sector), unwritten(sector + 1), "{protection:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn swapped_sectors_are_seen_with_and_without_their_tuples() {
+        for protection in all() {
+            let (mut data, mut tuples) = sectors(protection, 2, 3);
+            data.rotate_left(protection.interval.bytes());
+            let found = mismatches(protection, &data, &tuples);
+            assert!(found.iter().all(|wrong| wrong.field == Field::Guard), "{found:?}");
+            assert_eq!(found.len(), 2, "{protection:?}: {found:?}");
+            tuples.rotate_left(protection.kind.bytes());
+            let found = mismatches(protection, &data, &tuples);
+            assert!(found.iter().all(|wrong| wrong.field == Field::ReferenceTag), "{found:?}");
+            assert_eq!(found.len(), 2, "{protection:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_mismatch_says_what_the_tuple_would_hold_and_what_it_holds() {
+        let (kind, interval) = (TupleKind::T10, Interval::B512);
+        let protection = Protection { kind, interval, generation: false };
+        let data = [0; 512];
+        let mut tuple = [0; 8];
+        protection.encode(&data, 9, 2, &mut tuple);
+        tuple[1] = 0xab;
+        let mut lines = Vec::new();
+        protection.mismatches(&data, &tuple, 7, Some(1), |wrong| lines.push(wrong.to_string()));
+        assert_eq!(
+            lines,
+            [
+                "sector 7: reference tag: expected 7, found 9",
+                "sector 7: application tag: expected 0x1, found 0x2",
+                "sector 7: guard: expected 0x0, found 0xab",
+            ]
+        );
+    }
+
+    /// The promise of [`TupleKind::T10`]: with one bit flipped, each bit gives a guard of its own, so no second one hides the first.
+    #[test]
+    fn any_two_flipped_bits_are_seen() {
+        let mut data = Rng(4).bytes(4096);
+        let mut guards = HashSet::new();
+        for bit in 0..data.len() * 8 {
+            data[bit / 8] ^= 1 << (bit % 8);
+            assert!(guards.insert(guard::t10_dif(&data, 0)), "bit {bit}");
+            data[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    #[should_panic = "the tuples of these sectors"]
+    fn a_run_has_a_tuple_for_each_sector() {
+        let (kind, interval) = (TupleKind::T10, Interval::B512);
+        let protection = Protection { kind, interval, generation: false };
+        let _ = protection.verify(&[0; 1024], &[0; 8], 0, None);
+    }
+}

@@ -1,0 +1,62 @@
+//! What writes that are complete have left to be done, and what becomes of those that never are.
+
+use std::sync::Arc;
+
+use super::Queue;
+use crate::bio::CompletionWork;
+use crate::device::with_queue;
+use crate::dio::{self, Unsynced};
+use crate::error::{Errno, Error, ErrorKind, Result};
+
+impl Queue {
+    /// Converts files of which much is to be converted, and syncs those of writes that wait for it, each once.
+    #[cold]
+    pub(super) fn finish_left(&mut self) {
+        for keep in self.state.lives.take_full() {
+            // What cannot be converted now is when the file is synced or closed, and the error is met again.
+            let _ = self.alone(|| keep.file().convert());
+        }
+        let mut unsynced = self.state.lives.take_unsynced();
+        while let Some(first) = unsynced.first() {
+            let keep = Arc::clone(&first.keep);
+            let same = |write: &mut Unsynced| write.keep.id() == keep.id();
+            let writes: Vec<_> = unsynced.extract_if(.., same).collect();
+            let data_only = !writes.iter().any(|write| write.left.contains(CompletionWork::SYNC));
+            let failed = self.alone(|| keep.file().sync(data_only)).err();
+            for Unsynced { mut completion, .. } in writes {
+                if let Some(error) = &failed {
+                    completion.result = Err(Error::io(error.errno(), error.to_string()));
+                }
+                self.state.release(completion);
+            }
+        }
+    }
+
+    /// Does what may have to wait for requests in flight: those of this queue first, if it does.
+    pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
+        loop {
+            match work() {
+                Err(error) if error.kind() == ErrorKind::Busy && !self.state.lives.is_idle() => {
+                    with_queue!(&mut self.device, device => dio::pump(device, &mut self.state))?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so that these must not become
+    /// another file's: nothing is changed any more, the content of the files stays held, and who waits for it is told.
+    #[cold]
+    pub(super) fn lose(&mut self) {
+        let kept = self.state.lives.leak();
+        let Some(first) = kept.first() else { return };
+        let numbers: Vec<_> = kept.iter().map(|keep| keep.number().to_string()).collect();
+        let what = format!(
+            "the kernel refuses a queue that has writes in flight, among requests to inode {}",
+            numbers.join(", ")
+        );
+        first.file().end_volume(&Error::io(Errno::EIO, what), &mut || {
+            kept.iter().for_each(|keep| keep.inode().content.lose());
+        });
+    }
+}

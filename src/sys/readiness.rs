@@ -1,0 +1,31 @@
+//! Completions of a ring, as an event loop waits for them.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::entry::Width;
+use super::ring::{Ring, errno};
+use super::tuples::Passenger;
+use crate::error::Errno;
+
+impl<T: Passenger, W: Width> Ring<T, W> {
+    /// An eventfd that the kernel signals for each completion, also for those that it posts only when the ring is entered. Polling the
+    /// descriptor of such a ring itself wakes nobody (Linux 6.18, `io_req_local_work_add`).
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for a ring whose devices are polled; EMFILE.
+    pub(crate) fn readiness(&mut self) -> Result<OwnedFd, Errno> {
+        if self.ring.params().is_setup_iopoll() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if self.event.is_none() {
+            let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let registered = self.ring.submitter().register_eventfd(event.as_raw_fd());
+            registered.map_err(|error| errno(&error))?;
+            self.event = Some(event);
+        }
+        let event = self.event.as_ref().ok_or(Errno::EBADF)?;
+        Ok(rustix::io::fcntl_dupfd_cloexec(event, 0)?)
+    }
+}

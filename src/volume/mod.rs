@@ -1,0 +1,398 @@
+//! Opens a device, finds the format, and gives out files and queues: it joins devices and file systems, and may name every layer.
+
+mod options;
+mod paths;
+
+pub use self::options::VolumeOptions;
+pub use self::paths::DirEntries;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::device::{Device, Engine, QueueOptions};
+use crate::dio::Geometry;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::events::Events;
+use crate::file::{File, FileIndexes, FileOptions, LiveFile, VolumeFile};
+use crate::fs::ext4::{Ext4, MkfsOptions, Superblock, TuneOptions, mkfs, tune};
+use crate::fs::{
+    Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
+    find_format,
+};
+use crate::integrity;
+use crate::location::{self, Location, OpenLocation};
+use crate::open_file::ContentLock;
+use crate::open_file::Owner;
+use crate::probe::{SMALLEST, occupant, unknown_format};
+use crate::queue::Queue;
+
+/// What may be lost in the tail of a device when something else takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TailLoss {
+    /// Nothing that is known.
+    #[default]
+    Nothing,
+    /// What has no known end: other file systems, partition tables.
+    Unknown,
+    /// That, and a file system of a known format whose superblock cannot be used. It could be repaired, were its end still there.
+    DamagedVolume,
+}
+
+/// A file system that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
+#[derive(Clone)]
+pub struct Volume {
+    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it. Open files share it.
+    timer: Option<Arc<dyn Any + Send + Sync>>,
+    fs: Arc<dyn FileSystem>,
+    device: Arc<dyn Device>,
+    events: Arc<Events>,
+    engine: Engine,
+    notices: Vec<String>,
+    integrity: Option<integrity::Opened>,
+    owner: Owner,
+    /// Of files that are open for writing.
+    indexes: Arc<FileIndexes>,
+}
+
+impl Volume {
+    /// Opens the volume at a location for reading: a path, a text as [`Location::parse`] takes it, or a [`Location`]. For writing there are
+    /// [`VolumeOptions`].
+    ///
+    /// # Errors
+    /// As [`VolumeOptions::open`].
+    pub fn open<L>(location: L) -> Result<Self>
+    where
+        L: TryInto<Location>,
+        Error: From<L::Error>,
+    {
+        VolumeOptions::new().open(location)
+    }
+
+    fn open_at(location: &Location, options: &VolumeOptions) -> Result<Self> {
+        let mut options = options.clone();
+        options.no_load |= matches!(location, Location::NoLoad(_));
+        if options.no_load {
+            location::refuse_to_write(options.write)?;
+        }
+        let opened = location.open(&options.location_options())?;
+        let OpenLocation { device, engine, notices, integrity } = opened;
+        let volume = options.open_on(device).context(|| location)?;
+        Ok(Self { engine, notices, integrity, ..volume })
+    }
+
+    /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
+    ///
+    /// # Errors
+    /// As [`VolumeOptions::open`].
+    pub fn on(device: Arc<dyn Device>) -> Result<Self> {
+        Self::open_on(device, How::Read)
+    }
+
+    /// The same for writing; nothing is committed unless asked for.
+    ///
+    /// # Errors
+    /// As [`VolumeOptions::open`].
+    pub fn writable_on(device: Arc<dyn Device>, clock: Clock) -> Result<Self> {
+        Self::open_on(device, How::Write(clock))
+    }
+
+    fn open_on(device: Arc<dyn Device>, how: How) -> Result<Self> {
+        let format = format_for(&*device, how)?;
+        let events = Arc::new(Events::of(&device));
+        let fs = (format.open)(Arc::clone(&device), &events, how)?;
+        Ok(Self::with(fs, device, events))
+    }
+
+    /// A volume of a file system that the caller has made, on the device beneath it.
+    #[must_use]
+    pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
+        let events = Arc::new(Events::of(&device));
+        Self::with(fs, device, events)
+    }
+
+    fn with(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>, events: Arc<Events>) -> Self {
+        if fs.is_writable() {
+            ContentLock::prepare();
+        }
+        Self {
+            timer: None,
+            fs,
+            device,
+            events,
+            engine: Engine::Auto,
+            notices: Vec::new(),
+            integrity: None,
+            owner: Owner::unique(),
+            indexes: Arc::default(),
+        }
+    }
+
+    /// Makes an ext4 volume on a device that is open for writing, and gives its superblock.
+    ///
+    /// # Errors
+    /// `Exists` where the device holds something that is known, unless forced; `InvalidInput` for options that cannot be,
+    /// `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the device's. Up to the first write the
+    /// device is as it was.
+    pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
+        if !options.force {
+            Self::check_empty(device)?;
+        }
+        mkfs(device, options)
+    }
+
+    /// Changes the superblock of the ext4 volume on a device that is open for writing, and all its backups; gives it as it is then. A
+    /// volume that needs recovery is recovered first, which counts as a mount. The clock gives the time of this write.
+    ///
+    /// # Errors
+    /// `InvalidInput` for values that cannot be; `Unsupported` by name, with what to do instead; `ReadOnly` for features that are not
+    /// written; `Busy`, `Corrupt`; the device's. Up to the first write the device is as it was, or as a recovery leaves it.
+    pub fn tune(
+        device: &Arc<dyn Device>,
+        options: &TuneOptions,
+        clock: Clock,
+    ) -> Result<Superblock> {
+        if device.size() < SMALLEST || find_format(&**device)?.is_none() {
+            return Err(unknown_format(&**device));
+        }
+        tune(device, options, clock)
+    }
+
+    /// Refuses a device that holds a file system or anything else that is known.
+    ///
+    /// # Errors
+    /// `Exists`; the device's.
+    pub fn check_empty(device: &dyn Device) -> Result<()> {
+        let found = if let Some(format) = find_format(device)? {
+            Some(format!("holds an {} file system", format.name))
+        } else if integrity::holds_tags(device) {
+            Some("holds the tags of an integrity device".to_owned())
+        } else {
+            occupant(device)
+        };
+        found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
+    }
+
+    /// The size of a block of the file system that a device holds, where it is a known one and can be read.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
+        Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
+    }
+
+    /// Refuses a device whose tail, from this byte on, is in use: by a file system that reaches there, always; by something whose end is not known
+    /// unless it may be `lost`.
+    ///
+    /// # Errors
+    /// `Exists`; the device's.
+    pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> {
+        let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
+        if let Some(found) = footprint_on(device)? {
+            return match found {
+                Ok(Footprint { end, .. }) => {
+                    if end <= from {
+                        return Ok(());
+                    }
+                    taken(format!(
+                        "the file system has {end} bytes, and the tags would begin at {from}: make it smaller first"
+                    ))
+                }
+                Err(_) if lost == TailLoss::DamagedVolume => Ok(()),
+                Err(error) => taken(format!(
+                    "holds a file system whose end is not known ({error}): tags would overwrite what it has from byte {from} on"
+                )),
+            };
+        }
+        match occupant(device) {
+            Some(what) if lost == TailLoss::Nothing => taken(format!(
+                "{what}, whose end is not known: tags would overwrite what it has from byte {from} on"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
+    }
+
+    /// The same as the ext4 that it is, for what only that has; `None` for any other format.
+    #[must_use]
+    pub fn ext4(&self) -> Option<&Arc<Ext4>> {
+        (&*self.fs as &dyn Any).downcast_ref()
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The engine in use; never [`Engine::Auto`] after [`open`](Self::open).
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// Commits what was changed, writes it to its place, and ends writing: later changes are refused. Without changes there is nothing
+    /// to do. What is dropped without it is closed too, but nobody hears of an error.
+    ///
+    /// # Errors
+    /// `Io`; the volume is then as after a crash, and recovers at the next opening.
+    pub fn close(&self) -> Result<()> {
+        self.fs.close()?;
+        match &self.integrity {
+            Some(opened) => opened.device.close().context(|| "close the integrity device"),
+            None => Ok(()),
+        }
+    }
+
+    /// The integrity device below, where the [location](Location) named one, and what was done about a crash when it was opened.
+    #[must_use]
+    pub fn integrity(&self) -> Option<&integrity::Opened> {
+        self.integrity.as_ref()
+    }
+
+    /// What did not go as asked, a line each.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// The I/O errors that this volume has met.
+    #[must_use]
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// A queue for the calling thread.
+    ///
+    /// # Errors
+    /// `Io` where the kernel refuses.
+    pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        let device = self.device.queue(options)?;
+        let events = Arc::clone(&self.events);
+        let mut queue = Queue::new(device, options, self.owner, None, events);
+        queue.state.admit(self.device.limits());
+        Ok(queue)
+    }
+
+    /// A handle for the data of a regular file: by its inode number, or by an inode that was read earlier. [`Files::open`](crate::Files::open)
+    /// opens one by its path.
+    ///
+    /// # Errors
+    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` where the file was removed since its inode was read; `ReadOnly` for writing
+    /// on a volume that is open for reading; `InvalidInput` to truncate without writing.
+    pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
+        self.check_options(&options)?;
+        let InodeRef { number, read } = inode.into();
+        let inode = read.map_or_else(|| self.fs.inode(number), Ok)?;
+        let (held, inode) = self.fs.hold_read(inode)?;
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => {
+                return Err(Error::new(ErrorKind::IsADirectory, "is a directory"));
+            }
+            _ => return Err(Error::new(ErrorKind::WrongFileType, "is not a regular file")),
+        }
+        if inode.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::new(
+                ErrorKind::Encrypted,
+                "the content is encrypted and no key is held",
+            ));
+        }
+        let inode = if options.truncate && inode.size() > 0 {
+            self.fs.truncate(inode.number(), 0)?;
+            held.inode()?
+        } else {
+            inode
+        };
+        let limits = self.device.limits();
+        let timer = self.timer.clone();
+        let block_size = inode.stat().block_size;
+        let geometry = Geometry::new(limits, block_size.into()).with(options.stable_pages);
+        Ok(match LiveFile::new(held, timer, options, self.owner, geometry, &self.indexes) {
+            Some(file) => file.into(),
+            None => VolumeFile::new(inode, options, self.owner, geometry).into(),
+        })
+    }
+}
+
+impl Volume {
+    fn check_options(&self, options: &FileOptions) -> Result<()> {
+        if options.writes() && !self.fs.is_writable() {
+            return Err(Error::read_only("the volume was opened for reading"));
+        }
+        if !options.writes() && !options.read {
+            return Err(Error::invalid("opened neither for reading nor for writing"));
+        }
+        if options.truncate && (!options.write || options.append) {
+            return Err(Error::invalid(
+                "a file is cut only by opening it for writing, and not to append",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The format of a device. One whose superblock is gone is read where a backup is named; else the error names one.
+fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
+    let found = if device.size() < SMALLEST { None } else { find_format(device)? };
+    if let Some(format) = found {
+        return Ok(format);
+    }
+    let mut with_backups = FORMATS.iter().filter(|format| format.find_backup.is_some());
+    if let How::Rescue(Rescue { superblock: Some(_), .. }) = how
+        && let Some(format) = with_backups.next()
+    {
+        return Ok(format);
+    }
+    let error = unknown_format(device);
+    if occupant(device).is_some() {
+        return Err(error);
+    }
+    let backup = with_backups.find_map(|format| format.find_backup?(device).ok().flatten());
+    Err(match backup {
+        Some(block) => Error::new(
+            ErrorKind::UnknownFormat,
+            format!(
+                "{}, but a backup of a superblock in block {block}: --superblock {block} reads by it, if nothing else is here now",
+                error.what()
+            ),
+        ),
+        None => error,
+    })
+}
+
+/// What the file system on a device takes of it; what is wrong with it, where that is not known.
+fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
+    if device.size() < SMALLEST {
+        return Ok(None);
+    }
+    let Some(format) = find_format(device)? else { return Ok(None) };
+    match (format.footprint)(device) {
+        // What cannot be read may be whole.
+        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
+        footprint => Ok(Some(footprint)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Faults, Ram, Sim};
+
+    /// A superblock that cannot be read is no damaged one: what it is of may be whole.
+    #[test]
+    fn a_superblock_that_cannot_be_read_is_an_error() {
+        let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
+        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+        // The second half of it: by the first the format is found.
+        let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
+        let sim = Sim::new(ram, faults);
+        let found = Volume::check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);
+        assert!(matches!(found.unwrap_err().kind(), ErrorKind::Io(_)));
+        assert!(matches!(Volume::block_size(&sim).unwrap_err().kind(), ErrorKind::Io(_)));
+    }
+}

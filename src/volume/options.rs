@@ -1,0 +1,141 @@
+//! How a volume is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Volume;
+use crate::device::{CutShort, Device, Engine};
+use crate::error::{Error, Result};
+use crate::fs::{Clock, How, Rescue};
+use crate::location::{Location, LocationOptions, refuse_to_write};
+
+/// How to open a volume: for reading, unless more is asked for. [`Volume::open`] does without.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    pub(super) engine: Engine,
+    pub(super) write: bool,
+    pub(super) clock: Clock,
+    pub(super) no_load: bool,
+    pub(super) superblock: Option<u64>,
+    pub(super) truncated: bool,
+    pub(super) commit: Duration,
+}
+
+impl VolumeOptions {
+    /// For reading, by the engine that the device serves best.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            engine: Engine::default(),
+            write: false,
+            clock: Clock::default(),
+            no_load: false,
+            superblock: None,
+            truncated: false,
+            commit: Duration::from_secs(5),
+        }
+    }
+
+    /// Opens the volume for writing too. A journal that needs recovery is recovered to the device then.
+    #[must_use]
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// How requests for file data reach the device.
+    #[must_use]
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Whose time stamps changed files get.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Only for reading: the journal is not read, whatever its state. A [`Location::NoLoad`] asks for the same.
+    #[must_use]
+    pub fn no_load(mut self, no_load: bool) -> Self {
+        self.no_load = no_load;
+        self
+    }
+
+    /// Only for reading: the backup of the superblock in this block is used, counted in blocks of the file system, as `e2fsck -b` counts. Where
+    /// the superblock is there, but damaged, a backup is found without it.
+    #[must_use]
+    pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
+        self.superblock = block.into();
+        self
+    }
+
+    /// Only for reading: the device was cut short. Reads past its end are I/O errors; without this it is refused.
+    #[must_use]
+    pub fn truncated(mut self, truncated: bool) -> Self {
+        self.truncated = truncated;
+        self
+    }
+
+    /// Changes are committed after this time, without a sync: five seconds at first, never for zero.
+    #[must_use]
+    pub fn commit(mut self, interval: Duration) -> Self {
+        self.commit = interval;
+        self
+    }
+
+    /// Opens the volume at a location: a path, a text as [`Location::parse`] takes it, or a [`Location`].
+    ///
+    /// # Errors
+    /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field; `InvalidInput` for writing
+    /// without the journal, and for a location that none can be.
+    pub fn open<L>(&self, location: L) -> Result<Volume>
+    where
+        L: TryInto<Location>,
+        Error: From<L::Error>,
+    {
+        Volume::open_at(&location.try_into()?, self)
+    }
+
+    /// Opens the volume on a device that the caller has made: one that injects faults, for instance. The engine is the device's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume> {
+        if self.no_load {
+            refuse_to_write(self.write)?;
+        }
+        if self.write && (self.superblock.is_some() || self.truncated) {
+            let what = "a damaged volume is only read: by a backup of its superblock, or cut short";
+            return Err(Error::invalid(what));
+        }
+        let device = if self.truncated { Arc::new(CutShort::new(device)) } else { device };
+        let how = match (self.write, self.superblock, self.no_load) {
+            (true, ..) => How::Write(self.clock),
+            (false, superblock @ Some(_), no_journal) => {
+                How::Rescue(Rescue { superblock, no_journal })
+            }
+            (false, None, true) => How::ReadWithoutJournal,
+            (false, None, false) => How::Read,
+        };
+        let mut volume = Volume::open_on(device, how)?;
+        if self.write && !self.commit.is_zero() {
+            volume.timer = Some(volume.fs.commit_in_time(self.commit)?);
+        }
+        Ok(volume)
+    }
+
+    /// How the device of the volume is opened.
+    #[must_use]
+    pub fn location_options(&self) -> LocationOptions {
+        LocationOptions { engine: self.engine, write: self.write, force: false }
+    }
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,332 @@
+//! The files of a volume by their paths, as `std::fs` has them. A path begins at the root of the volume, with a slash or without.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::Volume;
+use crate::device::QueueOptions;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::file::{File, FileOptions};
+use crate::files::Files;
+use crate::fs::{
+    Credentials, DirCursor, DirEntry, FileType, Follow, Inode, NewFile, RenameFlags, Stat, path,
+};
+use crate::queue::Queue;
+use crate::units::InodeNo;
+
+/// So deep a tree is removed; a deeper one has a directory within itself.
+const MAX_DEPTH: usize = 4096;
+
+/// The entries of a directory.
+pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
+
+/// A name, and the directory that has it.
+struct Name<'a> {
+    dir: InodeNo,
+    name: &'a [u8],
+}
+
+impl Files for Volume {
+    fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
+        let path = path.as_ref();
+        let inode = self.find_or_create(path, &options)?;
+        self.open_inode(inode, options).context(|| path.display())
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        Self::queue(self, options)
+    }
+}
+
+impl Volume {
+    /// What `stat` says of a file; symbolic links are followed.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `Loop`, `Corrupt`.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
+        Ok(self.resolve(path.as_ref(), Follow::All)?.stat().clone())
+    }
+
+    /// What `lstat` says: that of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
+        Ok(self.resolve(path.as_ref(), Follow::NotLast)?.stat().clone())
+    }
+
+    /// Whether a path leads to a file.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata), but for `NotFound` and `NotADirectory`.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.resolve(path.as_ref(), Follow::All) {
+            Ok(_) => Ok(true),
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The entries of a directory without `.` and `..`, in the directory's order.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata); `Encrypted`. Each entry has an error of its own.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<DirEntries> {
+        let path = path.as_ref();
+        let dir = self.resolve(path, Follow::All)?;
+        let list = dir.list(DirCursor::START).context(|| path.display())?;
+        let is_named = |entry: &Result<DirEntry>| !matches!(entry, Ok(entry) if entry.name == b"." || entry.name == b"..");
+        Ok(Box::new(list.filter(is_named)))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata); `WrongFileType` for anything else.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = path.as_ref();
+        let target = self.resolve(path, Follow::NotLast)?.read_link();
+        target.map(|target| OsString::from_vec(target).into()).context(|| path.display())
+    }
+
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// As [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` where memory does not suffice.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let file = self.open(path, FileOptions::new())?;
+        let mut queue = self.queue(&QueueOptions::new())?;
+        file.read_all(&mut queue).context(|| path.display())
+    }
+
+    /// Makes this the content of a file, which is made where there is none. It is durable after the next [`sync`](Self::sync).
+    ///
+    /// # Errors
+    /// As [`open`](Files::open) and [`File::write_at`].
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let file = self.open(path, FileOptions::new().write(true).create(true).truncate(true))?;
+        let mut queue = self.queue(&QueueOptions::new())?;
+        file.write_all_at(&mut queue, content.as_ref(), 0).context(|| path.display())
+    }
+
+    /// Makes a directory with permissions 0755, owned by user and group 0.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` (its parent), `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `ReadOnly`.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.create(path.as_ref(), NewFile::Directory, 0o755, (0, 0)).map(drop)
+    }
+
+    /// The same with all its parents; those that exist stay.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir); `NotADirectory` where a file has one of the names.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let whole = path.as_os_str().as_bytes();
+        let ends = whole.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0);
+        let ends = ends.map(|(at, _)| at).chain([whole.len()]);
+        for end in ends {
+            let part = Path::new(std::ffi::OsStr::from_bytes(&whole[..end]));
+            match self.resolve(part, Follow::All) {
+                Ok(found) if found.file_type() == FileType::Directory => {}
+                Ok(_) => {
+                    let error = Error::new(ErrorKind::NotADirectory, "is not a directory");
+                    return Err(error.context(part.display()));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => self.create_dir(part)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a symbolic link to `target`, owned by user and group 0.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir).
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let target = target.as_ref().as_os_str().as_bytes();
+        self.create(link.as_ref(), NewFile::Symlink(target), 0o777, (0, 0)).map(drop)
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir); `NotPermitted` for directories, `TooManyLinks`.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (original, link) = (original.as_ref(), link.as_ref());
+        let inode = self.resolve(original, Follow::NotLast)?;
+        let Name { dir, name } = self.name(link)?;
+        self.fs.link(inode.number(), dir, name).context(|| link.display())
+    }
+
+    /// Moves a file to another name, at once; a file that has it is replaced.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists`, `NotEmpty`, `IsADirectory`, `NotADirectory` where the new name cannot be replaced; as
+    /// [`create_dir`](Self::create_dir).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let (old, new) = (self.name(from)?, self.name(to)?);
+        let (old, new) = ((old.dir, old.name), (new.dir, new.name));
+        let moved = self.fs.rename(old, new, RenameFlags::empty(), &Credentials::default());
+        moved.context(|| format!("{} to {}", from.display(), to.display()))
+    }
+
+    /// Removes a name of a file that is no directory. The file goes with its last name, once no handle has it open.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Name { dir, name } = self.name(path)?;
+        self.fs.unlink(dir, name).context(|| path.display())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NotEmpty`, `NotPermitted`, `ReadOnly`.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Name { dir, name } = self.name(path)?;
+        self.fs.rmdir(dir, name).context(|| path.display())
+    }
+
+    /// Removes a directory with everything in it; symbolic links are removed, not followed. Each name is a transaction: a crash leaves a part.
+    ///
+    /// # Errors
+    /// As [`remove_dir`](Self::remove_dir). What was removed before the error stays removed.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Name { dir, name } = self.name(path)?;
+        self.remove_tree(dir, name).context(|| path.display())
+    }
+
+    /// Makes durable all changes that have returned before (`syncfs`).
+    ///
+    /// # Errors
+    /// `Io`, `ReadOnly` after an earlier error. Changes may be lost then.
+    pub fn sync(&self) -> Result<()> {
+        self.fs.sync()
+    }
+
+    fn resolve(&self, path: &Path, follow: Follow) -> Result<Inode> {
+        self.fs.resolve(path.as_os_str().as_bytes(), follow)
+    }
+
+    /// The last name of a path, and the directory that has it or may get it.
+    fn name<'a>(&self, whole: &'a Path) -> Result<Name<'a>> {
+        let bytes = whole.as_os_str().as_bytes();
+        let refused = |what| Err(Error::invalid(what).context(whole.display()));
+        match path::split(bytes) {
+            (_, b"") => refused("the root has no name"),
+            (_, b"." | b"..") => refused("ends with . or .., which is no name"),
+            (parent, name) => {
+                let dir = self.fs.resolve(parent, Follow::All)?;
+                match dir.file_type() {
+                    FileType::Directory => Ok(Name { dir: dir.number(), name }),
+                    _ => {
+                        let error = Error::new(ErrorKind::NotADirectory, "is not in a directory");
+                        Err(error.context(whole.display()))
+                    }
+                }
+            }
+        }
+    }
+
+    fn create(
+        &self,
+        path: &Path,
+        file: NewFile<'_>,
+        permissions: u32,
+        (uid, gid): (u32, u32),
+    ) -> Result<InodeNo> {
+        let Name { dir, name } = self.name(path)?;
+        let who = Credentials { uid, gid, umask: 0 };
+        self.fs.create(dir, name, file, permissions, &who).context(|| path.display())
+    }
+
+    /// The inode of a file that is opened by its path.
+    fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
+        let creates = options.create || options.create_new;
+        if creates && !options.writes() {
+            let error = Error::invalid("a file that is made is opened for writing");
+            return Err(error.context(path.display()));
+        }
+        let make = |path: &Path| {
+            let number = self.create(path, NewFile::Regular, options.mode, options.owner)?;
+            self.fs.inode(number)
+        };
+        if options.create_new {
+            return make(path);
+        }
+        // A link that leads nowhere is followed, and its target made.
+        let mut path = path.to_owned();
+        for _ in 0..=path::MAX_LINKS {
+            match self.resolve(&path, Follow::All) {
+                Err(error) if creates && error.kind() == ErrorKind::NotFound => {}
+                found => return found,
+            }
+            match self.resolve(&path, Follow::NotLast) {
+                Ok(link) => {
+                    let target = PathBuf::from(OsString::from_vec(link.read_link()?));
+                    let (parent, _) = path::split(path.as_os_str().as_bytes());
+                    path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
+                    // Another thread has made it meanwhile.
+                    Err(error) if error.kind() == ErrorKind::Exists => {}
+                    made => return made,
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Err(path::too_many_links().context(path.display()))
+    }
+
+    /// Removes a directory: the way from it down to the directory that is emptied is on a stack, since trees may be deeper than a thread's.
+    fn remove_tree(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        let mut way = vec![(dir, name.to_vec())];
+        while let Some((parent, name)) = way.last().cloned() {
+            match self.fs.rmdir(parent, &name) {
+                Ok(()) => {
+                    way.pop();
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::NotEmpty => {}
+                Err(error) => return Err(error),
+            }
+            let inode = self.fs.lookup(parent, &name)?;
+            let dir = inode.number();
+            for entry in inode.list(DirCursor::START)? {
+                let entry = entry?;
+                if entry.name == b"." || entry.name == b".." {
+                    continue;
+                }
+                match self.fs.unlink(dir, &entry.name) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                        way.push((dir, entry.name));
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if way.len() > MAX_DEPTH {
+                let what = format!("more than {MAX_DEPTH} directories within each other");
+                return Err(Error::new(ErrorKind::Loop, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}

@@ -1,0 +1,228 @@
+//! A volume by its paths, as `std::fs` has them: the kernel finds the same tree, and e2fsck nothing.
+
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use ironmap::fs::FileType;
+use ironmap::prelude::*;
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::require;
+
+fn made() -> Image {
+    Image::mke2fs("64M", &["-t", "ext4"])
+}
+
+fn writable(image: &Image) -> Volume {
+    crate::common::beneath::open(&image.location(), &VolumeOptions::new().write(true)).unwrap()
+}
+
+fn kind(error: ironmap::Result<impl Sized>) -> ErrorKind {
+    error.map(drop).unwrap_err().kind()
+}
+
+/// A tree made by paths is the tree that the kernel mounts.
+#[test]
+fn a_tree_made_by_paths_is_the_kernels() {
+    require!([Need::Root, Need::Tool("mke2fs")]);
+    let image = made();
+    let volume = writable(&image);
+    volume.create_dir_all("/srv/data/deep").unwrap();
+    volume.create_dir_all("srv/data").unwrap();
+    volume.write("/srv/data/first", b"first").unwrap();
+    volume.write("/srv/data/first", b"1").unwrap();
+    volume.write("/srv/data/long", vec![7; 300_000]).unwrap();
+    volume.hard_link("/srv/data/long", "/srv/data/deep/again").unwrap();
+    volume.symlink("data/first", "/srv/link").unwrap();
+    volume.symlink("data/made", "/srv/dangling").unwrap();
+    volume.write("/srv/dangling", "made by its link").unwrap();
+    volume.rename("/srv/data/first", "/srv/second").unwrap();
+    let options = FileOptions::new().create_new(true).write(true).mode(0o2640).owner(7, 8);
+    volume.open("/srv/owned", options).unwrap();
+    assert_eq!(volume.read("/srv/data/made").unwrap(), b"made by its link");
+    assert_eq!(volume.read_link("/srv/link").unwrap(), Path::new("data/first"));
+    assert!(!volume.exists("/srv/link").unwrap() && volume.exists("/srv/second").unwrap());
+    assert_eq!(volume.symlink_metadata("/srv/link").unwrap().file_type, FileType::Symlink);
+    assert_eq!(volume.metadata("/srv/data/long").unwrap().links, 2);
+    let names = volume.read_dir("/srv").unwrap().map(|entry| entry.unwrap().name);
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    let expected: [&[u8]; 5] = [b"dangling", b"data", b"link", b"owned", b"second"];
+    assert_eq!(names, expected);
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+
+    let mounted = image.mount("ro");
+    let read = |path: &str| std::fs::read(mounted.dir().join(path)).unwrap();
+    assert_eq!(read("srv/second"), b"1");
+    assert_eq!(read("srv/data/deep/again"), vec![7; 300_000]);
+    assert_eq!(read("srv/dangling"), b"made by its link");
+    let owned =
+        std::os::unix::fs::MetadataExt::mode(&mounted.dir().join("srv/owned").metadata().unwrap());
+    assert_eq!(owned, 0o10_2640);
+}
+
+/// Options that exclude each other, and names that cannot be, are refused by kind, and nothing changes.
+#[test]
+fn refusals_are_those_of_std() {
+    let image = made();
+    let volume = writable(&image);
+    volume.create_dir("/dir").unwrap();
+    volume.write("/file", b"content").unwrap();
+    let open = |path: &str, options| kind(volume.open(path, options));
+    assert_eq!(open("/none", FileOptions::new()), ErrorKind::NotFound);
+    assert_eq!(open("/none", FileOptions::new().create(true)), ErrorKind::InvalidInput);
+    assert_eq!(open("/file", FileOptions::new().truncate(true)), ErrorKind::InvalidInput);
+    let cut = FileOptions::new().write(true).append(true).truncate(true);
+    assert_eq!(open("/file", cut), ErrorKind::InvalidInput);
+    assert_eq!(open("/file", FileOptions::new().read(false)), ErrorKind::InvalidInput);
+    assert_eq!(open("/file", FileOptions::new().write(true).create_new(true)), ErrorKind::Exists);
+    assert_eq!(open("/dir", FileOptions::new()), ErrorKind::IsADirectory);
+    assert_eq!(open("/file/below", FileOptions::new()), ErrorKind::NotADirectory);
+    assert_eq!(kind(volume.create_dir("/")), ErrorKind::InvalidInput);
+    assert_eq!(kind(volume.create_dir("/dir")), ErrorKind::Exists);
+    assert_eq!(kind(volume.create_dir_all("/file/below")), ErrorKind::NotADirectory);
+    assert_eq!(kind(volume.remove_dir("/file")), ErrorKind::NotADirectory);
+    assert_eq!(kind(volume.remove_file("/dir")), ErrorKind::IsADirectory);
+    assert_eq!(kind(volume.rename("/none", "/new")), ErrorKind::NotFound);
+    assert_eq!(volume.read("/file").unwrap(), b"content");
+    // A message names its path once.
+    let error = volume.open("/none", FileOptions::new()).map(drop).unwrap_err().to_string();
+    assert_eq!(error.matches("none").count(), 1, "{error}");
+    volume.close().unwrap();
+    drop(volume);
+    let read_only = image.open().unwrap();
+    assert_eq!(kind(read_only.open("/file", FileOptions::new().write(true))), ErrorKind::ReadOnly);
+    assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
+}
+
+/// A handle writes as it was opened: one for reading refuses, single, queued and appended; one for appending writes at the end, wherever it is told to.
+#[test]
+fn a_handle_writes_as_it_was_opened() {
+    let image = made();
+    let volume = writable(&image);
+    volume.write("/file", vec![1; 8192]).unwrap();
+    let mut queue = volume.queue(&QueueOptions::new()).unwrap();
+    let reader = volume.open("/file", FileOptions::new()).unwrap();
+    let writer = volume.open("/file", FileOptions::new().write(true)).unwrap();
+    // An overwrite by a handle that writes does not open the way for the other.
+    writer.write_all_at(&mut queue, &[2; 4096], 0).unwrap();
+    for _ in 0..2 {
+        assert_eq!(kind(reader.write_at(&mut queue, &[3; 4096], 0)), ErrorKind::ReadOnly);
+        assert_eq!(
+            kind(reader.append(&mut queue, &[3; 10], DioFlags::empty())),
+            ErrorKind::ReadOnly
+        );
+        let buffer = Buffer::aligned(4096).unwrap();
+        let queued = reader.submit_write(&mut queue, buffer, 0, DioFlags::empty(), 1);
+        assert_eq!(queued.unwrap_err().error.kind(), ErrorKind::ReadOnly);
+    }
+    assert_eq!(queue.outstanding(), 0);
+    let log = volume.open("/file", FileOptions::new().append(true)).unwrap();
+    assert_eq!(log.write_at(&mut queue, b"at the end", 0).unwrap(), 10);
+    let mut memory = Buffer::aligned(4096).unwrap();
+    memory.fill(4);
+    log.submit_write(&mut queue, memory, 0, DioFlags::empty(), 2).unwrap();
+    queue.wait(1).unwrap();
+    let (count, memory) = queue.pop().unwrap().into_buffer().unwrap();
+    assert_eq!((count, memory.len()), (4096, 4096));
+    let content = volume.read("/file").unwrap();
+    assert_eq!(content.len(), 8192 + 10 + 4096);
+    assert_eq!((&content[..4096], &content[8192..8202]), (&[2; 4096][..], &b"at the end"[..]));
+    let cut = FileOptions::new().write(true).truncate(true);
+    assert_eq!(volume.open("/file", cut).unwrap().size(), 0);
+    drop((reader, writer, log));
+    volume.close().unwrap();
+    drop((queue, volume));
+    image.check();
+}
+
+/// An inode is opened by its number; one that was read earlier is not opened when its number has become another file's.
+#[test]
+fn an_inode_is_opened_by_its_number() {
+    let image = made();
+    let volume = writable(&image);
+    volume.write("/first", b"first").unwrap();
+    let read = volume.fs().resolve(b"/first", ironmap::fs::Follow::All).unwrap();
+    let number = read.number();
+    let mut queue = volume.queue(&QueueOptions::new()).unwrap();
+    let file = volume.open_inode(number, FileOptions::new()).unwrap();
+    assert_eq!(file.read_all(&mut queue).unwrap(), b"first");
+    drop(file);
+    volume.remove_file("/first").unwrap();
+    volume.write("/second", b"second").unwrap();
+    assert_eq!(volume.metadata("/second").unwrap().inode, number, "the number is used again");
+    assert_eq!(kind(volume.open_inode(read, FileOptions::new())), ErrorKind::NotFound);
+}
+
+/// A tree is removed with what is in it, and links in it are not followed.
+#[test]
+fn a_tree_is_removed() {
+    let image = made();
+    let volume = writable(&image);
+    volume.write("/kept", b"kept").unwrap();
+    let mut deep = String::from("/tree");
+    for depth in 0..150 {
+        volume.create_dir(&deep).unwrap();
+        volume.write(format!("{deep}/file"), vec![1; depth * 10]).unwrap();
+        volume.symlink("/kept", format!("{deep}/link")).unwrap();
+        deep.push_str("/d");
+    }
+    assert_eq!(kind(volume.remove_dir("/tree")), ErrorKind::NotEmpty);
+    volume.remove_dir_all("/tree").unwrap();
+    assert!(!volume.exists("/tree").unwrap());
+    assert_eq!(volume.read("/kept").unwrap(), b"kept");
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+}
+
+/// A cursor is a file for `std::io`: lines are read, parts rewritten, and errors keep their kind and what they say.
+#[test]
+fn a_cursor_is_a_file_for_std() {
+    let image = made();
+    let volume = writable(&image);
+    let options = FileOptions::new().write(true).create(true);
+    let open = |options| {
+        let queue = volume.queue(&QueueOptions::new().depth(1)).unwrap();
+        Cursor::new(volume.open("/lines", options).unwrap(), queue)
+    };
+    let mut cursor = open(options);
+    for line in 0..1000 {
+        writeln!(cursor, "line {line}").unwrap();
+    }
+    cursor.seek(SeekFrom::Start(5)).unwrap();
+    cursor.write_all(b"X").unwrap();
+    assert_eq!(cursor.seek(SeekFrom::End(-4)).unwrap(), 8890 - 4);
+    let mut tail = String::new();
+    cursor.read_to_string(&mut tail).unwrap();
+    assert_eq!(tail, "999\n");
+    cursor.rewind().unwrap();
+    let lines: Vec<_> = BufReader::new(cursor).lines().map(Result::unwrap).collect();
+    assert_eq!((lines.len(), &*lines[0], &*lines[999]), (1000, "line X", "line 999"));
+    let error = open(FileOptions::new()).write(b"refused").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let own: Error = error.downcast().unwrap();
+    assert_eq!(own.errno(), ironmap::Errno::EROFS);
+    let mut log = open(FileOptions::new().append(true));
+    log.write_all(b"end\n").unwrap();
+    assert_eq!(log.position(), FilePos(8894));
+    assert!(log.seek(SeekFrom::Current(i64::MIN)).is_err());
+}
+
+/// Where a file ends before a buffer is full, reading all of it is an error that says so.
+#[test]
+fn an_exact_read_is_whole_or_an_error() {
+    let image = made();
+    let volume = writable(&image);
+    volume.write("/file", vec![9; 5000]).unwrap();
+    let file = volume.open("/file", FileOptions::new()).unwrap();
+    let mut queue = volume.queue(&QueueOptions::new()).unwrap();
+    let mut bytes = [0; 1000];
+    file.read_exact_at(&mut queue, &mut bytes, 4000).unwrap();
+    assert_eq!(bytes, [9; 1000]);
+    let error = file.read_exact_at(&mut queue, &mut bytes, FilePos(4001)).unwrap_err();
+    assert_eq!(error.errno(), ironmap::Errno::ENODATA);
+}

@@ -1,0 +1,496 @@
+//! Direct I/O on files of another format than ext4.
+
+use std::sync::Arc;
+use std::thread;
+
+use ironmap::bio::Buffer;
+use ironmap::device::Ram;
+use ironmap::dio::DioFlags;
+use ironmap::fs::{Credentials, Fallocate, FileSystem, NewFile};
+use ironmap::iomap::IomapType;
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Volume};
+
+use crate::format::{Kind, MemFs};
+use crate::rng::Rng;
+
+const BLOCK: usize = 4096;
+const SECTOR: usize = 512;
+const SEED: u64 = 0x3e3f5;
+const NONE: DioFlags = DioFlags::empty();
+const LAZY: Kind = Kind { resident: false, ..Kind::WHOLE };
+const READ: Kind = Kind { writes: false, ..Kind::WHOLE };
+const KINDS: [Kind; 3] = [Kind::WHOLE, LAZY, Kind { unwritten: false, ..Kind::WHOLE }];
+
+/// A volume with an empty file, and a queue.
+struct World {
+    fs: MemFs,
+    volume: Volume,
+    number: InodeNo,
+    file: File,
+    queue: Queue,
+}
+
+impl World {
+    fn new(kind: Kind, blocks: usize) -> Self {
+        let fs = MemFs::new(Arc::new(Ram::new((blocks * BLOCK) as u64)), kind);
+        let number = create(&fs, b"file");
+        Self::of(&fs, kind, number)
+    }
+
+    fn of(fs: &MemFs, kind: Kind, number: InodeNo) -> Self {
+        let fs = fs.like(kind);
+        let volume = fs.volume();
+        let file = open(&volume, number);
+        let queue = volume.queue(&QueueOptions::default()).unwrap();
+        Self { fs, volume, number, file, queue }
+    }
+
+    /// The same file of the same volume, opened in another way: what its metadata tell.
+    fn seen_as(&self, kind: Kind) -> Self {
+        Self::of(&self.fs, kind, self.number)
+    }
+
+    fn read(&mut self, pos: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0xa5; len];
+        let count = self.file.read_at(&mut self.queue, &mut bytes, FilePos(pos as u64)).unwrap();
+        bytes.truncate(count);
+        bytes
+    }
+
+    fn write(&mut self, pos: usize, bytes: &[u8]) {
+        let count = self.file.write_at(&mut self.queue, bytes, FilePos(pos as u64)).unwrap();
+        assert_eq!(count, bytes.len());
+    }
+
+    fn sync(&mut self) {
+        self.file.sync(&mut self.queue).unwrap();
+    }
+
+    /// The kinds of the file's mappings up to its end, and their lengths in bytes.
+    fn mappings(&self) -> Vec<(IomapType, u64)> {
+        let size = self.file.size();
+        let cut =
+            |iomap: ironmap::iomap::Iomap| (iomap.kind, iomap.end().0.min(size) - iomap.pos.0);
+        self.file.mappings().map(|iomap| cut(iomap.unwrap())).collect()
+    }
+
+    /// Takes the completion of a request, which has succeeded; gives its memory, as far as it counts.
+    fn completion(&mut self) -> (u64, Vec<u8>) {
+        self.queue.wait(1).unwrap();
+        let completion = self.queue.pop().unwrap();
+        let count = completion.result.unwrap();
+        let mut bytes: Vec<u8> =
+            completion.memory.buffers().iter().flat_map(|buffer| buffer.to_vec()).collect();
+        bytes.truncate(count);
+        (completion.token, bytes)
+    }
+}
+
+fn create(fs: &MemFs, name: &[u8]) -> InodeNo {
+    fs.create(fs.root(), name, NewFile::Regular, 0o644, &Credentials::default()).unwrap()
+}
+
+fn open(volume: &Volume, number: InodeNo) -> File {
+    let inode = volume.fs().inode(number).unwrap();
+    volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable())).unwrap()
+}
+
+fn buffer(bytes: &[u8]) -> Buffer {
+    let mut buffer = Buffer::aligned(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    buffer
+}
+
+/// What a file of this content gives at a position.
+fn part(model: &[u8], pos: usize, len: usize) -> &[u8] {
+    let from = pos.min(model.len());
+    &model[from..(from + len).min(model.len())]
+}
+
+/// A file with data, a hole, what was never written, and an end within a sector.
+#[test]
+fn reads_go_the_same_ways_as_ext4s() {
+    for kind in [READ, Kind { resident: false, ..READ }, Kind::WHOLE, LAZY] {
+        let mut made = World::new(Kind::WHOLE, 64);
+        let mut model = Rng::new(SEED).bytes(10 * BLOCK + 100);
+        made.write(0, &model);
+        made.sync();
+        let (hole, empty) = (2 * BLOCK, 4 * BLOCK);
+        made.fs
+            .fallocate(made.number, Fallocate::Punch, FilePos(hole as u64), empty as u64)
+            .unwrap();
+        let how = Fallocate::Allocate { keep_size: false };
+        made.fs.fallocate(made.number, how, FilePos(empty as u64), hole as u64).unwrap();
+        model[hole..hole + empty].fill(0);
+
+        let mut world = made.seen_as(kind);
+        let kinds: Vec<_> = world.mappings().iter().map(|(kind, _)| *kind).collect();
+        use IomapType::{Hole, Mapped, Unwritten};
+        assert_eq!(kinds, [Mapped, Hole, Unwritten, Mapped]);
+        let mut aligned = Buffer::aligned(BLOCK).unwrap();
+        for pos in [0, BLOCK, 7 * BLOCK] {
+            world.file.read_at(&mut world.queue, &mut aligned, FilePos(pos as u64)).unwrap();
+            assert_eq!(aligned[..], model[pos..pos + BLOCK]);
+        }
+        let simple = world.queue.stats().simple_hits;
+        assert_eq!(simple > 0, kind.resident, "{kind:?}");
+        // All of it at once, over all extents; without alignment; at the end and behind it.
+        for (pos, len) in [
+            (0, 11 * BLOCK),
+            (3, 5),
+            (hole - 7, 3 * BLOCK),
+            (10 * BLOCK, BLOCK),
+            (10 * BLOCK + 99, 9),
+            (11 * BLOCK, 1),
+        ] {
+            assert_eq!(world.read(pos, len), part(&model, pos, len), "{kind:?}: {len} at {pos}");
+            let memory = Buffer::aligned(len).unwrap();
+            world.file.submit_read(&mut world.queue, memory, FilePos(pos as u64), NONE, 7).unwrap();
+            assert_eq!(world.completion(), (7, part(&model, pos, len).to_vec()));
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_is_only_read_is_not_written() {
+    let mut world = World::new(Kind::WHOLE, 8).seen_as(READ);
+    let refused = world.file.write_at(&mut world.queue, &[0; SECTOR], FilePos(0)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    assert_eq!(
+        world.volume.fs().truncate(world.number, 0).unwrap_err().kind(),
+        ErrorKind::ReadOnly
+    );
+}
+
+/// What the metadata tell follows with a sync: the state of the extents, and the size.
+#[test]
+fn what_is_written_to_a_hole_is_converted_by_a_sync() {
+    for kind in [Kind::WHOLE, LAZY] {
+        let mut world = World::new(kind, 16);
+        world.fs.truncate(world.number, 3 * BLOCK as u64).unwrap();
+        world.write(BLOCK + SECTOR, &[7; SECTOR]);
+        world.write(4 * BLOCK, &[8; BLOCK]);
+        use IomapType::{Hole, Mapped, Unwritten};
+        let (block, sector) = (BLOCK as u64, SECTOR as u64);
+        let written = [
+            (Hole, block),
+            (Unwritten, sector),
+            (Mapped, sector),
+            (Unwritten, block - 2 * sector),
+            (Hole, 2 * block),
+            (Mapped, block),
+        ];
+        assert_eq!(world.mappings(), written, "{kind:?}");
+        let metadata = [(Hole, block), (Unwritten, block), (Hole, block)];
+        assert_eq!(world.seen_as(READ).mappings(), metadata, "{kind:?}");
+        world.sync();
+        let converted = [(Hole, block), (Mapped, block), (Hole, 2 * block), (Mapped, block)];
+        for kind in [kind, READ] {
+            let mut world = world.seen_as(kind);
+            assert_eq!(world.mappings(), converted);
+            let mut model = vec![0; 5 * BLOCK];
+            model[BLOCK + SECTOR..BLOCK + 2 * SECTOR].fill(7);
+            model[4 * BLOCK..].fill(8);
+            assert_eq!(world.read(0, 5 * BLOCK), model);
+        }
+    }
+}
+
+/// The blocks of the file held something before.
+#[test]
+fn a_block_that_is_written_in_part_shows_nothing_else() {
+    for kind in KINDS {
+        let mut world = World::new(kind, 4);
+        world.write(0, &[0xee; 4 * BLOCK]);
+        world.sync();
+        world.fs.truncate(world.number, 0).unwrap();
+        world.write(BLOCK + 5, b"some bytes");
+        for synced in [false, true] {
+            let mut model = vec![0; BLOCK + 5];
+            model.extend(b"some bytes");
+            assert_eq!(world.read(0, 4 * BLOCK), model, "{kind:?}, {synced}");
+            world.sync();
+        }
+        world.fs.truncate(world.number, 2 * BLOCK as u64).unwrap();
+        assert_eq!(world.read(BLOCK + 15, BLOCK), vec![0; BLOCK - 15], "{kind:?}");
+    }
+}
+
+#[test]
+fn overwrites_take_the_simple_path() {
+    let mut world = World::new(Kind::WHOLE, 16);
+    world.write(0, &[1; 8 * BLOCK]);
+    world.sync();
+    let mapped = world.mappings();
+    let block = buffer(&[2; BLOCK]);
+    world.write(0, &block);
+    let before = world.queue.stats().overwrites;
+    for pos in (0..8 * BLOCK).step_by(BLOCK) {
+        world.write(pos, &block);
+    }
+    assert_eq!(world.queue.stats().overwrites, before + 8);
+    assert_eq!(world.mappings(), mapped);
+    assert_eq!(world.read(0, 8 * BLOCK), [2; 8 * BLOCK]);
+}
+
+/// Each has its place when it is submitted, and the file ends behind the last one when all are complete.
+#[test]
+fn appends_in_flight_stand_one_behind_the_other() {
+    for kind in KINDS {
+        let mut world = World::new(kind, 64);
+        let mut model = Vec::new();
+        for token in 0..20_u8 {
+            let bytes = vec![token + 1; SECTOR * (1 + usize::from(token) % 5)];
+            let memory = buffer(&bytes);
+            let at = world.file.submit_append(&mut world.queue, memory, NONE, token.into());
+            assert_eq!(at.unwrap(), FilePos(model.len() as u64), "{kind:?}");
+            model.extend(bytes);
+        }
+        for _ in 0..20 {
+            world.completion();
+        }
+        assert_eq!(world.file.size(), model.len() as u64);
+        let at = world.file.append(&mut world.queue, b"the end", NONE).unwrap();
+        assert_eq!(at, FilePos(model.len() as u64));
+        model.extend(b"the end");
+        for _ in 0..2 {
+            assert_eq!(world.read(0, 64 * BLOCK), model, "{kind:?}");
+            world.sync();
+        }
+    }
+}
+
+#[test]
+fn what_must_not_wait_changes_no_metadata() {
+    let mut world = World::new(Kind::WHOLE, 16);
+    world.fs.truncate(world.number, 2 * BLOCK as u64).unwrap();
+    world.write(0, &[1; BLOCK]);
+    world.sync();
+    let block = buffer(&[2; BLOCK]);
+    let (file, nowait) = (world.file.clone(), DioFlags::NOWAIT);
+    let mut write =
+        |pos: usize| file.write_at_with(&mut world.queue, &block, FilePos(pos as u64), nowait);
+    assert_eq!(write(0).unwrap(), BLOCK);
+    for pos in [BLOCK, 2 * BLOCK] {
+        assert_eq!(write(pos).unwrap_err().kind(), ErrorKind::WouldBlock, "at {pos}");
+    }
+    let refused = file.append(&mut world.queue, &block, nowait).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    assert_eq!(world.fs.usage().free.blocks, 15);
+}
+
+#[test]
+fn a_write_that_finds_no_space_is_short_or_none() {
+    for kind in KINDS {
+        let mut world = World::new(kind, 4);
+        let bytes = buffer(&[3; 6 * BLOCK]);
+        let whole = world.file.write_at_with(&mut world.queue, &bytes, FilePos(0), DioFlags::WHOLE);
+        assert_eq!(whole.unwrap_err().kind(), ErrorKind::NoSpace, "{kind:?}");
+        assert_eq!(world.file.size(), 0);
+        let count = world.file.write_at(&mut world.queue, &bytes, FilePos(0)).unwrap();
+        assert_eq!((count, world.file.size()), (4 * BLOCK, 4 * BLOCK as u64));
+        let none = world.file.write_at(&mut world.queue, &bytes, FilePos(8 * BLOCK as u64));
+        assert_eq!(none.unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(world.read(0, 9 * BLOCK), [3; 4 * BLOCK]);
+    }
+}
+
+/// Who moves blocks waits for requests in flight, but not for his own.
+#[test]
+fn a_file_is_cut_when_nobody_is_at_it() {
+    let mut world = World::new(Kind::WHOLE, 16);
+    world.write(0, &[1; 4 * BLOCK]);
+    world.sync();
+    world.file.submit_write(&mut world.queue, buffer(&[2; BLOCK]), FilePos(0), NONE, 0).unwrap();
+    let busy = world.fs.truncate(world.number, 0).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+    let (fs, number) = (world.fs.clone(), world.number);
+    let cutter = thread::spawn(move || fs.truncate(number, 100));
+    world.completion();
+    cutter.join().unwrap().unwrap();
+    assert_eq!(world.read(0, BLOCK), [2; 100]);
+    assert_eq!(world.fs.usage().free.blocks, 15);
+}
+
+#[test]
+fn a_write_takes_set_id_bits_away() {
+    let world = World::new(Kind::WHOLE, 16);
+    let set = ironmap::fs::SetAttributes { permissions: Some(0o6755), ..Default::default() };
+    world.fs.set_attributes(world.number, &set).unwrap();
+    let mut world = world.seen_as(Kind::WHOLE);
+    world.write(0, &[1; BLOCK]);
+    assert_eq!(world.fs.inode(world.number).unwrap().stat().mode & 0o7777, 0o755);
+}
+
+#[test]
+fn a_volume_that_was_closed_refuses_writes() {
+    let mut world = World::new(Kind::WHOLE, 16);
+    world.write(0, &[1; BLOCK]);
+    world.volume.close().unwrap();
+    let refused = world.file.write_at(&mut world.queue, &[2; BLOCK], FilePos(0)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    assert_eq!(world.seen_as(READ).read(0, BLOCK), [1; BLOCK], "a close brings the metadata up");
+}
+
+/// Random requests of one queue, several in flight, beside a vector of bytes.
+#[test]
+fn random_requests_agree_with_a_vector_of_bytes() {
+    for kind in KINDS {
+        for seed in SEED..SEED + 8 {
+            println!("seed {seed:#x}, {kind:?}");
+            random(kind, seed);
+        }
+    }
+}
+
+/// The size that random files do not exceed.
+const MOST: usize = 40 * BLOCK;
+
+fn random(kind: Kind, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut world = World::new(kind, 200);
+    let mut model: Vec<u8> = Vec::new();
+    for step in 0..400 {
+        let unit = [1, SECTOR, BLOCK][rng.below(3) as usize];
+        let pos = rng.below(((model.len() + 2 * BLOCK).min(MOST) / unit) as u64) as usize * unit;
+        let most = if rng.below(8) == 0 { 10 * BLOCK } else { 2 * BLOCK };
+        let len = (1 + rng.below((most / unit) as u64) as usize) * unit;
+        let (at, range) = (FilePos(pos as u64), pos..pos + len);
+        match rng.below(16) {
+            0..4 => {
+                assert_eq!(world.read(pos, len), part(&model, pos, len), "step {step}");
+            }
+            4..8 => {
+                let bytes = rng.bytes(len);
+                world.write(pos, &bytes);
+                put(&mut model, pos, &bytes);
+            }
+            8..11 => several(&mut world, &mut model, &mut rng),
+            11 => {
+                let bytes = rng.bytes(len);
+                let at = world.file.append(&mut world.queue, &bytes, NONE).unwrap();
+                assert_eq!(at.0, model.len() as u64, "step {step}");
+                model.extend(bytes);
+            }
+            12 => {
+                world.fs.truncate(world.number, pos as u64).unwrap();
+                model.resize(pos, 0);
+            }
+            13 => {
+                world.fs.fallocate(world.number, Fallocate::Punch, at, len as u64).unwrap();
+                let end = range.end.min(model.len());
+                model[pos.min(end)..end].fill(0);
+            }
+            14 if kind.unwritten => {
+                let keep_size = rng.below(2) == 0;
+                let how = Fallocate::Allocate { keep_size };
+                world.fs.fallocate(world.number, how, at, len as u64).unwrap();
+                if !keep_size {
+                    model.resize(model.len().max(range.end), 0);
+                }
+            }
+            14 => world.queue = world.volume.queue(&QueueOptions::default()).unwrap(),
+            _ => match rng.below(3) {
+                0 => world.sync(),
+                1 => world.file = open(&world.volume, world.number),
+                _ => shift(&world, &mut model, kind, &mut rng),
+            },
+        }
+        assert_eq!(world.file.size(), model.len() as u64, "step {step}");
+    }
+    assert_eq!(world.read(0, MOST * 2), model);
+    world.sync();
+    assert_eq!(world.seen_as(READ).read(0, MOST * 2), model, "by the metadata alone");
+    assert!(world.volume.events().take().0.is_empty());
+    world.fs.unlink(world.fs.root(), b"file").unwrap();
+    let World { fs, file, .. } = world;
+    assert!(fs.usage().free.blocks < 200 || model.is_empty(), "the file is open");
+    drop(file);
+    assert_eq!(fs.usage().free.blocks, 200);
+}
+
+fn put(model: &mut Vec<u8>, pos: usize, bytes: &[u8]) {
+    model.resize(model.len().max(pos + bytes.len()), 0);
+    model[pos..pos + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Writes and reads in flight together, each at a place of its own.
+fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
+    let before = model.clone();
+    let (mut pos, mut reads) = (0, Vec::new());
+    for token in 0..1 + rng.below(12) {
+        pos += rng.below(3) as usize * SECTOR;
+        let len = (1 + rng.below(12) as usize) * SECTOR;
+        let at = FilePos(pos as u64);
+        if rng.below(3) == 0 && pos + len < before.len() {
+            let memory = Buffer::aligned(len).unwrap();
+            world.file.submit_read(&mut world.queue, memory, at, NONE, token).unwrap();
+            reads.push((token, before[pos..pos + len].to_vec()));
+        } else {
+            let bytes = rng.bytes(len);
+            world.file.submit_write(&mut world.queue, buffer(&bytes), at, NONE, token).unwrap();
+            put(model, pos, &bytes);
+        }
+        pos += len;
+    }
+    while world.queue.outstanding() > 0 {
+        let (token, bytes) = world.completion();
+        if let Some((_, expected)) = reads.iter().find(|(read, _)| *read == token) {
+            assert_eq!(&bytes, expected);
+        }
+    }
+}
+
+/// Takes blocks out, or puts some in.
+fn shift(world: &World, model: &mut Vec<u8>, kind: Kind, rng: &mut Rng) {
+    let blocks = model.len() / BLOCK;
+    if blocks < 3 || !kind.unwritten {
+        return;
+    }
+    let pos = rng.below(blocks as u64 - 1) as usize * BLOCK;
+    let (at, len) = (FilePos(pos as u64), BLOCK as u64);
+    if model.len() < MOST && rng.below(2) == 0 {
+        world.fs.fallocate(world.number, Fallocate::Insert, at, len).unwrap();
+        model.splice(pos..pos, [0; BLOCK]);
+    } else {
+        world.fs.fallocate(world.number, Fallocate::Collapse, at, len).unwrap();
+        model.drain(pos..pos + BLOCK);
+    }
+}
+
+/// Each thread has blocks of its own in one file, and syncs it now and then.
+#[test]
+fn threads_write_one_file() {
+    const THREADS: usize = 3;
+    for kind in KINDS {
+        let mut world = World::new(kind, 200);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (volume, file) = (world.volume.clone(), world.file.clone());
+                scope.spawn(move || {
+                    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+                    for round in 0..30 {
+                        let pos = ((round * THREADS + thread) * BLOCK) as u64;
+                        let block = buffer(&[1 + thread as u8; BLOCK]);
+                        file.submit_write(&mut queue, block, FilePos(pos), NONE, 0).unwrap();
+                        if round % 7 == 0 {
+                            file.sync(&mut queue).unwrap();
+                        }
+                    }
+                    while queue.outstanding() > 0 {
+                        queue.wait(1).unwrap();
+                        while let Some(completion) = queue.pop() {
+                            completion.result.unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        let content = world.read(0, 200 * BLOCK);
+        assert_eq!(content.len(), 90 * BLOCK);
+        for (block, bytes) in content.chunks(BLOCK).enumerate() {
+            assert!(bytes.iter().all(|byte| *byte == 1 + (block % THREADS) as u8), "block {block}");
+        }
+    }
+}

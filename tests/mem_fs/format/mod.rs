@@ -1,0 +1,289 @@
+//! A format of file systems as small as one can be: names, inodes and maps in memory behind one lock, content on a device. It knows of the
+//! library what everybody may know.
+
+mod content;
+mod file;
+mod inode;
+mod names;
+mod tree;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ironmap::device::Device;
+use ironmap::fs::{
+    Capabilities, Credentials, Fallocate, FileSystem, FreeSpace, Held, Inode, InodeOps, KeepSetId,
+    NewFile, RenameFlags, SetAttributes, SetXattr, Usage,
+};
+use ironmap::open_file::Unconverted;
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind, Result, Volume};
+
+use content::{BLOCK, OpenFile};
+use file::Open;
+use tree::{ROOT, Tree};
+
+/// A volume of this format; what is cloned is the same one.
+#[derive(Clone)]
+pub(crate) struct MemFs {
+    device: Arc<dyn Device>,
+    kind: Kind,
+    tree: Arc<Mutex<Tree>>,
+}
+
+/// What a format can be like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// It is open for writing.
+    pub(crate) writes: bool,
+    /// All of a map is in memory from the first request on.
+    pub(crate) resident: bool,
+    /// Blocks can be allocated that were never written; without them what is new goes through the file system.
+    pub(crate) unwritten: bool,
+}
+
+impl Kind {
+    pub(crate) const WHOLE: Self = Self { writes: true, resident: true, unwritten: true };
+}
+
+impl MemFs {
+    /// An empty one.
+    pub(crate) fn new(device: Arc<dyn Device>, kind: Kind) -> Self {
+        let tree = Tree::new(device.size() / BLOCK);
+        Self { device, kind, tree: Arc::new(Mutex::new(tree)) }
+    }
+
+    /// The same one, opened in another way.
+    pub(crate) fn like(&self, kind: Kind) -> Self {
+        Self { kind, ..self.clone() }
+    }
+
+    pub(crate) fn volume(&self) -> Volume {
+        Volume::of(Arc::new(self.clone()), Arc::clone(&self.device))
+    }
+
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tree, to be changed.
+    fn change(&self) -> Result<MutexGuard<'_, Tree>> {
+        let tree = self.tree();
+        let refused = if self.kind.writes { tree.ended } else { Some("opened read-only") };
+        refused.map_or(Ok(tree), |why| Err(Error::new(ErrorKind::ReadOnly, why)))
+    }
+
+    /// Changes the content of a file: nobody else is at it, and its metadata tell all that was written.
+    fn change_content<T>(
+        &self,
+        number: InodeNo,
+        work: impl FnOnce(&mut OpenFile<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let open = self.tree().open(number)?;
+        // Before the tree.
+        let _alone = open.alone(0..u64::MAX)?;
+        let mut tree = self.change()?;
+        let mut file = tree.file(&*self.device, number)?;
+        file.convert()?;
+        let done = work(&mut file);
+        open.changed();
+        done
+    }
+
+    /// Brings a file's metadata up to what was written. Nobody is waited for where they are.
+    fn convert(&self, number: InodeNo) -> Result<()> {
+        let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
+        if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
+    }
+
+    /// Nothing is changed any more.
+    fn end(&self, why: &'static str) {
+        let mut tree = self.tree();
+        tree.ended = Some(why);
+        tree.nodes.values().for_each(|node| node.open.changed());
+    }
+}
+
+impl FileSystem for MemFs {
+    fn format(&self) -> &'static str {
+        "mem"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::XATTRS;
+        can.set(Capabilities::WRITE, self.kind.writes);
+        can.set(Capabilities::FALLOCATE, self.kind.unwritten);
+        can
+    }
+
+    fn root(&self) -> InodeNo {
+        ROOT
+    }
+
+    fn usage(&self) -> Usage {
+        let tree = self.tree();
+        let (free, inodes) = (tree.free.len() as u64, tree.nodes.len() as u64);
+        Usage {
+            block_size: BLOCK as u32,
+            blocks: self.device.size() / BLOCK,
+            inodes: u32::MAX.into(),
+            free: FreeSpace { blocks: free, available: free, inodes: u32::MAX - inodes as u32 },
+        }
+    }
+
+    fn inode(&self, number: InodeNo) -> Result<Inode> {
+        let inode = self.read(number)?;
+        match inode.stat().links {
+            0 => Err(Error::new(ErrorKind::NotFound, "the file has been removed")),
+            _ => Ok(Inode::new(inode)),
+        }
+    }
+
+    fn look(
+        &self,
+        number: InodeNo,
+        look: &mut dyn FnMut(&dyn InodeOps) -> Result<()>,
+    ) -> Result<()> {
+        look(&self.read(number)?)
+    }
+
+    fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Inode> {
+        let found = self.tree().lookup(dir, name)?;
+        self.inode(found)
+    }
+
+    fn hold(&self, number: InodeNo) -> Result<Held> {
+        Ok(Held::new(Open::new(self, number)?))
+    }
+
+    fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)> {
+        // A number is never another file's.
+        let held = self.hold(inode.number())?;
+        let now = held.inode()?;
+        Ok((held, now))
+    }
+
+    fn create(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<InodeNo> {
+        self.change()?.create(dir, name, file, permissions, who)
+    }
+
+    fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change()?.link(inode, dir, name)
+    }
+
+    fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change()?.unlink(dir, name)
+    }
+
+    fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change()?.rmdir(dir, name)
+    }
+
+    fn rename(
+        &self,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        flags: RenameFlags,
+        _who: &Credentials,
+    ) -> Result<()> {
+        self.change()?.rename(from, to, flags)
+    }
+
+    fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()> {
+        let mut tree = self.change()?;
+        let node = tree.node_mut(number)?;
+        let stat = &mut node.stat;
+        if let Some(permissions) = set.permissions {
+            stat.mode = stat.file_type.to_mode() | permissions;
+        }
+        stat.uid = set.uid.unwrap_or(stat.uid);
+        stat.gid = set.gid.unwrap_or(stat.gid);
+        stat.accessed = set.accessed.unwrap_or(stat.accessed);
+        stat.modified = set.modified.unwrap_or(stat.modified);
+        stat.changed = set.changed.unwrap_or(stat.changed);
+        node.open.changed();
+        Ok(())
+    }
+
+    fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        let mut tree = self.change()?;
+        let xattrs = &mut tree.node_mut(number)?.xattrs;
+        match (xattrs.contains_key(name), how) {
+            (true, SetXattr::Create) => {
+                Err(Error::new(ErrorKind::Exists, "the attribute is there"))
+            }
+            (false, SetXattr::Replace) => Err(no_attribute()),
+            _ => {
+                xattrs.insert(name.to_vec(), value.to_vec());
+                Ok(())
+            }
+        }
+    }
+
+    fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
+        let removed = self.change()?.node_mut(number)?.xattrs.remove(name);
+        removed.map(drop).ok_or_else(no_attribute)
+    }
+
+    fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
+        self.change_content(number, |file| file.resize(size))
+    }
+
+    fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
+        if !self.kind.unwritten && how != Fallocate::Punch {
+            return Err(Error::unsupported("to allocate what was never written"));
+        }
+        let end = pos.0.checked_add(len).filter(|_| len > 0);
+        let range = pos.0..end.ok_or_else(|| Error::invalid("an empty range"))?;
+        self.change_content(number, |file| match how {
+            Fallocate::Allocate { keep_size } => file.preallocate(range, keep_size),
+            Fallocate::Punch => file.punch(range),
+            Fallocate::Zero { keep_size } => {
+                file.punch(range.clone())?;
+                file.preallocate(range, keep_size)
+            }
+            Fallocate::Collapse => file.collapse(range),
+            Fallocate::Insert => file.insert(range),
+        })
+    }
+
+    fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
+        self.change_content(number, |file| file.write(pos.0, bytes))
+    }
+
+    fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
+        let mut tree = self.change()?;
+        let node = tree.node_mut(number)?;
+        let had = keep == KeepSetId::No && node.stat.mode & SET_ID != 0;
+        if had {
+            node.stat.mode &= !SET_ID;
+            node.open.changed();
+        }
+        Ok(had)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let written = self.tree().unconverted();
+        written.into_iter().try_for_each(|number| self.convert(number))?;
+        self.device.flush()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.sync()?;
+        self.end("closed");
+        Ok(())
+    }
+}
+
+/// Set-user and set-group bit.
+const SET_ID: u32 = 0o6000;
+
+fn no_attribute() -> Error {
+    Error::new(ErrorKind::NoData, "no such attribute")
+}

@@ -1,0 +1,8 @@
+//! The library on a file system that is none of its own: a small one in memory (`format`), written after the public contract alone.
+
+#[path = "../common/rng.rs"]
+mod rng;
+
+mod dio;
+mod format;
+mod names;

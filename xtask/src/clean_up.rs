@@ -1,0 +1,104 @@
+//! Removes files, mounts and devices of killed tests and benches. Those of a running process stay.
+
+use std::fs;
+use std::path::Path;
+
+use crate::shell::{self, Result, command, fail, output, sh, succeeds};
+
+/// Where the bench keeps for each zram device a file of its name, with the number of the process that made it.
+const ZRAM: &str = "/run/ironmap-bench-zram";
+
+pub(crate) fn run() -> Result {
+    if output(&mut command("id -u"))?.trim() != "0" {
+        return fail("clean-up removes mounts and devices: run it as root");
+    }
+    // The last mounted first.
+    for mount in fs::read_to_string("/proc/mounts")?.lines().rev() {
+        let path = mount.split(' ').nth(1).unwrap_or_default();
+        if is_abandoned(path) {
+            println!("unmounting {path}");
+            // A frozen file system outlives its mount.
+            succeeds(&format!("fsfreeze --unfreeze {path}"));
+            sh(&format!("umount {path}")).or_else(|_| sh(&format!("umount --lazy {path}")))?;
+        }
+    }
+    let loops = output(&mut command("losetup --list --noheadings --output NAME,BACK-FILE"))?;
+    for (device, file) in loops.lines().filter_map(|line| line.split_once(' ')) {
+        if is_abandoned(file) {
+            println!("detaching {device}");
+            sh(&format!("losetup --detach {device}"))?;
+        }
+    }
+    for mark in fs::read_dir(ZRAM).into_iter().flatten().flatten() {
+        let maker = fs::read_to_string(mark.path())?;
+        let device = mark.file_name().to_string_lossy().into_owned();
+        if let Some(number) = device.strip_prefix("zram").filter(|_| !runs(maker.trim())) {
+            println!("removing {device}");
+            fs::write(format!("/sys/block/{device}/reset"), "1")?;
+            fs::write("/sys/class/zram-control/hot_remove", number)?;
+            fs::remove_file(mark.path())?;
+        }
+    }
+    for dir in [std::env::temp_dir(), "/dev/shm".into()] {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if is_abandoned(&path.to_string_lossy()) {
+                put_back(&path.join("setting"))?;
+                println!("removing {}", path.display());
+                shell::run(command("rm -rf").arg(&path))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A setting of the system that a test had changed: its file, and its previous value.
+fn put_back(setting: &Path) -> Result {
+    let text = fs::read_to_string(setting).unwrap_or_default();
+    if let Some((file, value)) = text.trim_end().split_once(' ') {
+        println!("setting {file} to {value}");
+        fs::write(file, value)?;
+    }
+    Ok(())
+}
+
+/// Tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID: whether a path is of a process that is gone.
+fn is_abandoned(path: &str) -> bool {
+    maker(path).is_some_and(|process| !runs(process))
+}
+
+/// The process that a path is named after.
+fn maker(path: &str) -> Option<&str> {
+    let mut names = path.split('/').skip(1);
+    names.find_map(|name| {
+        let name = name.strip_prefix("ironmap-")?;
+        let rest = name.strip_prefix("test-").or_else(|| name.strip_prefix("bench-"))?;
+        let number = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        (!number.is_empty()).then_some(number)
+    })
+}
+
+/// Whether a process has not ended: one that nobody waits for is there still, but has no program.
+fn runs(process: &str) -> bool {
+    fs::read_link(format!("/proc/{process}/exe")).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_whose_a_path_is() {
+        assert_eq!(maker("/tmp/ironmap-test-17-abc/mounted"), Some("17"));
+        assert_eq!(maker("/dev/shm/ironmap-bench-18"), Some("18"));
+        for path in ["/tmp/ironmap-test-x", "/tmp/ironmap-bench-zram", "ironmap-test-17", "/tmp"] {
+            assert_eq!(maker(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_runs_keeps_its_own() {
+        assert!(!is_abandoned(&format!("/tmp/ironmap-test-{}-a", std::process::id())));
+        assert!(is_abandoned("/tmp/ironmap-test-4294967295-a"));
+    }
+}

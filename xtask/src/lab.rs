@@ -1,0 +1,104 @@
+//! The emulated machine (lab/boot.sh): tests of NVMe and of polled devices, and instructions counted.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Stdio;
+
+use crate::shell::{Result, Tee, command, ended, fail, say, sh, skip, spawn, target};
+
+/// Runs the tests of tests/lab there.
+pub(crate) fn test(tee: &mut Tee) -> Result {
+    say("lab: tests in an emulated machine");
+    let built = command("cargo test --no-run --test lab").output()?;
+    let messages = String::from_utf8_lossy(&built.stderr);
+    let program = messages.lines().find_map(|line| {
+        line.trim_start().strip_prefix("Executable")?.rsplit_once('(')?.1.strip_suffix(')')
+    });
+    let Some(program) = program else {
+        return fail(format!("tests/lab does not build\n{messages}"));
+    };
+    sh("cargo build --quiet -p ironmap-cli")?;
+    fs::create_dir_all(target("lab"))?;
+    let tests = target("lab/lab-tests");
+    fs::copy(program, &tests)?;
+    let ironmap = target("debug/ironmap");
+    let args = ["test.sh".as_ref(), tests.as_ref(), ironmap.as_ref()];
+    boot(&args, |console| tee.write(console)).map(drop)
+}
+
+/// Prints what reads cost in instructions there, as a table.
+pub(crate) fn count() -> Result {
+    sh("cargo build --quiet --release -p ironmap-lab")?;
+    fs::create_dir_all(target("lab"))?;
+    let counts = target("lab/counts.txt");
+    let program = target("release/reads");
+    let args = ["-c".as_ref(), counts.as_ref(), "count.sh".as_ref(), program.as_ref()];
+    if let Some(console) = boot(&args, |_| Ok(()))? {
+        print!("{}", table(&console, &fs::read_to_string(counts)?));
+    }
+    Ok(())
+}
+
+/// The output of the machine's console. A missing machine is reported, and is not a failure.
+fn boot(args: &[&OsStr], show: impl FnOnce(&[u8]) -> Result) -> Result<Option<String>> {
+    let output =
+        spawn(command("lab/boot.sh").args(args).stdout(Stdio::piped()))?.wait_with_output()?;
+    fs::write(target("lab.log"), &output.stdout)?;
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.code() == Some(77) {
+        skip(&format!("lab: {}", console.lines().last().unwrap_or_default()))?;
+        return Ok(None);
+    }
+    show(&output.stdout)?;
+    ended(output.status).map(|()| Some(console))
+}
+
+/// For each line of the console "reads ENGINE TARGET DEPTH BUFFERS COUNT" there is a line "PROGRAM KERNEL" of counts. A row has the
+/// least of its windows.
+fn table(console: &str, counts: &str) -> String {
+    let mut rows: Vec<(String, [f64; 3])> = Vec::new();
+    let reads = console.lines().filter_map(|line| line.strip_prefix("reads "));
+    for (reads, counts) in reads.zip(counts.lines()) {
+        let words: Vec<_> = reads.split_whitespace().collect();
+        let [name @ .., count] = words.as_slice() else { continue };
+        let each = |text: &str| {
+            text.parse::<f64>().unwrap_or(f64::NAN) / count.parse().unwrap_or(f64::NAN)
+        };
+        let (program, kernel) = counts.split_once(' ').unwrap_or_default();
+        let window = [each(program), each(kernel), each(program) + each(kernel)];
+        let name = name.join(" | ");
+        match rows.iter_mut().find(|row| row.0 == name) {
+            Some((_, least)) if window[2] < least[2] => *least = window,
+            Some(_) => {}
+            None => rows.push((name, window)),
+        }
+    }
+    let mut text = "| engine | target | depth | buffers | program | kernel | together |\n\
+                    |---|---|--:|---|--:|--:|--:|\n"
+        .to_owned();
+    for (name, [program, kernel, together]) in rows {
+        let _ = writeln!(text, "| {name} | {program:.0} | {kernel:.0} | {together:.0} |");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_least_of_its_windows() {
+        let console = "lab: Linux 6.1\nreads psync /dev/a 0 plain 10\nreads psync /dev/a 0 plain 10\n\
+                       reads io_uring /dev/a 1 fixed 10\nlab: status 0\n";
+        let table = table(console, "500 2000\n400 1000\n30 40\n");
+        let rows: Vec<_> = table.lines().skip(2).collect();
+        assert_eq!(
+            rows,
+            [
+                "| psync | /dev/a | 0 | plain | 40 | 100 | 140 |",
+                "| io_uring | /dev/a | 1 | fixed | 3 | 4 | 7 |"
+            ]
+        );
+    }
+}

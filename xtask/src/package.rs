@@ -1,0 +1,97 @@
+//! Packages for the registry: the files that they contain, and a build from them alone.
+
+use crate::shell::{Result, command, fail, output, say, sh, target};
+
+/// Each crate that is published, in the order of publication: the files that its package must contain, the files and folders that it
+/// may contain, and the greatest size of its compressed package in KiB.
+struct Package {
+    name: &'static str,
+    needs: &'static [&'static str],
+    may: &'static [&'static str],
+    max_kib: u64,
+}
+
+const PACKAGES: [Package; 2] = [
+    Package {
+        name: "ironmap",
+        needs: &["src/lib.rs", "README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "README.md", "CHANGELOG.md", "LICENSE-"],
+        max_kib: 1024,
+    },
+    Package {
+        name: "ironmap-cli",
+        needs: &["src/main.rs", "README.md", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "README.md", "LICENSE-"],
+        max_kib: 512,
+    },
+];
+
+/// Cargo adds these to each package.
+const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
+
+/// Checks the list of files of each package. It builds nothing.
+pub(crate) fn lists() -> Result {
+    for package in &PACKAGES {
+        let list = output(command("cargo package --allow-dirty --list -p").arg(package.name))?;
+        package.check(&list).or_else(fail)?;
+    }
+    Ok(())
+}
+
+/// Packs all crates, builds each from its package, and checks its size. The program is built with the packed library, so this needs no
+/// registry that has the library; only the upload itself remains untried.
+pub(crate) fn run() -> Result {
+    say("lists of files");
+    lists()?;
+    say("cargo package");
+    let names: String = PACKAGES.iter().map(|package| format!(" -p {}", package.name)).collect();
+    sh(&format!("cargo package --locked --allow-dirty{names}"))?;
+    for Package { name, max_kib, .. } in &PACKAGES {
+        let version = env!("CARGO_PKG_VERSION");
+        let path = target(&format!("package/{name}-{version}.crate"));
+        let kib = std::fs::metadata(&path)?.len().div_ceil(1024);
+        println!("{}: {kib} KiB", path.display());
+        if kib > *max_kib {
+            return fail(format!("the package of {name} is larger than {max_kib} KiB"));
+        }
+    }
+    Ok(())
+}
+
+impl Package {
+    fn check(&self, list: &str) -> std::result::Result<(), String> {
+        let files: Vec<_> = list.lines().collect();
+        if let Some(missing) = self.needs.iter().find(|needed| !files.contains(needed)) {
+            return Err(format!("the package of {} lacks {missing}", self.name));
+        }
+        let permitted = |file: &&str| {
+            OF_CARGO.contains(file) || self.may.iter().any(|prefix| file.starts_with(prefix))
+        };
+        match files.iter().find(|file| !permitted(file)) {
+            Some(file) => Err(format!("the package of {} contains {file}", self.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A package has its licences, and no tests or images.
+    #[test]
+    fn a_list_is_checked_in_both_directions() {
+        let good = "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/main.rs\nsrc/cli.rs\n";
+        assert_eq!(PACKAGES[1].check(good), Ok(()));
+        let lacks = good.replace("LICENSE-MIT\n", "");
+        assert_eq!(
+            PACKAGES[1].check(&lacks),
+            Err("the package of ironmap-cli lacks LICENSE-MIT".into())
+        );
+        let more = format!("{good}tests/cli/main.rs\n");
+        assert_eq!(
+            PACKAGES[1].check(&more),
+            Err("the package of ironmap-cli contains tests/cli/main.rs".into())
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! Phrases that a reader has to read twice, and a plain one for each: the rules of CONTRIBUTING.md, "Plain technical English".
+//!
+//! The text of pages and of comments is read as paragraphs of words. Code in it is passed over.
+
+use std::path::Path;
+
+/// Pages and directories that are free of these phrases. The list grows until it holds every source.
+pub(super) const CLEAN: &[&str] = &[
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "crates/ironmap-cli/src/bench/mod.rs",
+    "crates/ironmap-cli/src/bench/target.rs",
+    "crates/ironmap-cli/src/cli.rs",
+    "crates/ironmap-cli/src/mount/mod.rs",
+    "crates/ironmap-cli/src/mount/unmount.rs",
+    "docs",
+    "src/device",
+    "src/dio",
+    "src/fs/ext4/jbd2",
+    "src/fs/host",
+    "src/integrity",
+    "src/iomap",
+    "src/open_file",
+    "src/protection",
+    "src/sys",
+    "xtask",
+];
+
+/// A phrase, word by word, where `a/b` is either; and the plain form to use.
+struct Phrase {
+    words: &'static [&'static str],
+    place: Place,
+    plain: &'static str,
+}
+
+#[derive(PartialEq)]
+enum Place {
+    Anywhere,
+    /// At the begin of a sentence that is not a question, or of a clause after `:` or `;`.
+    Start,
+    /// Anywhere in a page: only CHANGELOG.md tells how things were before.
+    Page,
+}
+
+use Place::{Anywhere, Page, Start};
+
+const fn phrase(words: &'static [&'static str], place: Place, plain: &'static str) -> Phrase {
+    Phrase { words, place, plain }
+}
+
+const PHRASES: &[Phrase] = &[
+    phrase(&["behind"], Anywhere, "after, past, beyond or below"),
+    phrase(&["who"], Start, "the subject: a reader, a writer, the caller, the thread that"),
+    phrase(&["and/by/for/from/of/or/than/to/with", "who"], Anywhere, "a noun: a caller that"),
+    phrase(&["whoever"], Anywhere, "the thread that, the user who"),
+    phrase(&["what"], Start, "the subject: data that, a file that, everything that"),
+    phrase(
+        &["what", "is/was/are/were/has/had/may/can/cannot/must/does/did/needs/stands/lies/waits"],
+        Anywhere,
+        "the noun: free space for \"what is free\"",
+    ),
+    phrase(&["what", "goes/comes/follows/remains/waits/holds/makes/keeps"], Anywhere, "the noun"),
+    phrase(&["but", "for"], Anywhere, "except"),
+    phrase(&["want", "of"], Anywhere, "lack of, or no space"),
+    phrase(&["is/are/was/were/be", "had"], Anywhere, "an active verb: ironmap allocates"),
+    phrase(&["is/are", "none"], Anywhere, "does not exist, or is not one"),
+    phrase(&["that", "is", "no"], Anywhere, "is not a"),
+    phrase(&["which/that/what", "is", "so"], Anywhere, "the fact itself"),
+    phrase(&["the", "one", "of"], Anywhere, "the noun again"),
+    phrase(&["anew"], Anywhere, "again, or new"),
+    phrase(&["by", "lot"], Anywhere, "at random"),
+    phrase(&["tells/tell/told/hears/hear/heard", "of"], Anywhere, "reports, is notified"),
+    phrase(&["until", "here/now"], Page, "nothing: history is for CHANGELOG.md"),
+    phrase(&["was/were", "mended"], Page, "nothing: history is for CHANGELOG.md"),
+    phrase(&["formerly/previously"], Page, "nothing: history is for CHANGELOG.md"),
+];
+
+/// Whether a file is on the list.
+pub(super) fn is_clean(path: &Path) -> bool {
+    CLEAN.iter().any(|clean| path.starts_with(clean))
+}
+
+/// The phrases in a page of Markdown.
+pub(super) fn check_page(source: &str) -> Vec<(usize, String)> {
+    find(&paragraphs(page_lines(source)), true)
+}
+
+/// The phrases in the comments of a Rust source.
+pub(super) fn check_comments(source: &str) -> Vec<(usize, String)> {
+    find(&paragraphs(comment_lines(source)), false)
+}
+
+/// A line of prose, or `None` for one that ends a paragraph.
+type Line<'a> = (usize, Option<&'a str>);
+
+/// The lines of a page. Fenced and indented code ends a paragraph.
+fn page_lines(source: &str) -> Vec<Line<'_>> {
+    let (mut fenced, mut empty) = (false, true);
+    let lines = (1..).zip(source.lines()).map(|(line, text)| {
+        let fence = text.trim_start().starts_with("```");
+        let code = fenced || fence || (empty && text.starts_with("    "));
+        fenced ^= fence;
+        // More lines of indented code follow the first without an empty one.
+        empty = text.trim().is_empty() || (code && !fenced);
+        (line, (!code && !empty).then_some(text))
+    });
+    lines.collect()
+}
+
+/// The comments of a source. Code, in them too, ends a paragraph.
+fn comment_lines(source: &str) -> Vec<Line<'_>> {
+    let mut fenced = false;
+    let lines = (1..).zip(source.lines()).map(|(line, text)| {
+        let Some(comment) = comment(text) else { return (line, None) };
+        let fence = comment.trim_start().starts_with("```");
+        let prose = !fenced && !fence && !comment.trim().is_empty();
+        fenced ^= fence;
+        (line, prose.then_some(comment))
+    });
+    lines.collect()
+}
+
+/// The text of a comment, on a line of its own or after code.
+fn comment(text: &str) -> Option<&str> {
+    if let Some(own) = text.trim_start().strip_prefix("//") {
+        return Some(own.trim_start_matches(['/', '!']));
+    }
+    let (code, comment) = text.split_once(" // ")?;
+    code.matches('"').count().is_multiple_of(2).then_some(comment)
+}
+
+struct Word {
+    text: String,
+    line: usize,
+    /// Nothing, or the end of a sentence or clause, stands before it.
+    starts: bool,
+    /// The mark that follows, or a space.
+    end: char,
+}
+
+fn paragraphs(lines: Vec<Line<'_>>) -> Vec<Vec<Word>> {
+    let (mut all, mut words) = (Vec::new(), Vec::new());
+    for (line, text) in lines {
+        // Headings, rows and items of lists are paragraphs too.
+        let opens = text.is_none_or(|text| {
+            let text = text.trim_start();
+            text.starts_with(['#', '|', '-', '*', '>'])
+                || text.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+        });
+        if opens {
+            all.push(std::mem::take(&mut words));
+        }
+        if let Some(text) = text {
+            read(line, text, &mut words);
+        }
+    }
+    all.push(words);
+    all
+}
+
+/// Appends the words of a line. Code in backquotes is one word.
+fn read(line: usize, text: &str, words: &mut Vec<Word>) {
+    let mut starts = words.last().is_none_or(|word: &Word| ends_clause(word.end));
+    let mut chars = text.chars().peekable();
+    let mut in_code = false;
+    let mut open = false;
+    while let Some(char) = chars.next() {
+        let letter = char.is_alphanumeric() || matches!(char, '\'' | '_');
+        if char == '`' || (letter && !in_code) {
+            if char == '`' {
+                in_code ^= true;
+            }
+            if !open {
+                words.push(Word { text: String::new(), line, starts, end: ' ' });
+            }
+            let word = words.last_mut().filter(|_| letter);
+            word.into_iter().for_each(|word| word.text.extend(char.to_lowercase()));
+            (open, starts) = (true, false);
+        } else if !in_code {
+            open = false;
+            let mark = matches!(char, '|' | '(' | '"' | '[')
+                || chars.peek().is_none_or(|next| next.is_whitespace() || *next == '*');
+            if mark && !char.is_whitespace() && char != '*' {
+                starts = starts || ends_clause(char);
+                words.last_mut().into_iter().for_each(|word| word.end = char);
+            }
+        }
+    }
+}
+
+fn ends_clause(mark: char) -> bool {
+    matches!(mark, '.' | '?' | '!' | ':' | ';' | '|' | '(')
+}
+
+fn find(paragraphs: &[Vec<Word>], page: bool) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for words in paragraphs {
+        for at in 0..words.len() {
+            let here = &words[at..];
+            let Some(phrase) = PHRASES.iter().find(|phrase| phrase.is_at(here, page)) else {
+                continue;
+            };
+            let shown: Vec<_> =
+                here.iter().take(phrase.words.len()).map(|word| word.text.as_str()).collect();
+            let shown = shown.join(" ");
+            found.push((here[0].line, format!("\"{shown}\": write {}", phrase.plain)));
+        }
+    }
+    found
+}
+
+impl Phrase {
+    fn is_at(&self, words: &[Word], page: bool) -> bool {
+        let same = words.len() >= self.words.len()
+            && words
+                .iter()
+                .zip(self.words)
+                .all(|(word, either)| either.split('/').any(|form| form == word.text));
+        same && match self.place {
+            Anywhere => true,
+            Page => page,
+            Start => words[0].starts && !is_question(words),
+        }
+    }
+}
+
+fn is_question(words: &[Word]) -> bool {
+    words.iter().map(|word| word.end).find(|end| matches!(end, '.' | '!' | '?' | '|')) == Some('?')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(source: &str) -> Vec<String> {
+        check_page(source).into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
+    }
+
+    /// The line and the phrase, without the advice.
+    fn phrases(found: &[(usize, String)]) -> Vec<(usize, &str)> {
+        found.iter().map(|(at, what)| (*at, what.split('"').nth(1).unwrap_or_default())).collect()
+    }
+
+    /// Each row of the list is reached by a sentence of its own words.
+    #[test]
+    fn every_phrase_is_found() {
+        for phrase in PHRASES {
+            let words: Vec<_> =
+                phrase.words.iter().filter_map(|either| either.split('/').next()).collect();
+            let words = words.join(" ");
+            let text = match phrase.place {
+                Start => words,
+                Anywhere | Page => format!("Here {words}"),
+            };
+            assert_eq!(page(&format!("{text} it.\n")).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_phrase_goes_on_in_the_next_line() {
+        let found = check_page("The rest, and what\nis free. It lies behind.\n");
+        assert_eq!(phrases(&found), [(1, "what is"), (2, "behind")]);
+        assert_eq!(page("The rest and what\n\nis free\n").len(), 0);
+    }
+
+    #[test]
+    fn only_sentences_and_clauses_begin_with_a_subject() {
+        assert_eq!(page("Who reads waits.").len(), 1);
+        assert_eq!(page("It is read: who reads waits.").len(), 1);
+        assert_eq!(page("- Who reads waits\n").len(), 1);
+        assert_eq!(page("| Word | What it means |\n").len(), 1);
+        assert_eq!(page("A user who reads waits.").len(), 0);
+        assert_eq!(page("Who reads it?").len(), 0);
+        assert_eq!(page("It says what a device reads.").len(), 0);
+    }
+
+    #[test]
+    fn code_is_passed_over() {
+        assert_eq!(page("Text:\n\n    behind\n    behind\n\nText behind.\n").len(), 1);
+        assert_eq!(page("```sh\nbehind\n```\n`behind` is a word.\n").len(), 0);
+        let source = "let behind = 1;\nlet a = \"// behind\"; // behind a\n/// ```\n/// behind\n/// ```\n/// behind\n";
+        assert_eq!(phrases(&check_comments(source)), [(2, "behind"), (6, "behind")]);
+    }
+
+    #[test]
+    fn only_pages_are_free_of_history() {
+        assert_eq!(page("Until now it failed.").len(), 1);
+        assert_eq!(check_comments("// Until now nothing is written.").len(), 0);
+    }
+
+    #[test]
+    fn the_list_names_what_exists() {
+        for clean in CLEAN {
+            assert!(Path::new("..").join(clean).exists(), "{clean}");
+        }
+    }
+}
