@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::command::{output, run};
 use common::image::scratch;
+use common::loop_device::LoopDevice;
 use common::skip::Need;
 use ironmap::ErrorKind;
 use ironmap::device::door::{Door, DoorKind, PageCache, Reason, choose, doors};
@@ -18,11 +19,10 @@ use tempfile::TempDir;
 const START: u64 = 1 << 20;
 /// The size of most file systems here.
 const SIZE: u64 = 32 << 20;
-const SECTOR: u64 = 512;
 
 /// A disk with one partition, on which a file system is mounted; all gone on drop.
 struct Disk {
-    node: String,
+    device: LoopDevice,
     mount: PathBuf,
     _dir: TempDir,
 }
@@ -35,11 +35,9 @@ impl Disk {
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
         std::fs::File::create(&image).and_then(|file| file.set_len(START + size)).unwrap();
         std::fs::create_dir(&mount).unwrap();
-        let args = ["--partscan", "--find", "--show", image.to_str().unwrap()];
-        let node = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
-        let disk = Self { node, mount, _dir: dir };
-        let (start, sectors) = (START / SECTOR, size / SECTOR);
-        run("addpart", &[&disk.node, "1", &start.to_string(), &sectors.to_string()]);
+        let device = LoopDevice::with(&["--partscan"], &image);
+        device.partition(1, START >> 20, size >> 20);
+        let disk = Self { device, mount, _dir: dir };
         run(mkfs, &["-q".into(), disk.part()]);
         run("mount", &[disk.part().as_ref(), disk.mount.as_os_str()]);
         disk
@@ -47,7 +45,7 @@ impl Disk {
 
     /// Its partition.
     fn part(&self) -> String {
-        format!("{}p1", self.node)
+        format!("{}p1", self.device.node())
     }
 
     /// The doors to the device of a file of its mount.
@@ -59,7 +57,6 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         output("umount", &[&self.mount]);
-        output("losetup", &["--detach", &self.node]);
     }
 }
 
@@ -88,7 +85,7 @@ fn a_partition_and_its_disk_lead_to_the_same_bytes() {
         .iter()
         .map(|door| (door.path.to_str().unwrap(), door.kind, door.base, door.size))
         .collect();
-    let (whole, part) = (disk.node.as_str(), disk.part());
+    let (whole, part) = (disk.device.node(), disk.part());
     let expected =
         [(whole, DoorKind::WholeDisk, START, SIZE), (part.as_str(), DoorKind::FileSystem, 0, SIZE)];
     assert_eq!(summary, expected);
@@ -107,7 +104,10 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     let choice = choose(disk.doors(), Door::open);
     let chosen = choice.chosen.as_ref().unwrap_or_else(|| panic!("{choice}"));
     assert_eq!(chosen.index, 0, "{choice}");
-    assert!(choice.to_string().starts_with(&format!("{} (whole disk), ", disk.node)), "{choice}");
+    assert!(
+        choice.to_string().starts_with(&format!("{} (whole disk), ", disk.device.node())),
+        "{choice}"
+    );
     let Ok(Some(own)) = choice.candidates[1].found else { return };
     assert!(own.pages > 0, "ext4 keeps its superblock in the page cache: {choice}");
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
@@ -118,7 +118,7 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
     let disk = Disk::mounted("mke2fs", SIZE);
-    run("dd", &["of=/dev/null", "bs=64k", "count=1", &format!("if={}", disk.node)]);
+    run("dd", &["of=/dev/null", "bs=64k", "count=1", &format!("if={}", disk.device.node())]);
     let (_device, cache) = disk.doors()[0].open().unwrap();
     assert!(cache.is_none_or(|cache| cache == PageCache { pages: 0, dirty: 0 }), "{cache:?}");
 }
@@ -142,7 +142,7 @@ fn a_node_of_another_device_is_refused() {
     for door in &mut wrong {
         door.path = disk.mount.join("no such node");
     }
-    wrong[1].path = disk.node.clone().into();
+    wrong[1].path = disk.device.node().into();
     let choice = choose(wrong, Door::open);
     assert!(choice.chosen.is_none(), "{choice}");
     let kinds =

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use common::again::name_of;
 use common::command::{output, run};
+use common::loop_device::LoopDevice;
 use common::mounted::Mounted;
 use common::process::{Process, end_with_parent, until};
 use common::skip::Need;
@@ -47,7 +48,8 @@ const PLACE: &str = "IRONMAP_LOST_PLACE";
 
 /// A loop device over a file on a file system that can be frozen.
 struct Disk {
-    node: String,
+    // Detached before what it lies on is unmounted.
+    device: LoopDevice,
     ground: Mounted,
 }
 
@@ -56,35 +58,27 @@ impl Disk {
         let ground = Mounted::ext4();
         let image = ground.path("image");
         StdFile::create(&image).and_then(|file| file.set_len(64 << 20)).unwrap();
-        let shown = run("losetup", &["--find", "--show", image.to_str().unwrap()]);
-        let node = String::from_utf8(shown).unwrap().trim().to_owned();
-        let disk = Self { node, ground };
-        run("mke2fs", &["-q", "-t", "ext4", "-b", "4096", &disk.node]);
-        disk
+        let device = LoopDevice::new(&image);
+        run("mke2fs", &["-q", "-t", "ext4", "-b", "4096", device.node()]);
+        Self { device, ground }
     }
 
     /// Whether there is an error in the superblock; what there is beside that e2fsck has nothing to say of.
     fn check(&self) -> bool {
-        let header = String::from_utf8(run("dumpe2fs", &["-h", &self.node])).unwrap();
+        let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
         // The kernel takes the rings of a process down after its end, at its leisure.
-        let mut recovered = output("e2fsck", &["-fy", &self.node]);
+        let mut recovered = output("e2fsck", &["-fy", self.device.node()]);
         until("the device is let go", || {
             let is_in_use = String::from_utf8_lossy(&recovered.stdout).contains("is in use");
             if is_in_use {
-                recovered = output("e2fsck", &["-fy", &self.node]);
+                recovered = output("e2fsck", &["-fy", self.device.node()]);
             }
             !is_in_use
         });
         assert!(recovered.status.code().is_some_and(|code| code <= 1), "{recovered:?}");
-        run("e2fsck", &["-fn", &self.node]);
+        run("e2fsck", &["-fn", self.device.node()]);
         recorded
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        output("losetup", &["--detach", &self.node]);
     }
 }
 
@@ -109,7 +103,7 @@ fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
 /// Each on a disk of its own.
 fn run_on_disk(case: &str) -> bool {
     let disk = Disk::new();
-    run_case(case, &disk.ground, disk.node.as_ref());
+    run_case(case, &disk.ground, disk.device.node().as_ref());
     disk.check()
 }
 

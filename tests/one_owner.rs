@@ -10,8 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::command::{output, run};
+use common::command::run;
 use common::image::{Image, scratch};
+use common::loop_device::{Attachment, LoopDevice};
 use common::skip::Need;
 use ironmap::device::Engine;
 use ironmap::{ErrorKind, Volume, VolumeOptions};
@@ -58,33 +59,8 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     open(&path).unwrap();
 }
 
-/// A loop device, detached on drop.
-struct Attached(String);
-
-impl Attached {
-    fn new(file: impl AsRef<OsStr>) -> Self {
-        Self::with(&["--read-only"], file)
-    }
-
-    fn with(options: &[&str], file: impl AsRef<OsStr>) -> Self {
-        let mut args: Vec<&OsStr> = options.iter().map(AsRef::as_ref).collect();
-        args.extend(["--find".as_ref(), "--show".as_ref(), file.as_ref()]);
-        let device = run("losetup", &args);
-        Self(String::from_utf8(device).unwrap().trim().to_owned())
-    }
-
-    /// Makes a partition of it, from this MiB on and so many long.
-    fn partition(&self, number: u64, start: u64, len: u64) -> String {
-        let sectors = |mib: u64| (mib * 2048).to_string();
-        run("addpart", &[&self.0, &number.to_string(), &sectors(start), &sectors(len)]);
-        format!("{}p{number}", self.0)
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        output("losetup", &["--detach", &self.0]);
-    }
+fn read_only(file: impl AsRef<OsStr>) -> LoopDevice {
+    LoopDevice::with(&["--read-only"], file)
 }
 
 #[test]
@@ -99,10 +75,10 @@ fn what_the_kernel_has_is_refused() {
     drop(mount);
 
     // The second device over the first: nobody else has opened that one exclusively.
-    let first = Attached::new(&path);
-    let second = Attached::new(&first.0);
-    assert_busy(&first.0, &format!("attached to {}", second.0));
-    let (one, other) = (open(&second.0).unwrap(), second.0.as_str());
+    let first = read_only(&path);
+    let second = read_only(first.node());
+    assert_busy(first.node(), &format!("attached to {}", second.node()));
+    let (one, other) = (open(second.node()).unwrap(), second.node());
     assert_busy(other, "opened by another program");
     drop(one);
     open(other).unwrap();
@@ -113,12 +89,12 @@ fn what_the_kernel_has_is_refused() {
 fn a_read_only_device_is_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("losetup")]);
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
-    let device = Attached::new(image.path().to_str().unwrap());
+    let device = read_only(image.path());
     let write = VolumeOptions::new().write(true);
-    let error = write.open(&device.0).err().unwrap();
-    let says = format!("{}: the device is read-only", device.0);
+    let error = write.open(device.node()).err().unwrap();
+    let says = format!("{}: the device is read-only", device.node());
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::ReadOnly, says));
-    open(&device.0).unwrap();
+    open(device.node()).unwrap();
 }
 
 /// A shell in a mount namespace of its own, where it has files by paths that lead nowhere here. It undoes what it did, and ends, on drop.
@@ -126,6 +102,7 @@ struct Elsewhere {
     child: Child,
     /// The loop device that it has made.
     device: String,
+    attachment: Attachment,
 }
 
 impl Elsewhere {
@@ -144,9 +121,9 @@ impl Elsewhere {
             .unwrap();
         let mut device = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut device).unwrap();
-        let here = Self { child, device: device.trim().to_owned() };
-        assert!(here.device.starts_with("/dev/loop"), "the script has failed");
-        here
+        let device = device.trim().to_owned();
+        assert!(device.starts_with("/dev/loop"), "the script has failed");
+        Self { child, attachment: Attachment::of(&device), device }
     }
 
     /// Mounts an image by a loop device, made with these options.
@@ -168,6 +145,7 @@ impl Drop for Elsewhere {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
+        self.attachment.wait_ended();
     }
 }
 
@@ -264,9 +242,8 @@ fn a_loop_device_is_found_whatever_its_image_is_called() {
     for name in [&b"\xFF\xFEimage"[..], b"image\n", b"two\nlines"] {
         let odd = image.path().with_file_name(OsString::from_vec(name.to_vec()));
         std::fs::hard_link(image.path(), &odd).unwrap();
-        // Of those before one may be there still, while somebody has its node open.
-        let _device = Attached::new(&odd);
-        assert_busy(image.path().to_str().unwrap(), "attached to /dev/loop");
+        let device = read_only(&odd);
+        assert_busy(image.path().to_str().unwrap(), &format!("attached to {}", device.node()));
         std::fs::remove_file(&odd).unwrap();
     }
 }
@@ -278,9 +255,9 @@ fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
     let dir = scratch();
     let image = dir.path().join("disk");
     File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    let disk = Attached::with(&["--partscan"], &image);
-    run("mke2fs", &["-q", "-F", &disk.0, "4M"]);
-    let number = Path::new(&disk.0).metadata().unwrap().rdev();
+    let disk = LoopDevice::with(&["--partscan"], &image);
+    run("mke2fs", &["-q", "-F", disk.node(), "4M"]);
+    let number = Path::new(disk.node()).metadata().unwrap().rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     {
         let hidden = scratch();
@@ -289,8 +266,8 @@ fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
             let args =
                 [hidden.path().to_str().unwrap(), &major.to_string(), &minor.to_string(), option];
             let there = Elsewhere::new(script, &args);
-            assert_not_written(&disk.0, &format!("attached to {}", there.device));
-            assert_busy(&disk.0, &format!("attached to {}", there.device));
+            assert_not_written(disk.node(), &format!("attached to {}", there.device));
+            assert_busy(disk.node(), &format!("attached to {}", there.device));
         }
     }
     {
@@ -299,24 +276,24 @@ fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
             "loop=$(losetup --find --show \"$2\")\nmkdir \"$1/mnt\"\nmount \"$3\" \"$1/mnt\"";
         let other = dir.path().join("other");
         File::create(&other).unwrap().set_len(1 << 20).unwrap();
-        let args = [hidden.path().to_str().unwrap(), other.to_str().unwrap(), &disk.0];
+        let args = [hidden.path().to_str().unwrap(), other.to_str().unwrap(), disk.node()];
         let _there = Elsewhere::new(script, &args);
-        assert_not_written(&disk.0, "in use: mounted");
+        assert_not_written(disk.node(), "in use: mounted");
     }
     let (first, second) = (disk.partition(1, 1, 4), disk.partition(2, 8, 4));
     for part in [&first, &second] {
         run("mke2fs", &["-q", "-F", part]);
     }
     {
-        let over = Attached::new(&second);
-        let attached = format!("attached to {}", over.0);
-        assert_not_written(&disk.0, &attached);
+        let over = read_only(&second);
+        let attached = format!("attached to {}", over.node());
+        assert_not_written(disk.node(), &attached);
         assert_not_written(&second, &attached);
         drop(open_for_writing(&first, Engine::Psync).unwrap());
     }
     {
-        let over = Attached::new(&disk.0);
-        assert_not_written(&second, &format!("attached to {}", over.0));
+        let over = read_only(disk.node());
+        assert_not_written(&second, &format!("attached to {}", over.node()));
     }
     drop(open_for_writing(&second, Engine::Psync).unwrap());
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::beneath;
 use super::command::{failure, output, run};
+use super::loop_device::LoopDevice;
 
 /// How often to try what the kernel refuses while someone else looks at the device (udev, blkid): each try starts a
 /// process, which takes a millisecond or more.
@@ -244,27 +245,31 @@ impl Image {
 
 /// A kernel mount of an image: unmounted and detached on drop.
 pub(crate) struct LoopMount {
-    device: String,
+    // Detached once it is unmounted.
+    device: LoopDevice,
     dir: PathBuf,
 }
 
 impl LoopMount {
     fn new(image: &Image, options: &str) -> Result<Self, String> {
-        let device =
-            run("losetup", &["--find".as_ref(), "--show".as_ref(), image.path().as_os_str()]);
-        let device = String::from_utf8(device).expect("a device's name").trim().to_owned();
-        // From here on the guard detaches, whatever happens.
-        let mount = Self { device, dir: image.dir.path().join("mnt") };
+        let mount =
+            Self { device: LoopDevice::new(image.path()), dir: image.dir.path().join("mnt") };
         std::fs::create_dir_all(&mount.dir).expect("a mount point");
-        let args =
-            ["-t", "ext4", "-o", options, &mount.device, mount.dir.to_str().expect("a plain path")];
+        let args = [
+            "-t",
+            "ext4",
+            "-o",
+            options,
+            mount.device(),
+            mount.dir.to_str().expect("a plain path"),
+        ];
         let result = output("mount", &args);
         if result.status.success() { Ok(mount) } else { Err(failure("mount", &args, &result)) }
     }
 
     /// The loop device.
     pub(crate) fn device(&self) -> &str {
-        &self.device
+        self.device.node()
     }
 
     /// Where it is mounted.
@@ -274,17 +279,7 @@ impl LoopMount {
 
     fn is_mounted(&self) -> bool {
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-        mounts.lines().any(|line| line.starts_with(&format!("{} ", self.device)))
-    }
-
-    /// A loop device lets go of its file only when the last opener, which may be udev, closes it.
-    fn is_attached(&self) -> bool {
-        // Once it is detached, its number may be another test's.
-        let name = self.device.trim_start_matches("/dev/");
-        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-        let own = self.dir.parent().expect("beside the image");
-        std::fs::read_to_string(backing)
-            .is_ok_and(|file| Path::new(file.trim_end()).starts_with(own))
+        mounts.lines().any(|line| line.starts_with(&format!("{} ", self.device())))
     }
 }
 
@@ -298,16 +293,6 @@ impl Drop for LoopMount {
         }
         if self.is_mounted() {
             output("umount", &["--lazy", dir]);
-        }
-        let mut last = None;
-        for _ in 0..TRIES {
-            if !self.is_attached() {
-                return;
-            }
-            last = Some(output("losetup", &["--detach", &self.device]));
-        }
-        if let (Some(last), false) = (last, std::thread::panicking()) {
-            panic!("{}", failure("losetup", &["--detach", &self.device], &last));
         }
     }
 }

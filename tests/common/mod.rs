@@ -14,6 +14,7 @@ pub(crate) mod debugfs;
 pub(crate) mod fixture;
 pub(crate) mod image;
 pub(crate) mod kernel;
+pub(crate) mod loop_device;
 pub(crate) mod mounted;
 pub(crate) mod process;
 pub(crate) mod ranges;

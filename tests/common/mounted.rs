@@ -6,13 +6,14 @@ use tempfile::TempDir;
 
 use super::command::{failure, output, run};
 use super::image::{scratch, scratch_in, words};
+use super::loop_device::LoopDevice;
 
 /// Where a partition begins.
 const START: u64 = 1 << 20;
 
 /// A loop device over a file.
 struct Disk {
-    node: String,
+    disk: LoopDevice,
     /// What the file system is made on: all of it, or its partition.
     device: String,
     dir: TempDir,
@@ -23,15 +24,8 @@ impl Disk {
         let image = dir.path().join("image");
         std::fs::File::create(&image).and_then(|file| file.set_len(size)).unwrap();
         let sector = format!("--sector-size={sector}");
-        let args = ["--partscan", "--find", "--show", &sector, image.to_str().unwrap()];
-        let node = String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned();
-        Self { device: node.clone(), node, dir }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        output("losetup", &["--detach", &self.node]);
+        let disk = LoopDevice::with(&["--partscan", &sector], &image);
+        Self { device: disk.node().to_owned(), disk, dir }
     }
 }
 
@@ -65,9 +59,7 @@ impl Mounted {
     /// The same on a partition, in the midst of a disk. The kernel is told of it: it need not know any partition table.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
-        let (start, sectors) = (START / 512, (mib << 20) / 512);
-        run("addpart", &[&disk.node, "1", &start.to_string(), &sectors.to_string()]);
-        disk.device = format!("{}p1", disk.node);
+        disk.device = disk.disk.partition(1, START >> 20, mib);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 

@@ -5,13 +5,14 @@ use crate::require;
 use std::fs::{File as KernelFile, OpenOptions as KernelOptions};
 use std::io::IoSliceMut;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::command::{output, run};
 use crate::common::fixture::{
     EMPTY, FRAGMENTED, Fixture, HOLES, INLINE, SOLID, SPARSE, TAIL, UNWRITTEN, open,
 };
 use crate::common::image::scratch;
+use crate::common::loop_device::LoopDevice;
 use crate::common::ranges::{Room, bytes, pieces, split};
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
@@ -26,18 +27,15 @@ const ROUNDS: usize = 400;
 
 /// A loop device of an image, with logical blocks of any size, gone with its guard.
 struct Loop {
-    device: String,
+    device: LoopDevice,
     dir: tempfile::TempDir,
 }
 
 impl Loop {
     fn new(image: &Path, logical_block: u64) -> Self {
         let block = logical_block.to_string();
-        let args = ["--find", "--show", "--direct-io=on", "--sector-size", &block];
-        let mut args: Vec<PathBuf> = args.iter().map(Into::into).collect();
-        args.push(image.into());
-        let device = String::from_utf8(run("losetup", &args)).expect("a device's name");
-        Self { device: device.trim().to_owned(), dir: scratch() }
+        let device = LoopDevice::with(&["--direct-io=on", "--sector-size", &block], image);
+        Self { device, dir: scratch() }
     }
 
     /// Runs something with the volume mounted.
@@ -52,15 +50,9 @@ impl Loop {
             }
         }
         let dir = self.dir.path().to_str().expect("a plain path");
-        run("mount", &["-t", "ext4", "-o", "ro,noload", &self.device, dir]);
+        run("mount", &["-t", "ext4", "-o", "ro,noload", self.device.node(), dir]);
         let mounted = Mounted(self.dir.path());
         work(mounted.0)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        output("losetup", &["--detach", &self.device]);
     }
 }
 
@@ -161,7 +153,7 @@ fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng)
         requests.iter().map(|request| request.by_kernel(&open_direct(dir, request.name))).collect()
     });
     for engine in [Engine::Psync, Engine::IoUring] {
-        let volume = volume_on(&device.device, engine);
+        let volume = volume_on(device.device.node(), engine);
         assert_eq!(u64::from(volume.device().limits().logical_block), logical_block);
         let mut queue = volume.queue(&QueueOptions::default()).unwrap();
         let mut differ = Vec::new();
@@ -256,9 +248,9 @@ fn blocks_below_the_logical_block_are_refused() {
     let fixture = Fixture::new(1024, SEED);
     let device = Loop::new(&fixture.image().path(), 4096);
     let dir = device.dir.path().to_str().expect("a plain path");
-    let mount = output("mount", &["-t", "ext4", "-o", "ro,noload", &device.device, dir]);
+    let mount = output("mount", &["-t", "ext4", "-o", "ro,noload", device.device.node(), dir]);
     assert!(!mount.status.success(), "the kernel mounts it");
-    let location: Location = device.device.parse().expect("a location");
+    let location: Location = device.device.node().parse().expect("a location");
     let refused =
         crate::common::beneath::open(&location, &VolumeOptions::new().engine(Engine::Psync));
     assert_eq!(refused.map(drop).expect_err("refused").kind(), ErrorKind::Unsupported);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::command::{output, run};
 use crate::common::image::scratch;
+use crate::common::loop_device::LoopDevice;
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::{Need, note_part};
@@ -216,23 +217,14 @@ fn xfs_realtime() {
     let dir = scratch();
     let image = dir.path().join("realtime");
     std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-    let args = ["--find", "--show", image.to_str().unwrap()];
-    let device = Attached(String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned());
-    let mkfs = format!("mkfs.xfs -m reflink=0,rmapbt=0 -d rtinherit=1 -r rtdev={}", device.0);
-    let mounted = match Mounted::try_new(512, &mkfs, 320, &format!("rtdev={}", device.0)) {
+    let device = LoopDevice::new(&image);
+    let device = device.node();
+    let mkfs = format!("mkfs.xfs -m reflink=0,rmapbt=0 -d rtinherit=1 -r rtdev={device}");
+    let mounted = match Mounted::try_new(512, &mkfs, 320, &format!("rtdev={device}")) {
         Ok(mounted) => mounted,
         Err(refusal) => return note_part("xfs_realtime", "all", &refusal),
     };
     assert_served(&mounted.write("file", &content(SIZE)), "realtime");
-}
-
-/// A loop device that is detached on drop.
-struct Attached(String);
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        output("losetup", &["--detach", &self.0]);
-    }
 }
 
 /// Verity has the kernel check what is read; the promise of a raw read would be another.

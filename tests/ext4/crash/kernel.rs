@@ -15,8 +15,9 @@ use rustix::fs::{
     UTIME_OMIT, XattrFlags, fallocate, mknodat, renameat_with, utimensat,
 };
 
-use crate::common::command::{failure, output, run};
+use crate::common::command::{failure, output};
 use crate::common::image::{scratch, scratch_in};
+use crate::common::loop_device::LoopDevice;
 use crate::common::mounted::unmount;
 use crate::crash::history::History;
 use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
@@ -26,7 +27,7 @@ use crate::crash::watched::Watched;
 /// A file that holds a volume, mounted by the kernel on a loop device.
 struct Mount {
     dir: PathBuf,
-    node: String,
+    device: LoopDevice,
     mounted: bool,
 }
 
@@ -37,11 +38,9 @@ impl Mount {
     /// What mount(8) says where the kernel refuses.
     fn new(file: &Path, dir: PathBuf, options: &str) -> Result<Self, String> {
         std::fs::create_dir_all(&dir).expect("a mount point");
-        let node = run("losetup", &["--find".as_ref(), "--show".as_ref(), file.as_os_str()]);
-        let node = String::from_utf8(node).expect("a name").trim().to_owned();
-        let mut mount = Self { dir, node, mounted: false };
+        let mut mount = Self { dir, device: LoopDevice::new(file), mounted: false };
         let dir = mount.dir.to_str().expect("a plain path");
-        let args = ["-t", "ext4", "-o", options, &mount.node, dir];
+        let args = ["-t", "ext4", "-o", options, mount.device.node(), dir];
         let result = output("mount", &args);
         mount.mounted = result.status.success();
         if mount.mounted { Ok(mount) } else { Err(failure("mount", &args, &result)) }
@@ -53,7 +52,6 @@ impl Drop for Mount {
         if self.mounted {
             unmount(&self.dir);
         }
-        output("losetup", &["--detach", &self.node]);
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use crate::common::image::Image;
+use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::support::{Bench, IRONMAP, pattern, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
@@ -124,12 +125,8 @@ fn the_content_of_a_block_device_is_copied() {
     let bench = Bench::with(&["-t", "ext4", "-b", "4096"]);
     let content = pattern(5 << 20, 9);
     fs::write(bench.path("disk"), &content).unwrap();
-    let args = ["--find", "--show", "--read-only"];
-    let device =
-        text(&crate::support::succeed(tool("losetup").args(args).arg(bench.path("disk"))).stdout);
-    let device = device.trim();
-    let copied = bench.run(["cp", device, &bench.target("/copy")]);
-    crate::support::succeed(tool("losetup").args(["--detach", device]));
+    let device = LoopDevice::with(&["--read-only"], bench.path("disk"));
+    let copied = bench.run(["cp", device.node(), &bench.target("/copy")]);
     assert_eq!(copied.status.code(), Some(0), "{}", text(&copied.stderr));
     let copy = volume_copy(&bench, "/copy").unwrap();
     assert!(copy.kind == "regular" && copy.content == content);

@@ -19,7 +19,7 @@ const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 fn what_the_kernel_refuses_is_refused_with_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);
     let twins = Twins::new("-t ext4 -b 4096");
-    let volume = open(twins.device.0.as_ref(), Engine::Psync);
+    let volume = open(twins.device.node().as_ref(), Engine::Psync);
     let (kernel, mut ours) =
         (Kernel::open(twins.mount.dir(), "written"), Ours::open(&volume, "written"));
     let (before, size) = (kernel.content(), kernel.size());
@@ -69,7 +69,7 @@ fn what_the_kernel_refuses_is_refused_with_its_errno() {
 fn immutable_files_are_refused_as_the_kernel_does() {
     require!([Need::Root]);
     let twins = Twins::new("-t ext4 -b 4096");
-    let volume = open(twins.device.0.as_ref(), Engine::Psync);
+    let volume = open(twins.device.node().as_ref(), Engine::Psync);
     let (kernel, mut ours) =
         (Kernel::open(twins.mount.dir(), "written"), Ours::open(&volume, "written"));
     run("chattr", &["+i".as_ref(), kernel.path.as_os_str()]);

@@ -14,9 +14,9 @@ use ironmap::Engine;
 
 use self::sides::{Block, Kernel, Ours, Outcome, blocks};
 use self::step::{LARGEST, Step, Write};
-use crate::common::command::{output, run};
 use crate::common::image::{Image, LoopMount, words};
 use crate::common::kernel::maps;
+use crate::common::loop_device::LoopDevice;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::dio_writes::model::{open, seed};
@@ -61,26 +61,10 @@ impl Difference {
     }
 }
 
-/// A loop device over an image, which goes with it.
-struct Loop(String);
-
-impl Loop {
-    fn new(image: &Image) -> Self {
-        let args = ["--find".into(), "--show".into(), image.path().into_os_string()];
-        Self(String::from_utf8(run("losetup", &args)).unwrap().trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        output("losetup", &["--detach", &self.0]);
-    }
-}
-
 /// Two volumes that hold the same, on devices that ask the same of requests.
 struct Twins {
     mount: LoopMount,
-    device: Loop,
+    device: LoopDevice,
     kernel: Image,
     ours: Image,
 }
@@ -99,7 +83,7 @@ impl Twins {
         let device = mount.device().trim_start_matches("/dev/");
         let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
         std::fs::write(setting, "0").unwrap();
-        Self { mount, device: Loop::new(&ours), kernel, ours }
+        Self { mount, device: LoopDevice::new(ours.path()), kernel, ours }
     }
 }
 
@@ -206,7 +190,7 @@ fn compare(mkfs: &str, engine: Engine, seed: u64) -> BTreeMap<Difference, usize>
     let extents = mkfs.contains("ext4");
     let Twins { mount, device, kernel, ours } = Twins::new(mkfs);
     let block = kernel.block_size();
-    let volume = open(device.0.as_ref(), engine);
+    let volume = open(device.node().as_ref(), engine);
     assert_eq!(u64::from(volume.device().limits().logical_block), step::SECTOR);
     let mut differences = BTreeMap::new();
     for (name, at) in FILES.iter().zip(0..) {

@@ -1,0 +1,80 @@
+//! Loop devices, gone with their guards.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::command::{output, run};
+use super::process::until;
+
+/// A loop device over a file. On drop it is detached, and waited for: the kernel lets the file go only when the last opener closes
+/// the device, and other tests ask every loop device what it serves.
+pub(crate) struct LoopDevice {
+    node: String,
+    attachment: Attachment,
+}
+
+impl LoopDevice {
+    /// For reading and writing.
+    pub(crate) fn new(file: impl AsRef<OsStr>) -> Self {
+        Self::with(&[], file)
+    }
+
+    /// With these options of losetup(8).
+    pub(crate) fn with(options: &[&str], file: impl AsRef<OsStr>) -> Self {
+        let mut args: Vec<&OsStr> = options.iter().map(AsRef::as_ref).collect();
+        args.extend(["--find".as_ref(), "--show".as_ref(), file.as_ref()]);
+        let node = String::from_utf8(run("losetup", &args)).expect("a device's name");
+        let node = node.trim().to_owned();
+        Self { attachment: Attachment::of(&node), node }
+    }
+
+    /// Its path below `/dev`.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Tells the kernel of a partition, from this MiB on and so many long; its path. It need not know any partition table.
+    pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
+        let sectors = |mib: u64| (mib * 2048).to_string();
+        run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
+        format!("{}p{number}", self.node)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        output("losetup", &["--detach", &self.node]);
+        self.attachment.wait_ended();
+    }
+}
+
+/// The time for which a loop device serves one file: its number may be another's afterwards.
+pub(crate) struct Attachment {
+    dir: PathBuf,
+    sequence: String,
+}
+
+impl Attachment {
+    /// The one that is now.
+    pub(crate) fn of(node: &str) -> Self {
+        let name = node.strip_prefix("/dev/").expect("a node below /dev");
+        let dir = Path::new("/sys/block").join(name);
+        Self { sequence: sequence(&dir).expect("a loop device"), dir }
+    }
+
+    /// Waits until whoever has the device open closes it. It must have been detached.
+    pub(crate) fn wait_ended(&self) {
+        let has_ended = || {
+            !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)
+        };
+        // A test that has failed may hold the device itself.
+        if !std::thread::panicking() {
+            until(&format!("{} is let go", self.dir.display()), has_ended);
+        }
+    }
+}
+
+/// A number that the kernel counts up when the device gets another content (sysfs-block, `diskseq`).
+fn sequence(dir: &Path) -> Option<String> {
+    std::fs::read_to_string(dir.join("diskseq")).ok()
+}
