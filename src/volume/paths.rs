@@ -21,10 +21,15 @@ const MAX_DEPTH: usize = 4096;
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name, and the directory that has it.
+/// A name, and the directory that has it or may get it.
 struct Name<'a> {
     dir: InodeNo,
     name: &'a [u8],
+}
+
+/// Whether a slash ends the path: it then names a directory, or nothing.
+fn asks_for_directory(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 impl Files for Volume {
@@ -160,7 +165,7 @@ impl Volume {
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (original, link) = (original.as_ref(), link.as_ref());
         let inode = self.resolve(original, Follow::NotLast)?;
-        let Name { dir, name } = self.name(link)?;
+        let Name { dir, name } = self.new_file_name(link)?;
         self.fs.link(inode.number(), dir, name).context(|| link.display())
     }
 
@@ -173,6 +178,9 @@ impl Volume {
         let (from, to) = (from.as_ref(), to.as_ref());
         let (old, new) = (self.name(from)?, self.name(to)?);
         let (old, new) = ((old.dir, old.name), (new.dir, new.name));
+        if asks_for_directory(from) || asks_for_directory(to) {
+            self.require_directory(old).context(|| from.display())?;
+        }
         let moved = self.fs.rename(old, new, RenameFlags::empty(), &Credentials::default());
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
@@ -184,6 +192,9 @@ impl Volume {
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
+        if asks_for_directory(path) {
+            self.require_directory((dir, name)).context(|| path.display())?;
+        }
         self.fs.unlink(dir, name).context(|| path.display())
     }
 
@@ -239,6 +250,35 @@ impl Volume {
         }
     }
 
+    /// A name for what is no directory: a slash after it finds the directory that it asks for, or none.
+    fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
+        let name = self.name(path)?;
+        if asks_for_directory(path) {
+            self.fs.lookup(name.dir, name.name).context(|| path.display())?;
+            let error = Error::new(ErrorKind::Exists, "a file has this name");
+            return Err(error.context(path.display()));
+        }
+        Ok(name)
+    }
+
+    /// Refuses to make a regular file by a path that asks for a directory, as the kernel does even where there is a file.
+    fn require_file_name(&self, path: &Path) -> Result<()> {
+        if !asks_for_directory(path) {
+            return Ok(());
+        }
+        let (parent, _) = path::split(path.as_os_str().as_bytes());
+        self.fs.resolve(parent, Follow::All)?;
+        let error = Error::new(ErrorKind::IsADirectory, "the path of a file ends with a slash");
+        Err(error.context(path.display()))
+    }
+
+    fn require_directory(&self, (dir, name): (InodeNo, &[u8])) -> Result<()> {
+        match self.fs.lookup(dir, name)?.file_type() {
+            FileType::Directory => Ok(()),
+            _ => Err(Error::new(ErrorKind::NotADirectory, "is not a directory")),
+        }
+    }
+
     fn create(
         &self,
         path: &Path,
@@ -246,7 +286,10 @@ impl Volume {
         permissions: u32,
         (uid, gid): (u32, u32),
     ) -> Result<InodeNo> {
-        let Name { dir, name } = self.name(path)?;
+        let Name { dir, name } = match file {
+            NewFile::Directory => self.name(path)?,
+            _ => self.new_file_name(path)?,
+        };
         let who = Credentials { uid, gid, umask: 0 };
         self.fs.create(dir, name, file, permissions, &who).context(|| path.display())
     }
@@ -263,11 +306,15 @@ impl Volume {
             self.fs.inode(number)
         };
         if options.create_new {
+            self.require_file_name(path)?;
             return make(path);
         }
         // A link that leads nowhere is followed, and its target made.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS {
+            if creates {
+                self.require_file_name(&path)?;
+            }
             match self.resolve(&path, Follow::All) {
                 Err(error) if creates && error.kind() == ErrorKind::NotFound => {}
                 found => return found,
