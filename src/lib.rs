@@ -136,37 +136,57 @@
 //! Positions in files, offsets on the device and block numbers are types of their own ([`units`]): the compiler refuses to mix
 //! them. Sizes are bytes unless a name says blocks.
 
-pub mod bio;
-pub mod device;
-pub mod dio;
 pub mod error;
 pub mod events;
 mod file;
 mod files;
 pub mod fs;
-pub mod host;
-pub mod integrity;
-pub mod iomap;
-pub mod location;
 mod mounted;
-pub mod open_file;
-pub mod partition;
 pub mod prelude;
 mod probe;
-pub mod protection;
 mod queue;
 mod sync;
 mod sys;
 pub mod units;
 mod volume;
 
-pub use device::{Engine, QueueOptions};
+// Public for the program, the fio engine, the tests and the benches: they look inside, inject faults and measure each layer. They follow the
+// library's layers, and change with them; what users need of them has its name below.
+#[doc(hidden)]
+pub mod bio;
+#[doc(hidden)]
+pub mod device;
+#[doc(hidden)]
+pub mod dio;
+#[doc(hidden)]
+pub mod host;
+#[doc(hidden)]
+pub mod integrity;
+#[doc(hidden)]
+pub mod iomap;
+#[doc(hidden)]
+pub mod location;
+#[doc(hidden)]
+pub mod open_file;
+#[doc(hidden)]
+pub mod partition;
+#[doc(hidden)]
+pub mod protection;
+
+pub use bio::{Buffer, Memory};
+pub use device::{Device, Engine, QueueOptions};
+pub use dio::{Completion, DioFlags, Rejected};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{Cursor, File, FileOptions};
 pub use files::Files;
-pub use host::HostReport;
+pub use fs::host::Refusal;
+pub use host::{DeviceReport, HostReport};
+pub use iomap::{Iomap, IomapFlags, IomapType, Mappings};
 pub use location::Location;
 pub use mounted::{Host, HostOptions};
+#[doc(hidden)]
 pub use probe::probe;
 pub use queue::{Queue, Readiness};
-pub use volume::{DirEntries, TailLoss, Volume, VolumeOptions};
+#[doc(hidden)]
+pub use volume::TailLoss;
+pub use volume::{DirEntries, Volume, VolumeOptions};

@@ -1,10 +1,12 @@
 //! File systems. [`FileSystem`] is what all of them are to their users; each format has a folder here and a row in the table of [`FORMATS`].
 
 mod arguments;
+#[doc(hidden)] // One format's own: reached by `Volume::ext4`, and changed with the format's code.
 pub mod ext4;
 mod file_ops;
 mod file_system;
 mod formats;
+#[doc(hidden)] // Leases and maps of mounted file systems, for the program and the tests.
 pub mod host;
 mod inode;
 pub(crate) mod path;
@@ -14,9 +16,13 @@ pub use arguments::{
     Access, Clock, Credentials, DirCursor, Fallocate, Follow, FreeSpace, InodeFlags, KeepSetId,
     NewFile, RenameFlags, SetAttributes, SetXattr, Usage, WriteCounts,
 };
+#[doc(hidden)] // What a format fulfils.
 pub use file_ops::{FileOps, Held};
 pub use file_system::{Capabilities, FileSystem};
 pub(crate) use formats::find as find_format;
+#[doc(hidden)] // The table of formats.
 pub use formats::{FORMATS, FindBackup, Footprint, Format, How, Open, Rescue};
-pub use inode::{Inode, InodeOps, InodeRef, ListDir, Listing, ReadDir};
+pub use inode::{Inode, InodeRef, ReadDir};
+#[doc(hidden)] // What a format fulfils.
+pub use inode::{InodeOps, ListDir, Listing};
 pub use types::{DirEntry, FileType, Stat, Timestamp, Xattr};

@@ -84,6 +84,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`VolumeOptions::open`].
+    #[doc(hidden)]
     pub fn on(device: Arc<dyn Device>) -> Result<Self> {
         Self::open_on(device, How::Read)
     }
@@ -92,6 +93,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`VolumeOptions::open`].
+    #[doc(hidden)]
     pub fn writable_on(device: Arc<dyn Device>, clock: Clock) -> Result<Self> {
         Self::open_on(device, How::Write(clock))
     }
@@ -104,6 +106,7 @@ impl Volume {
     }
 
     /// A volume of a file system that the caller has made, on the device beneath it.
+    #[doc(hidden)]
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
         let events = Arc::new(Events::of(&device));
@@ -133,6 +136,7 @@ impl Volume {
     /// `Exists` where the device holds something that is known, unless forced; `InvalidInput` for options that cannot be,
     /// `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the device's. Up to the first write the
     /// device is as it was.
+    #[doc(hidden)]
     pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
         if !options.force {
             Self::check_empty(device)?;
@@ -146,6 +150,7 @@ impl Volume {
     /// # Errors
     /// `InvalidInput` for values that cannot be; `Unsupported` by name, with what to do instead; `ReadOnly` for features that are not
     /// written; `Busy`, `Corrupt`; the device's. Up to the first write the device is as it was, or as a recovery leaves it.
+    #[doc(hidden)]
     pub fn tune(
         device: &Arc<dyn Device>,
         options: &TuneOptions,
@@ -161,6 +166,7 @@ impl Volume {
     ///
     /// # Errors
     /// `Exists`; the device's.
+    #[doc(hidden)]
     pub fn check_empty(device: &dyn Device) -> Result<()> {
         let found = if let Some(format) = find_format(device)? {
             Some(format!("holds an {} file system", format.name))
@@ -176,6 +182,7 @@ impl Volume {
     ///
     /// # Errors
     /// The device's.
+    #[doc(hidden)]
     pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
         Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
     }
@@ -185,6 +192,7 @@ impl Volume {
     ///
     /// # Errors
     /// `Exists`; the device's.
+    #[doc(hidden)]
     pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> {
         let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
         if let Some(found) = footprint_on(device)? {
@@ -218,12 +226,14 @@ impl Volume {
     }
 
     /// The same as the ext4 that it is, for what only that has; `None` for any other format.
+    #[doc(hidden)]
     #[must_use]
     pub fn ext4(&self) -> Option<&Arc<Ext4>> {
         (&*self.fs as &dyn Any).downcast_ref()
     }
 
     /// The device below.
+    #[doc(hidden)]
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
@@ -249,6 +259,7 @@ impl Volume {
     }
 
     /// The integrity device below, where the [location](Location) named one, and what was done about a crash when it was opened.
+    #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
         self.integrity.as_ref()

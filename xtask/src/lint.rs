@@ -1,20 +1,25 @@
-//! Format, clippy, docs, house rules, packages, dependencies, shell.
+//! Format, clippy, docs, public interface, house rules, packages, dependencies, shell.
 
-use crate::shell::{self, Result, command, fail, has, say, sh, skip, succeeds};
-use crate::{package, tidy};
+use crate::shell::{self, Result, command, fail, has, output, say, sh, skip, succeeds, target};
+use crate::{api, package, tidy};
 
 type Step = (&'static str, fn() -> Result);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 11] = [
     ("format", || sh("cargo fmt --all --check")),
     ("clippy", || sh("cargo clippy --quiet --workspace --all-targets -- -D warnings")),
+    ("the oldest Rust", oldest_rust),
+    ("AArch64", aarch64),
     ("docs", docs),
+    ("public interface", api::check),
     ("tidy", tidy::run),
     ("files of packages", package::lists),
     ("dependencies", audit),
     ("unused dependencies", || sh("cargo machete")),
     ("shellcheck", shellcheck),
 ];
+
+const USERS_PACKAGES: &str = "--locked --package ironmap --package ironmap-cli";
 
 /// Every step has its turn, whatever the one before came to.
 pub(crate) fn run() -> Result {
@@ -36,6 +41,28 @@ pub(crate) fn run() -> Result {
 fn docs() -> Result {
     let mut docs = command("cargo doc --quiet --workspace --no-deps");
     shell::run(docs.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// The packages that users build, by the version of Rust that Cargo.toml promises.
+fn oldest_rust() -> Result {
+    let metadata = output(&mut command("cargo metadata --no-deps --format-version 1"))?;
+    let version =
+        metadata.split("\"rust_version\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    let Some(version) = version else { return fail("Cargo.toml has no rust-version") };
+    if !succeeds(&format!("rustup toolchain install {version} --profile minimal")) {
+        return skip(&format!("check by Rust {version}: it cannot be installed"));
+    }
+    let mut check = command(&format!("cargo +{version} check --quiet {USERS_PACKAGES}"));
+    shell::run(check.env("CARGO_TARGET_DIR", target("oldest-rust")))
+}
+
+/// No dependency of these packages compiles C code, so a check needs no cross compiler.
+fn aarch64() -> Result {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    if !succeeds(&format!("rustup target add {TARGET}")) {
+        return skip("check for AArch64: its standard library cannot be installed");
+    }
+    sh(&format!("cargo check --quiet {USERS_PACKAGES} --target {TARGET}"))
 }
 
 /// The advisory database is a git repository elsewhere: without a network the rest of the audit still runs.

@@ -1,5 +1,6 @@
 //! The chores of `./x`, and the rules of the house: `cargo run -p xtask -- tidy`. Started in the root of the workspace.
 
+mod api;
 mod beneath;
 mod clean_up;
 mod deb;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["test", args @ ..] => test::run(args),
         ["lint"] => lint::run(),
+        ["api"] => api::write(),
         ["tidy"] => tidy::run(),
         ["tidy", dir] => tidy::phrases(dir),
         ["lab"] => lab::test(&mut Tee::default()),

@@ -4,11 +4,8 @@ use crate::shell::{Result, command, run, say, skip, succeeds, target};
 
 /// Every fuzz target, for so many seconds.
 pub(crate) fn fuzz(seconds: &str) -> Result {
-    let nightly = "rustup toolchain install nightly --profile minimal";
     let cargo_fuzz = "cargo install --quiet --locked --debug cargo-fuzz";
-    if !has("cargo +nightly --version", "Rust nightly", nightly)
-        || !has("cargo fuzz --version", "cargo-fuzz", cargo_fuzz)
-    {
+    if !has_toolchain() || !has("cargo fuzz --version", "cargo-fuzz", cargo_fuzz) {
         return skip(
             "fuzz: a nightly toolchain and cargo-fuzz are needed, and could not be installed",
         );
@@ -31,6 +28,12 @@ pub(crate) fn miri() -> Result {
     // Everything is built again for it, in a directory of its own. Addresses go through the integers of an entry, as they do to the kernel.
     tests.env("CARGO_TARGET_DIR", target("miri"));
     run(tests.env("MIRIFLAGS", "-Zmiri-permissive-provenance"))
+}
+
+/// Whether there is a nightly toolchain, if need be after an installation.
+pub(crate) fn has_toolchain() -> bool {
+    let install = "rustup toolchain install nightly --profile minimal";
+    has("cargo +nightly --version", "Rust nightly", install)
 }
 
 /// Whether a command succeeds, if need be after an installation, which is said first.
