@@ -15,6 +15,7 @@ mod package;
 mod shell;
 mod test;
 mod tidy;
+mod users;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         ["foreign", name @ ..] => foreign::tests(name.first().unwrap_or(&"")),
         ["fio", "build", ..] => fio::build(),
         ["fio", args @ ..] => fio::beside_bench(args),
+        ["users"] => users::from_a_fresh_checkout(),
         ["package"] => package::run(),
         ["deb"] => deb::run(),
         ["deb", "test", program] => deb::test(program.as_ref()),

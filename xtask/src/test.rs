@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use crate::shell::{Result, Status, Tee, command, fail, say, sh, target, variable};
-use crate::{beneath, deb, fio, foreign, lab, nightly};
+use crate::{beneath, deb, fio, foreign, lab, nightly, users};
 
 /// Runs them all, whatever those before came to. The arguments go to cargo test; `IRONMAP_SKIP_LOG` names the log of skips.
 pub(crate) fn run(args: &[&str]) -> Result {
@@ -31,6 +31,8 @@ pub(crate) fn run(args: &[&str]) -> Result {
     if args.is_empty() {
         status.add(beneath::short(&mut tee));
     }
+    say("users");
+    status.add(users::run_all(&target("debug")));
     status.add(nightly::miri());
     status.add(lab::test(&mut tee));
     status.add(fio::test(&ironmap));

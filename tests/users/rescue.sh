@@ -1,0 +1,14 @@
+#!/bin/sh
+# A rescuer of disks: the superblock is gone, then half of the disk. What is left?
+# From docs/CLI.md, "Damaged volumes".
+set -eu
+mkdir -p tree/letters && date > tree/letters/first && head -c 2M /dev/urandom > tree/photo
+ironmap mkfs -q -b 4K -d tree disk.img 512M
+dd if=/dev/zero of=disk.img bs=1k seek=1 count=1 conv=notrunc status=none
+if ironmap ls disk.img 2> refusal; then exit 1; fi
+cat refusal
+backup=$(grep -o -e '--superblock [0-9]*' refusal | cut -d' ' -f2)
+ironmap --superblock "$backup" cp -r disk.img:/ out
+rmdir out/lost+found && diff -r tree out
+truncate -s 200M disk.img
+ironmap --superblock "$backup" --truncated cat disk.img:/photo | cmp - tree/photo
