@@ -165,7 +165,18 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
         return said_by_fusermount(&error.to_string());
     }
     match File::options().read(true).write(true).open(FUSE) {
-        Err(error) => Failure::host(FUSE, error),
+        Err(error) => {
+            let hint = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    ": mount as root, or give users access (chmod 666 /dev/fuse)"
+                }
+                io::ErrorKind::NotFound => {
+                    ": the kernel has no FUSE, or the container not its device (docker run --device /dev/fuse --cap-add SYS_ADMIN)"
+                }
+                _ => "",
+            };
+            Failure::new(format!("{}{hint}", Failure::host(FUSE, error)))
+        }
         Ok(_) => Failure::host(dir.display(), error),
     }
 }

@@ -105,9 +105,10 @@ fn why_a_user_cannot_mount_is_told() {
     }
     let said = played(REFUSED);
     let lines: Vec<_> = said.lines().collect();
-    let [theirs, "1", "ironmap: /dev/fuse: Permission denied", "1"] = lines[..] else {
+    let [theirs, "1", ours, "1"] = lines[..] else {
         panic!("{said}");
     };
     assert!(theirs.starts_with("ironmap: ") && theirs.contains("user_allow_other"), "{said}");
+    assert!(ours.starts_with("ironmap: /dev/fuse: Permission denied: mount as root, or"), "{said}");
     assert!(!theirs.contains("\\n"), "{said}");
 }
