@@ -57,12 +57,12 @@ impl Read for Cursor {
 
 impl Write for Cursor {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        if self.file.appends() {
-            let at = self.file.append(&mut self.queue, buf, crate::dio::DioFlags::empty())?;
-            self.pos = at;
-            return self.moved(buf.len());
-        }
         let count = self.file.write_at(&mut self.queue, buf, self.pos)?;
+        // A handle that appends does not say where.
+        if self.file.appends() {
+            self.pos = FilePos(self.file.size());
+            return Ok(count);
+        }
         self.moved(count)
     }
 

@@ -155,15 +155,20 @@ impl File {
     /// As [`read_at`](Self::read_at); `LimitExceeded` where memory does not suffice.
     pub fn read_all(&self, queue: &mut Queue) -> Result<Vec<u8>> {
         let mut content = Vec::new();
+        let no_memory =
+            |len: u64| Error::new(ErrorKind::LimitExceeded, format!("no memory for {len} bytes"));
+        // All at once, so that a file which is larger than memory is refused before it is read.
+        usize::try_from(self.size())
+            .ok()
+            .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
+            .ok_or_else(|| no_memory(self.size()))?;
         loop {
             // One byte more than the size tells whether the file has become longer.
             let left = self.size().saturating_sub(content.len() as u64).saturating_add(1);
             let piece = left.min(READ_PIECE) as usize;
             let at = content.len();
-            content.try_reserve(piece).map_err(|error| {
-                let what = format!("no memory for {} bytes", at + piece);
-                Error::new(ErrorKind::LimitExceeded, what).source(error)
-            })?;
+            let room = content.try_reserve(piece);
+            room.map_err(|error| no_memory((at + piece) as u64).source(error))?;
             content.resize(at + piece, 0);
             let count = self.read_at(queue, &mut content[at..], at as u64)?;
             content.truncate(at + count);

@@ -338,7 +338,8 @@ impl Volume {
         if !options.writes() && !options.read {
             return Err(Error::invalid("opened neither for reading nor for writing"));
         }
-        if options.truncate && (!options.write || options.append) {
+        // A file that is made has nothing to cut.
+        if options.truncate && !options.create_new && (!options.write || options.append) {
             return Err(Error::invalid(
                 "a file is cut only by opening it for writing, and not to append",
             ));

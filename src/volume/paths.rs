@@ -208,13 +208,17 @@ impl Volume {
         self.fs.rmdir(dir, name).context(|| path.display())
     }
 
-    /// Removes a directory with everything in it; symbolic links are removed, not followed. Each name is a transaction: a crash leaves a part.
+    /// Removes a directory with everything in it, or a symbolic link; such links are removed, not followed. Each name is a transaction: a crash leaves a part.
     ///
     /// # Errors
     /// As [`remove_dir`](Self::remove_dir). What was removed before the error stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
+        let is_link = self.fs.lookup(dir, name).context(|| path.display())?.file_type();
+        if is_link == FileType::Symlink && !asks_for_directory(path) {
+            return self.fs.unlink(dir, name).context(|| path.display());
+        }
         self.remove_tree(dir, name).context(|| path.display())
     }
 
@@ -350,20 +354,26 @@ impl Volume {
             }
             let inode = self.fs.lookup(parent, &name)?;
             let dir = inode.number();
+            // Names that the listing has and a search does not find, in a damaged directory: they would be met for ever.
+            let (mut removed, mut lost) = (false, None);
             for entry in inode.list(DirCursor::START)? {
                 let entry = entry?;
                 if entry.name == b"." || entry.name == b".." {
                     continue;
                 }
                 match self.fs.unlink(dir, &entry.name) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Ok(()) => removed = true,
+                    Err(error) if error.kind() == ErrorKind::NotFound => lost = Some(error),
                     Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                        removed = true;
                         way.push((dir, entry.name));
                         break;
                     }
                     Err(error) => return Err(error),
                 }
+            }
+            if let (Some(error), false) = (lost, removed) {
+                return Err(error);
             }
             if way.len() > MAX_DEPTH {
                 let what = format!("more than {MAX_DEPTH} directories within each other");

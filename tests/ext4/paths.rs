@@ -342,3 +342,120 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
         assert_eq!(names(mounted.dir()), names(mount.dir()), "{case}");
     }
 }
+
+/// Capabilities belong to the content that a file had: every change of it ends them, as in the kernel. Set-id bits are left to the callers.
+#[test]
+fn a_change_of_the_content_ends_capabilities() {
+    use ironmap::fs::{Fallocate, SetXattr};
+    const CAPABILITY: &[u8] = b"security.capability";
+    let image = made();
+    let volume = writable(&image);
+    volume.write("/program", vec![1; 9000]).unwrap();
+    let (fs, number) = (volume.fs(), volume.metadata("/program").unwrap().inode);
+    let allocate = Fallocate::Allocate { keep_size: true };
+    let changes: [(&str, &dyn Fn()); 6] = [
+        ("write", &|| assert_eq!(fs.write(number, FilePos(5), b"x").unwrap(), 1)),
+        ("cut", &|| fs.truncate(number, 100).unwrap()),
+        ("grow", &|| fs.truncate(number, 20_000).unwrap()),
+        ("allocate", &|| fs.fallocate(number, allocate, FilePos(0), 50_000).unwrap()),
+        ("punch", &|| fs.fallocate(number, Fallocate::Punch, FilePos(0), 4096).unwrap()),
+        ("empty", &|| volume.write("/program", b"").unwrap()),
+    ];
+    for (what, change) in changes {
+        let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        fs.setxattr(number, CAPABILITY, &value, SetXattr::Any).unwrap();
+        change();
+        assert_eq!(fs.inode(number).unwrap().xattr(CAPABILITY).unwrap(), None, "{what}");
+    }
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+}
+
+/// What no kernel could read back is not made: a target with a NUL, a device that has no number.
+#[test]
+fn what_cannot_be_is_not_made() {
+    use ironmap::fs::{Credentials, NewFile};
+    let image = made();
+    let volume = writable(&image);
+    assert_eq!(kind(volume.symlink("a\0b", "/link")), ErrorKind::InvalidInput);
+    let (root, who) = (volume.fs().root(), Credentials::default());
+    for device in [
+        NewFile::CharDevice(4096, 0),
+        NewFile::CharDevice(1, 1 << 20),
+        NewFile::BlockDevice(u32::MAX, 0),
+    ] {
+        let made = volume.fs().create(root, b"device", device, 0o600, &who);
+        assert_eq!(kind(made), ErrorKind::InvalidInput, "{device:?}");
+    }
+    let largest = NewFile::BlockDevice(4095, (1 << 20) - 1);
+    let number = volume.fs().create(root, b"largest", largest, 0o600, &who).unwrap();
+    assert_eq!(volume.fs().inode(number).unwrap().stat().device, Some((4095, (1 << 20) - 1)));
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+}
+
+/// `Write::write` gives a short count where there is no room for more, and an error only where nothing was written: a caller that goes on writes nothing
+/// twice.
+#[test]
+fn a_cursor_that_appends_writes_nothing_twice() {
+    let image = Image::mke2fs("8M", &["-t", "ext4", "-b", "1024"]);
+    let volume = writable(&image);
+    let mut queue = volume.queue(&QueueOptions::new()).unwrap();
+    let filler = volume.open("/filler", FileOptions::new().append(true).create(true)).unwrap();
+    while filler.write_at(&mut queue, &[0; 65_536], 0).is_ok_and(|count| count == 65_536) {}
+    drop(filler);
+    let cut = volume.metadata("/filler").unwrap().size - 300_000;
+    volume.fs().truncate(volume.metadata("/filler").unwrap().inode, cut).unwrap();
+    let content: Vec<u8> = (0..900_000_u32).map(|at| (at / 3) as u8).collect();
+    let log = volume.open("/log", FileOptions::new().append(true).create(true)).unwrap();
+    let mut cursor = Cursor::new(log, queue);
+    let count = cursor.write(&content).unwrap();
+    assert!(count > 0 && count < content.len(), "{count}");
+    volume.remove_file("/filler").unwrap();
+    cursor.write_all(&content[count..]).unwrap();
+    assert!(volume.read("/log").unwrap() == content);
+    drop(cursor);
+    volume.close().unwrap();
+    drop(volume);
+    image.check();
+}
+
+/// A link in place of the tree goes, as with std; a damaged directory whose names cannot be found again is an error, and no loop.
+#[test]
+fn a_tree_that_cannot_be_removed_is_an_error() {
+    let image = Image::mke2fs("16M", &["-t", "ext4", "-O", "^metadata_csum", "-b", "1024"]);
+    {
+        let volume = writable(&image);
+        volume.create_dir("/dir").unwrap();
+        for number in 0..400 {
+            volume.write(format!("/dir/a-name-that-is-long-{number:05}"), b"").unwrap();
+        }
+        volume.symlink("dir", "/link").unwrap();
+        volume.symlink("nowhere", "/dangling").unwrap();
+        assert_eq!(kind(volume.remove_dir_all("/link/")), ErrorKind::NotADirectory);
+        volume.remove_dir_all("/link").unwrap();
+        volume.remove_dir_all("/dangling").unwrap();
+        volume.close().unwrap();
+    }
+    image.debugfs("ssv hash_seed 11111111-2222-3333-4444-555555555555\n");
+    let volume = writable(&image);
+    assert_eq!(kind(volume.remove_dir_all("/dir")), ErrorKind::NotFound);
+}
+
+/// Linux mounts no volume with fewer than ten reserved inodes, and one of a revision that it does not know for reading only.
+#[test]
+fn superblocks_that_linux_refuses_are_refused() {
+    let image = Image::mke2fs("8M", &["-t", "ext4", "-O", "^metadata_csum"]);
+    for first in [0_u32, 1, 10, u32::MAX] {
+        image.debugfs(&format!("ssv first_ino {first}\n"));
+        let error = image.open().map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{first}: {error}");
+        assert!(error.to_string().contains("s_first_ino"), "{error}");
+    }
+    image.debugfs("ssv first_ino 11\nssv rev_level 2\n");
+    image.open().unwrap();
+    let written = VolumeOptions::new().write(true).open(&*image.location().to_string());
+    assert_eq!(kind(written), ErrorKind::ReadOnly);
+}

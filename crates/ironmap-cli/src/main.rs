@@ -21,9 +21,11 @@ mod owners;
 mod show;
 mod size;
 mod source;
+mod spared;
 mod target;
 mod volumes;
 mod walk;
+mod whole;
 
 use std::process::ExitCode;
 

@@ -38,6 +38,17 @@ pub(crate) fn set_rescue(superblock: Option<u64>, truncated: bool) {
     let _ = RESCUE.set((superblock, truncated));
 }
 
+/// Refuses options for reading, of a command that changes the volume without opening its files.
+pub(crate) fn check_changes(location: &Location) -> Result<(), Failure> {
+    if no_load() || matches!(location, Location::NoLoad(_)) {
+        return Err(Failure::usage("noload: without its journal a volume is only read"));
+    }
+    if RESCUE.get().is_some_and(|(superblock, truncated)| superblock.is_some() || *truncated) {
+        return Err(Failure::usage("--superblock, --truncated: a damaged volume is only read"));
+    }
+    Ok(())
+}
+
 /// The options with those that concern every volume of the command.
 pub(crate) fn with_rescue(options: VolumeOptions) -> VolumeOptions {
     let (superblock, truncated) = RESCUE.get().copied().unwrap_or_default();

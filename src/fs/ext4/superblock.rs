@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::group;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
-use super::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
+use super::disk::superblock::{FIRST_INODE, MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
 use super::errors::{OnError, STATE_ERROR};
 use super::features::{Compat, Incompat, RoCompat};
 use crate::device::Device;
@@ -20,7 +20,7 @@ const CHECKSUM_TYPE_CRC32C: u8 = 1;
 const STATE_VALID: u16 = 1;
 /// `s_flags`: directory hashes are computed on unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
-const REV_DYNAMIC: u32 = 1;
+
 /// `s_encoding_flags`: names that are not of the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
@@ -53,6 +53,8 @@ pub struct Superblock {
     pub inode_size: u16,
     /// First inode that is not reserved.
     pub first_inode: u32,
+    /// Revision of the format: 0, or 1 with features and inodes of any size.
+    pub revision: u32,
     /// Size of a group descriptor in bytes.
     pub descriptor_size: u16,
     /// Number of groups.
@@ -192,8 +194,15 @@ impl Superblock {
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
         let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
 
-        let (inode_size, first_inode) =
-            if dynamic { (raw.s_inode_size.get(), raw.s_first_ino.get()) } else { (128, 11) };
+        let (inode_size, first_inode) = if dynamic {
+            (raw.s_inode_size.get(), raw.s_first_ino.get())
+        } else {
+            (128, FIRST_INODE)
+        };
+        // Linux mounts no volume with fewer reserved inodes.
+        if first_inode < FIRST_INODE || first_inode > raw.s_inodes_count.get() {
+            return Err(PLACE.field("s_first_ino").corrupt(format!("inode {first_inode}")));
+        }
         let max_inode_size = geometry.block_size.bytes();
         if inode_size < 128
             || !inode_size.is_power_of_two()
@@ -255,6 +264,7 @@ impl Superblock {
             inodes_per_group,
             inode_size,
             first_inode,
+            revision: raw.s_rev_level.get(),
             descriptor_size: geometry.descriptor_size,
             groups: geometry.groups,
             compat,

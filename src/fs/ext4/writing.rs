@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::alloc::Allocator;
 use super::counters::Counters;
-use super::disk::superblock::RawSuperblock;
+use super::disk::superblock::{REV_DYNAMIC, RawSuperblock};
 use super::errors::{Errors, OnError, STATE_ERROR};
 use super::jbd2::{self, LogWriter, Transactions};
 use super::mmp;
@@ -190,6 +190,10 @@ impl Ext4 {
             ));
         }
         let sb = &self.superblock;
+        if sb.revision > REV_DYNAMIC {
+            let what = format!("volumes of revision {} are not written", sb.revision);
+            return Err(Error::read_only(what));
+        }
         let incompat = sb.incompat - Incompat::WRITABLE;
         let ro_compat = sb.ro_compat - RoCompat::WRITABLE;
         let names: Vec<_> = incompat.names().chain(ro_compat.names()).collect();

@@ -16,10 +16,13 @@ use tar::{EntryType, Header};
 use crate::archive::push_record;
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
+use crate::interrupt;
 use crate::source::Source;
+use crate::spared::Spared;
 use crate::target::{self, Target};
 use crate::volumes::{Found, Name};
 use crate::walk::{Visit, walk};
+use crate::whole::Whole;
 
 /// Writes a directory of a volume, and all below it, as a tar archive
 ///
@@ -46,12 +49,13 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let inode = name.find(Follow::All)?;
     let top =
         if inode.file_type() == FileType::Directory { b".".to_vec() } else { name.name.clone() };
-    let (out, place) = match &args.file {
+    interrupt::catch();
+    let (whole, out, place) = match &args.file {
         Some(path) => {
-            let file = File::create(path).map_err(|error| Failure::host(path.display(), error))?;
-            (file, Some(path.display().to_string()))
+            let (whole, file) = Whole::create(path, &Spared::of(&args.target.volume))?;
+            (Some(whole), file, Some(path.display().to_string()))
         }
-        None => (File::from(io::stdout().as_fd().try_clone_to_owned()?), None),
+        None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),
     };
     let mut writer = Writer {
         out: BufWriter::with_capacity(CHUNK, out),
@@ -70,12 +74,16 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    match first {
-        // Without its end mark an archive is seen to be cut.
-        Some(failure) => Err(failure),
-        None if !intact => Ok(()),
-        None => writer.finish(),
+    if let Some(failure) = first {
+        return Err(failure);
     }
+    // What could be read of a damaged volume is kept. Without its end mark the archive is seen to be cut.
+    if intact {
+        writer.finish()?;
+    } else {
+        writer.flush()?;
+    }
+    whole.map_or(Ok(()), Whole::keep)
 }
 
 struct Writer {
@@ -161,7 +169,8 @@ impl Writer {
             let mut xattrs = found.inode.xattrs().map_err(|error| found.failed(&error))?;
             xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             for xattr in xattrs {
-                push_record(&mut records, &[b"SCHILY.xattr.", &*xattr.name].concat(), &xattr.value);
+                let keyword = [b"SCHILY.xattr.", &*encoded(&xattr.name)].concat();
+                push_record(&mut records, &keyword, &xattr.value);
             }
         }
         header.set_entry_type(kind);
@@ -237,9 +246,23 @@ impl Writer {
     fn finish(mut self) -> Result<(), Failure> {
         self.write(&[0; 2 * BLOCK as usize])?;
         self.pad(20 * BLOCK)?;
+        self.flush()
+    }
+
+    fn flush(mut self) -> Result<(), Failure> {
         let flushed = self.out.flush();
         self.wrote(flushed, 0)
     }
+}
+
+/// A name within a keyword, which ends at its first `=`: as GNU tar writes it.
+fn encoded(name: &[u8]) -> Vec<u8> {
+    let encode = |byte: &u8| match byte {
+        b'%' => b"%25".to_vec(),
+        b'=' => b"%3D".to_vec(),
+        other => vec![*other],
+    };
+    name.iter().flat_map(encode).collect()
 }
 
 /// What mkfs made for e2fsck, with nothing in it.

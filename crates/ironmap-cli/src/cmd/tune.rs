@@ -15,6 +15,7 @@ use crate::cmd::mkfs::parse_uuid;
 use crate::epoch::{self, source_date};
 use crate::failure::Failure;
 use crate::owner::Ownership;
+use crate::source::check_changes;
 use crate::target::{self, named};
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
@@ -106,9 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn change(args: &Args) -> Result<(), Failure> {
-    if crate::source::no_load() || matches!(args.volume, Location::NoLoad(_)) {
-        return Err(Failure::usage("noload: without its journal a volume is only read"));
-    }
+    check_changes(&args.volume)?;
     let time = source_date()?;
     let clock = time.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
     let options = args.options(time);

@@ -1,8 +1,8 @@
 //! `ironmap write`: standard input to a file of a volume.
 
-use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 
-use ironmap::fs::{FileSystem, FileType};
+use ironmap::fs::{FileSystem, FileType, Follow, Inode};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,15 +40,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change(report, |volumes, _| {
         let name = volumes.name(&args.target)?;
-        let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };
-        let failed = |error: Error| name.failed(&error);
-        match inode.file_type() {
-            FileType::Regular => {}
-            FileType::Directory => {
-                return Err(failed(Error::new(ErrorKind::IsADirectory, "is a directory")));
-            }
-            _ => return Err(failed(Error::new(ErrorKind::WrongFileType, "is not a regular file"))),
+        if let Some(inode) = name.look(Follow::All)? {
+            check_kind(&name, &inode)?;
         }
+        // Nothing is emptied for input that cannot be read.
+        let mut chunk = Vec::with_capacity(CHUNK);
+        let ended = fill(&mut chunk)?;
+        let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };
+        check_kind(&name, &inode)?;
+        let failed = |error: Error| name.failed(&error);
         let pos = match args.offset {
             Some(offset) => offset,
             None if args.append => inode.size(),
@@ -57,20 +57,38 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 0
             }
         };
-        pour(&name, inode.number(), pos)
+        let input = Input { chunk, ended };
+        input.pour(&name, inode.number(), pos)
     })
 }
 
-/// Writes all of standard input from a position on.
-fn pour(name: &Name, number: InodeNo, mut pos: u64) -> Result<(), Failure> {
-    let mut chunk = Vec::with_capacity(CHUNK);
-    loop {
-        chunk.clear();
-        let ended = fill(&mut chunk)?;
-        write_all(&**name.fs(), number, pos, &chunk).map_err(|error| name.failed(&error))?;
-        pos = pos.saturating_add(chunk.len() as u64);
-        if ended {
-            return Ok(());
+fn check_kind(name: &Name, inode: &Inode) -> Result<(), Failure> {
+    let error = match inode.file_type() {
+        FileType::Regular => return Ok(()),
+        FileType::Directory => Error::new(ErrorKind::IsADirectory, "is a directory"),
+        _ => Error::new(ErrorKind::WrongFileType, "is not a regular file"),
+    };
+    Err(name.failed(&error))
+}
+
+/// Standard input from a chunk on that was read, and whether that was the last.
+struct Input {
+    chunk: Vec<u8>,
+    ended: bool,
+}
+
+impl Input {
+    /// Writes all of it from a position on.
+    fn pour(mut self, name: &Name, number: InodeNo, mut pos: u64) -> Result<(), Failure> {
+        loop {
+            let written = write_all(&**name.fs(), number, pos, &self.chunk);
+            written.map_err(|error| name.failed(&error))?;
+            if self.ended {
+                return Ok(());
+            }
+            pos = pos.saturating_add(self.chunk.len() as u64);
+            self.chunk.clear();
+            self.ended = fill(&mut self.chunk)?;
         }
     }
 }
@@ -89,14 +107,15 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
 
 /// Reads up to a chunk, as much as there is before the input ends, which it says.
 fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
-    let mut input = io::stdin().lock();
+    // Not by the standard library, which takes a descriptor that is not for reading as an empty one.
+    let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        wait(&input)?;
+        wait(input)?;
         let room = (CHUNK - chunk.len()) as u64;
         // One read of what is there: a second one might wait, and not hear of a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];
-        let count =
-            input.read(&mut part).map_err(|error| Failure::host("standard input", error))?;
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(input, &mut part));
+        let count = count.map_err(|error| Failure::host("standard input", error))?;
         if count == 0 {
             return Ok(true);
         }
@@ -106,12 +125,12 @@ fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
 }
 
 /// Waits for input, and hears of signals meanwhile.
-fn wait(input: &io::StdinLock<'_>) -> Result<(), Failure> {
+fn wait(input: BorrowedFd<'_>) -> Result<(), Failure> {
     let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
     loop {
         interrupt::check()?;
         // What is wrong is for the read to tell; an interrupted wait is for the check.
-        match poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&turn)) {
+        match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&turn)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             _ => return Ok(()),
         }

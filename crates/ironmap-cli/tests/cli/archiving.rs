@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::common::image::Image;
+use crate::common::loop_device::LoopDevice;
 use crate::common::mounted::Mounted;
 use crate::common::skip::Need;
 use crate::require;
@@ -62,4 +63,61 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
+}
+
+/// The volume that is read is not written, by any name or through a loop device; an archive that cannot be written leaves the one that was there.
+#[test]
+fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let bench = Bench::with(&["-t", "ext4"]);
+    fs::hard_link(bench.image(), bench.path("again")).unwrap();
+    symlink(bench.image(), bench.path("link")).unwrap();
+    let before = fs::read(bench.image()).unwrap();
+    let own = bench.target("/");
+    let device = LoopDevice::with(&["--read-only"], bench.image());
+    let device = format!("{}:/", device.node());
+    let image = bench.image().display().to_string();
+    for (file, volume) in
+        [(&*image, &own), ("again", &own), ("link", &own), (&image, &device), ("again", &device)]
+    {
+        let refused = bench.run(["tar", "-f", file, volume]);
+        assert_eq!(refused.status.code(), Some(1), "{file} {volume}");
+        assert!(text(&refused.stderr).contains("is the volume that is read"), "{file} {volume}");
+        assert!(fs::read(bench.image()).unwrap() == before, "{file} {volume}");
+    }
+    fs::write(bench.path("good.tar"), "good").unwrap();
+    let missing = bench.run(["tar", "-f", "good.tar", &bench.target("/missing")]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(fs::read_to_string(bench.path("good.tar")).unwrap(), "good");
+    bench.succeed(["tar", "-f", "good.tar", &own]);
+    succeed(tool("tar").arg("-tf").arg(bench.path("good.tar")));
+    bench.succeed(["tar", "-f", "/dev/null", &own]);
+    let names = fs::read_dir(bench.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".part")));
+}
+
+/// Names of extended attributes are in keywords as GNU tar has them, which reads and writes the same.
+#[test]
+fn names_of_attributes_are_those_of_gnu_tar() {
+    require!([Need::Root, Need::Tool("tar"), Need::Tool("setfattr")]);
+    let bench = Bench::with(&["-t", "ext4"]);
+    bench.succeed(["touch", &bench.target("/file")]);
+    let names = ["user.a=b", "user.p%25q", "user.%3D", "user.plain"];
+    for name in names {
+        bench.succeed(["setfattr", "-n", name, "-v", "value", &bench.target("/file")]);
+    }
+    bench.succeed(["tar", "-f", "out.tar", &bench.target("/file")]);
+    let mounted = Mounted::ext4();
+    let mut extract = tool("tar");
+    extract.arg("-xpf").arg(bench.path("out.tar")).args(["--xattrs", "--xattrs-include=*"]);
+    succeed(extract.arg("-C").arg(mounted.dir()));
+    let listed =
+        succeed(tool("getfattr").args(["--absolute-names", "-d"]).arg(mounted.path("file")));
+    let listed = text(&listed.stdout);
+    let mut found: Vec<_> =
+        listed.lines().filter_map(|line| line.strip_suffix("=\"value\"")).collect();
+    found.sort_unstable();
+    let mut expected = names.map(|name| name.replace('=', "\\075"));
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{listed}");
 }

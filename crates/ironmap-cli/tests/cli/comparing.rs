@@ -10,7 +10,7 @@ use crate::changing::{fill, fsck};
 use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
-use crate::support::{Bench, pattern, succeed, text, tool};
+use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
 /// Each kind of difference is a line, in either order, for volumes and the host; equal trees give none.
 #[test]
@@ -115,6 +115,12 @@ fn standard_input_becomes_a_file() {
     bench.succeed(["ln", "-s", "new", &at("/link")]);
     writes(&["write", "-a", &at("/link")], b"third\n");
     bench.succeed(["mkdir", &at("/dir")]);
+    // An input that cannot be read empties nothing.
+    for input in [">/dev/null", "</"] {
+        let command = format!("{IRONMAP} write {} 0{input}", at("/copy"));
+        let refused = tool("sh").args(["-c", &command]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{input}: {}", text(&refused.stderr));
+    }
     for (args, code) in [
         (&["write", &at("/dir")][..], 1),
         (&["write", &at("/no/file")], 1),

@@ -250,3 +250,19 @@ fn the_list_is_that_of_info() {
     let listed = text(&bench.succeed(["tune", "-L", "shown", "-l", "image"]));
     assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
 }
+
+/// A volume that is read by a backup of the superblock, or beyond its end, is not changed.
+#[test]
+fn a_damaged_volume_is_not_changed() {
+    let bench = Bench::with(&["-t", "ext4"]);
+    let before = fs::read(bench.image()).unwrap();
+    let image = bench.image().display().to_string();
+    for rescue in [&["--superblock", "8193"][..], &["--truncated"]] {
+        for change in [&["tune", "-L", "x", &image][..], &["mkfs", "-F", &image]] {
+            let refused = bench.run([rescue, change].concat());
+            assert_eq!(refused.status.code(), Some(2), "{rescue:?} {change:?}");
+            assert!(text(&refused.stderr).contains("only read"), "{rescue:?} {change:?}");
+        }
+    }
+    assert!(fs::read(bench.image()).unwrap() == before);
+}

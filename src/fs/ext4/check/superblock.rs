@@ -7,7 +7,7 @@ use super::finding::{FindingSite, Kind, Severity};
 use super::reader::Reader;
 use crate::error::{Place, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
-use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
+use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
 use crate::fs::ext4::{Compat, Ext4, Incompat, mmp};
 use crate::units::FsBlock;
 
@@ -60,10 +60,16 @@ impl Checker<'_> {
             let what = Kind::Value { stored, expected: 0 };
             findings.add_as(Severity::Note, PLACE.field("s_journal_inum"), what);
         }
-        if !sb.compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_uuid != [0; 16] {
-            let what = "names a journal on another device, but has_journal is not set".to_owned();
+        let journal = sb.compat.contains(Compat::HAS_JOURNAL);
+        if (!journal || raw.s_journal_inum.get() != 0) && raw.s_journal_uuid != [0; 16] {
+            let why = if journal { "it is in an inode" } else { "has_journal is not set" };
+            let what = format!("names a journal on another device, but {why}");
             let place = PLACE.field("s_journal_uuid");
             findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
+        }
+        if sb.revision > REV_DYNAMIC {
+            let (stored, rule) = (u64::from(sb.revision), "at most 1");
+            findings.add(PLACE.field("s_rev_level"), Kind::Invalid { stored, rule });
         }
         if let Some(block) = sb.mmp_block
             && let Err(error) = mmp::read(&**self.fs.blocks.device(), sb, block)

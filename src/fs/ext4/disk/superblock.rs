@@ -7,6 +7,10 @@ use super::layout;
 
 /// `s_magic` of ext2, ext3 and ext4.
 pub(crate) const MAGIC: u16 = 0xEF53;
+/// `s_rev_level`: features, and inodes of any size. No later revision is known.
+pub(crate) const REV_DYNAMIC: u32 = 1;
+/// The first inode of users, of every volume of revision 0. No volume has fewer reserved ones.
+pub(crate) const FIRST_INODE: u32 = 11;
 /// Byte offset of the primary superblock on the device.
 pub(crate) const OFFSET: u64 = 1024;
 

@@ -6,7 +6,7 @@ use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::operation::{Locked, Operation};
 use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags, KeepSetId, SetAttributes, SetXattr};
 use crate::units::InodeNo;
@@ -190,6 +190,18 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
+    /// The inode, without the capabilities that it had: they are for the content that was there. Whether set-id bits stay depends on the user, and is
+    /// [`strip_privileges`](Ext4::strip_privileges)'.
+    pub(super) fn without_capabilities(&self, file: &Locked<'_>, inode: Inode) -> Result<Inode> {
+        if inode.xattr(CAPABILITY)?.is_none() {
+            return Ok(inode);
+        }
+        self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
+            self.remove_xattr(handle, &inode, CAPABILITY)
+        })?;
+        file.inode()
+    }
+
     /// Takes set-id bits and capabilities away.
     pub(super) fn strip(
         &self,

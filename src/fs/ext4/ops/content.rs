@@ -67,6 +67,7 @@ impl Ext4 {
                 return Ok((pos, 0));
             }
             op.admit_write(&inode, pos, len as u64, (!is_cache).then_some(inode.size()))?;
+            let inode = op.without_capabilities(&file, inode)?;
             if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{MAX_LINKS, check_name, check_project, refuse};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::{Body, Inherited, NewInode, Times};
 use crate::fs::ext4::jbd2::Handle;
@@ -262,6 +262,10 @@ impl Operation<'_> {
 /// the superblock.
 pub(super) const CREATE_CREDITS: u32 = 16;
 
+/// Linux has 12 and 20 bits for the numbers of devices.
+const MAJOR_BITS: u32 = 12;
+const MINOR_BITS: u32 = 20;
+
 fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
     if let NewFile::Symlink(target) = file {
         if target.is_empty() {
@@ -270,6 +274,15 @@ fn check_file(file: NewFile<'_>, block_size: usize) -> Result<()> {
         if target.len() >= block_size {
             return Err(refuse(ErrorKind::NameTooLong, "the target does not fit into a block"));
         }
+        // The kernel reads a target up to its first NUL.
+        if target.contains(&0) {
+            return Err(Error::invalid("the target of a link holds a NUL"));
+        }
+    }
+    if let NewFile::CharDevice(major, minor) | NewFile::BlockDevice(major, minor) = file
+        && (major >> MAJOR_BITS != 0 || minor >> MINOR_BITS != 0)
+    {
+        return Err(Error::invalid(format!("no device has the number {major}:{minor}")));
     }
     Ok(())
 }

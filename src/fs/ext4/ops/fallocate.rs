@@ -39,6 +39,7 @@ impl Ext4 {
             let end = pos.0.checked_add(len).filter(|_| len > 0);
             let Some(end) = end else { return Err(Error::invalid("an empty range")) };
             op.check_size(&inode, end)?;
+            let inode = op.without_capabilities(&file, inode)?;
             if inode.has_inline_data() {
                 op.move_out(&file, &inode)?;
             }

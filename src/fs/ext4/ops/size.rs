@@ -28,6 +28,7 @@ impl Ext4 {
                 return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
             }
             op.check_size(&inode, size)?;
+            let inode = op.without_capabilities(&file, inode)?;
             let is_cut = size <= inode.size();
             op.resize(&file, &inode, size)?;
             if is_cut {

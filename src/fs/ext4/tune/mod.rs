@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::options::{mounts, put, time};
-use super::disk::superblock::RawSuperblock;
+use super::disk::superblock::{REV_DYNAMIC, RawSuperblock};
 use super::mkfs::{random, random_uuid};
 use super::mmp_hold::MmpHold;
 use super::superblock::{Superblock, seal_superblock};
@@ -31,7 +31,6 @@ const PLACE: Place = Place::new("superblock");
 const STATE_VALID: u16 = 1;
 /// `s_max_mnt_count`: no number of mounts asks for a check.
 const NEVER: u16 = u16::MAX;
-const REV_DYNAMIC: u32 = 1;
 
 /// Changes the superblock on a device that is open for writing, and all its backups; gives it as it is then. A volume that needs recovery
 /// is recovered first, which counts as a mount. The superblock's time of the last write is the clock's.

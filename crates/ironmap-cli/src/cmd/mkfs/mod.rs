@@ -136,9 +136,7 @@ pub(crate) struct Args {
 type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    if crate::source::no_load() || matches!(args.volume, Location::NoLoad(_)) {
-        return Err(Failure::usage("noload: without its journal a volume is only read"));
-    }
+    crate::source::check_changes(&args.volume)?;
     let mut options = args.options()?;
     let mut sources = Sources::new(args)?;
     let made = match Fit::new(args, &mut sources)? {

@@ -16,11 +16,12 @@ use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
-use super::place::{Directory, Place, Spared};
+use super::place::{Directory, Place};
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::{Source, join};
+use crate::spared::Spared;
 
 /// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
 pub(super) struct Copier<'a> {

@@ -11,10 +11,11 @@ use std::path::Path;
 use ironmap::fs::FileType;
 
 use self::copier::Copier;
-use self::place::{Directory, Place, Spared};
+use self::place::{Directory, Place};
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
+use crate::spared::Spared;
 use crate::target::{Subject, Target};
 use crate::volumes::{Found, Volumes};
 
