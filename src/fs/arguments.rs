@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 
 use super::Timestamp;
+use crate::error::{Error, Result};
 
 /// What becomes of a symbolic link that the whole path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,4 +253,38 @@ pub struct WriteCounts {
     pub waits: u64,
     /// How often someone who wanted a range for himself had to wait for requests in flight.
     pub drains: u64,
+}
+
+/// What becomes of a volume on which corruption is met while it is open for writing (`errors=` of mount(8)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// It is recorded, and everything else goes on.
+    #[default]
+    Continue,
+    /// The volume is read-only from then on.
+    RemountReadOnly,
+    /// All further work on the volume is refused, reading too.
+    Panic,
+}
+
+impl OnError {
+    /// The name that mount(8) and tune2fs have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::RemountReadOnly => "remount-ro",
+            Self::Panic => "panic",
+        }
+    }
+}
+
+impl std::str::FromStr for OnError {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let all = [Self::Continue, Self::RemountReadOnly, Self::Panic];
+        let named = all.into_iter().find(|policy| policy.name() == name);
+        named.ok_or_else(|| Error::invalid("neither continue, remount-ro nor panic"))
+    }
 }

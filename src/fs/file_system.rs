@@ -15,8 +15,8 @@ use bitflags::bitflags;
 use super::file_ops::Held;
 use super::inode::{Inode, InodeOps};
 use super::{
-    Credentials, Fallocate, Follow, InodeFlags, KeepSetId, NewFile, RenameFlags, SetAttributes,
-    SetXattr, Usage, WriteCounts, path,
+    Credentials, Fallocate, Follow, InodeFlags, KeepSetId, NewFile, OnError, RenameFlags,
+    SetAttributes, SetXattr, Usage, WriteCounts, path,
 };
 use crate::error::{Error, Result};
 use crate::units::{FilePos, InodeNo};
@@ -237,6 +237,11 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NoSpace`, `ReadOnly`.
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
         Err(self.not_written())
+    }
+
+    /// What an error in metadata leads to while the volume is open for writing.
+    fn on_error(&self) -> OnError {
+        OnError::RemountReadOnly
     }
 
     /// Makes durable what was done before (`syncfs`).

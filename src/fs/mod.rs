@@ -14,7 +14,7 @@ mod types;
 
 pub use arguments::{
     Access, Clock, Credentials, DirCursor, Fallocate, Follow, FreeSpace, InodeFlags, KeepSetId,
-    NewFile, RenameFlags, SetAttributes, SetXattr, Usage, WriteCounts,
+    NewFile, OnError, RenameFlags, SetAttributes, SetXattr, Usage, WriteCounts,
 };
 #[doc(hidden)] // What a format fulfils.
 pub use file_ops::{FileOps, Held};

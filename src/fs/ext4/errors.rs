@@ -20,7 +20,7 @@ use super::disk::superblock::RawSuperblock;
 use super::jbd2::Handle;
 use super::writing::{Writing, set_time};
 use crate::error::{Errno, Error, ErrorKind, Result};
-use crate::fs::Timestamp;
+use crate::fs::{OnError, Timestamp};
 use crate::sync::Mutex;
 
 /// `s_state`: errors were detected.
@@ -32,18 +32,6 @@ const FIELDS: [Range<usize>; 2] = [
     offset_of!(RawSuperblock, s_first_error_time_hi)
         ..offset_of!(RawSuperblock, s_last_error_errcode) + 1,
 ];
-
-/// What becomes of a volume on which corruption is met while it is open for writing (`s_errors`, `tune2fs -e`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnError {
-    /// It is recorded, and everything else goes on.
-    #[default]
-    Continue,
-    /// The volume is read-only from then on.
-    RemountReadOnly,
-    /// All further work on the volume is refused, reading too.
-    Panic,
-}
 
 impl OnError {
     /// What is no known number is obeyed as Linux obeys it, which is not what dumpe2fs says of it.
@@ -61,26 +49,6 @@ impl OnError {
             Self::RemountReadOnly => 2,
             Self::Panic => 3,
         }
-    }
-
-    /// The name that mke2fs and tune2fs have for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Continue => "continue",
-            Self::RemountReadOnly => "remount-ro",
-            Self::Panic => "panic",
-        }
-    }
-}
-
-impl std::str::FromStr for OnError {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let all = [Self::Continue, Self::RemountReadOnly, Self::Panic];
-        let named = all.into_iter().find(|policy| policy.name() == name);
-        named.ok_or_else(|| Error::invalid("neither continue, remount-ro nor panic"))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Ext4, Inode, Listing, ROOT, Superblock};
 use crate::error::{Error, Result};
 use crate::fs::{
     self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
-    Footprint, Format, How, InodeFlags, InodeOps, KeepSetId, ListDir, NewFile, ReadDir,
+    Footprint, Format, How, InodeFlags, InodeOps, KeepSetId, ListDir, NewFile, OnError, ReadDir,
     RenameFlags, SetAttributes, SetXattr, Stat, Usage, WriteCounts, Xattr,
 };
 use crate::iomap::{
@@ -176,6 +176,10 @@ impl FileSystem for Arc<Ext4> {
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
         Ext4::strip_privileges(self, number, keep)
+    }
+
+    fn on_error(&self) -> OnError {
+        self.superblock().on_error
     }
 
     fn sync(&self) -> Result<()> {

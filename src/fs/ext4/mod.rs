@@ -50,8 +50,8 @@ mod writing;
 
 use std::sync::Arc;
 
+pub use crate::fs::OnError;
 pub use dir::ReadDir as Ext4ReadDir;
-pub use errors::OnError;
 pub use features::{Compat, Incompat, RoCompat};
 pub(crate) use file_system::FORMAT;
 pub use inode::Inode as Ext4Inode;

@@ -6,11 +6,11 @@ use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::group;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
 use super::disk::superblock::{FIRST_INODE, MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
-use super::errors::{OnError, STATE_ERROR};
+use super::errors::STATE_ERROR;
 use super::features::{Compat, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::Timestamp;
+use crate::fs::{OnError, Timestamp};
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("superblock");

@@ -1,9 +1,10 @@
 //! What `-o` says, as `mount(8)` writes it.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use fuser::{MountOption, SessionACL};
-use ironmap::fs::{FileType, InodeFlags, InodeOps};
+use ironmap::fs::{FileType, InodeFlags, InodeOps, OnError};
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -49,6 +50,10 @@ pub(super) struct Options {
     pub(super) no_directory_atime: bool,
     /// The kernel collects what is written, and sends it later.
     pub(super) writeback: bool,
+    /// Changes are committed after this time, without a sync; never for zero.
+    pub(super) commit: Option<Duration>,
+    /// What an error of the volume is to lead to, which the volume must say too.
+    pub(super) errors: Option<OnError>,
     /// Threads that wait for the device.
     pub(super) threads: Option<usize>,
     /// Flags of the mount itself, which the kernel obeys.
@@ -95,6 +100,26 @@ impl Options {
             ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
             ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
             ("dirsync", None) => self.sync_names = true,
+            ("commit", Some(_)) => self.commit = Some(Duration::from_secs(number()?.into())),
+            ("errors", Some(value)) => {
+                let policy = value.parse().map_err(|_| format!("-o {option}: no such option"))?;
+                self.errors = Some(policy);
+            }
+            // ext4's, which are so in any case.
+            (
+                "acl" | "user_xattr" | "delalloc" | "nodelalloc" | "nodiscard" | "barrier"
+                | "block_validity" | "init_itable" | "noinit_itable" | "journal_checksum"
+                | "nojournal_checksum",
+                None,
+            )
+            | ("data", Some("ordered"))
+            | ("barrier", Some("1")) => {}
+            (
+                "data" | "barrier" | "nobarrier" | "discard" | "noacl" | "nouser_xattr"
+                | "auto_unmount" | "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota"
+                | "dax",
+                _,
+            ) => return Err(format!("-o {option}: {}", instead_of(name))),
             // The kernel checks permissions in any case, and times stay in memory for a while; the rest is for who starts this.
             (
                 "default_permissions"
@@ -201,6 +226,25 @@ impl Options {
     }
 }
 
+/// What to do in place of an option of ext4 that is refused, since it would not be obeyed.
+fn instead_of(name: &str) -> &'static str {
+    match name {
+        "data" => "data are written as with data=ordered; leave it out",
+        "barrier" | "nobarrier" => "the device is always flushed; leave it out",
+        "discard" => {
+            "freed blocks are not discarded; unmount, and fstrim(8) a mount of the kernel's"
+        }
+        "noacl" | "nouser_xattr" => "access lists and attributes are always on; leave it out",
+        "auto_unmount" => {
+            "a mount whose server was killed is ended by ironmap umount; leave it out"
+        }
+        "dax" => "this is an engine of the library; leave it out",
+        _ => {
+            "quotas are kept where the volume has the feature quota (ironmap tune -O quota); leave it out"
+        }
+    }
+}
+
 /// `mount.fuse.ironmap VOLUME DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it, in the words of
 /// `ironmap mount`. `None` where the program was called by its own name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
@@ -254,6 +298,27 @@ mod tests {
         options.sloppy = true;
         options.parse("jam=1,ro").unwrap();
         assert!(options.is_read_only() && options.parse("uid=x").is_err());
+    }
+
+    #[test]
+    fn options_of_ext4_are_obeyed_or_refused_with_what_to_do() {
+        let mut options = Options::default();
+        options.parse("acl,user_xattr,data=ordered,barrier=1,commit=30,errors=remount-ro").unwrap();
+        assert_eq!(options.commit, Some(Duration::from_secs(30)));
+        assert_eq!(options.errors, Some(OnError::RemountReadOnly));
+        for (option, instead) in [
+            ("data=journal", "data=ordered"),
+            ("nobarrier", "flushed"),
+            ("barrier=0", "flushed"),
+            ("discard", "fstrim"),
+            ("noacl", "always on"),
+            ("auto_unmount", "ironmap umount"),
+            ("usrquota", "ironmap tune"),
+        ] {
+            let refusal = Options::default().parse(option).unwrap_err();
+            assert!(refusal.contains(option) && refusal.contains(instead), "{refusal}");
+        }
+        assert!(options.parse("errors=never").is_err() && options.parse("commit=x").is_err());
     }
 
     #[test]

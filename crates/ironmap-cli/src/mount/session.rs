@@ -11,7 +11,7 @@ use std::thread;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use fuser::Session;
-use ironmap::{Location, VolumeOptions};
+use ironmap::{Location, Volume, VolumeOptions};
 
 use super::adapter::Server;
 use super::daemon::{self, Ready};
@@ -104,11 +104,15 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if no_load && !options.is_read_only() {
         return Err(Failure::usage("-o noload: only with ro"));
     }
-    let open = VolumeOptions::new().write(!options.is_read_only()).no_load(no_load);
+    let mut open = VolumeOptions::new().write(!options.is_read_only()).no_load(no_load);
+    if let Some(interval) = options.commit {
+        open = open.commit(interval);
+    }
     let volume = with_rescue(open).open(&args.volume).map_err(|error| Failure::open(&error))?;
     for notice in volume.notices() {
         report.note(notice);
     }
+    check_policy(&options, &volume)?;
     for line in volume.fs().take_notices() {
         report.warning(format!("{}: {line}", args.volume));
     }
@@ -157,6 +161,18 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let ended = closed.and(served).inspect_err(|failure| daemon::log(failure));
     ending.tell(&ended);
     ended
+}
+
+/// Refuses `errors=` where the volume says otherwise: the volume's own setting is obeyed.
+fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
+    let (set, asked) = (volume.fs().on_error(), options.errors.unwrap_or(volume.fs().on_error()));
+    if asked == set {
+        return Ok(());
+    }
+    let (set, asked) = (set.name(), asked.name());
+    Err(Failure::usage(format!(
+        "-o errors={asked}: the volume's own setting is {set}; ironmap tune -e {asked} changes it"
+    )))
 }
 
 /// Why the kernel does not mount it: what fusermount3 says, or an errno that may be that of opening FUSE's device.

@@ -239,3 +239,21 @@ fn unmount_if_mounted(dir: &Path) -> bool {
     assert!(!is_mounted || unmount(dir));
     is_mounted
 }
+
+/// A line of /etc/fstab for the kernel's ext4 mounts here too; `errors=` must be what the volume says.
+#[test]
+fn options_of_ext4_are_taken() {
+    require_mounts!("options_of_ext4_are_taken");
+    let bench = volume(&["-e", "remount-ro"], &[]);
+    let dir = bench.path("mounted");
+    let options = "errors=remount-ro,data=ordered,acl,user_xattr,barrier=1,commit=1";
+    let ours = Ours::mount(&bench.image(), &dir, options);
+    fs::write(dir.join("file"), "content").unwrap();
+    ours.unmount();
+    check(&bench.image());
+    let mut refused = Command::new(ironmap());
+    refused.args(["mount", "-o", "errors=continue"]).arg(bench.image()).arg(&dir);
+    let refused = refused.output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("ironmap tune -e continue"), "{refused:?}");
+}
