@@ -27,7 +27,7 @@ pub(crate) fn check() -> Result {
     ))
 }
 
-/// Writes the list anew.
+/// Writes the list again.
 pub(crate) fn write() -> Result {
     match list()? {
         Some(list) => Ok(fs::write(LIST, list)?),
@@ -35,7 +35,7 @@ pub(crate) fn write() -> Result {
     }
 }
 
-/// The items that users see, sorted. Modules that are hidden in the documentation are left out, and what is shown of them elsewhere is listed there:
+/// The items that users see, sorted. Modules that are hidden in the documentation are left out, and their items that another module shows are listed there:
 /// for this the tool must see hidden items too.
 fn list() -> Result<Option<String>> {
     if !nightly::has_toolchain() {
