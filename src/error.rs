@@ -63,7 +63,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// What went wrong, as far as a program must tell the cases apart.
+/// The kind of a failure, as far as a program must tell the cases apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -115,7 +115,7 @@ pub enum ErrorKind {
     NotPermitted,
     /// The file has as many names as the format allows.
     TooManyLinks,
-    /// A position behind what the format can map.
+    /// A position beyond the largest that the format can map.
     FileTooLarge,
     /// A quota is used up.
     Quota,
@@ -198,7 +198,7 @@ impl Place {
         self
     }
 
-    /// The error that says that what stands at this place is wrong, and how.
+    /// The error for a wrong value at this place, with the reason.
     pub fn corrupt(self, what: impl Into<Cow<'static, str>>) -> Error {
         Error::with_place(ErrorKind::Corrupt, self, what)
     }
@@ -225,7 +225,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// An error: its kind, the operation or place, what was wrong there, and the cause below.
+/// An error: its kind, the operation or place, the reason, and the cause below.
 ///
 /// One line by `Display`, outermost first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`.
 /// It is one pointer wide, so that a `Result` of a read stays in registers.
@@ -274,7 +274,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, what)
     }
 
-    /// What would have to be waited for, by who does not want to.
+    /// The operation would have to wait, and the caller asked not to.
     #[cold]
     pub(crate) fn would_block(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::WouldBlock, what)
@@ -315,18 +315,18 @@ impl Error {
         self
     }
 
-    /// What is wrong, without place, operation and cause.
+    /// The reason, without place, operation and cause.
     pub(crate) fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// What kind of failure this is.
+    /// The kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether there was no room: what a program gets as a short count, if anything was written before.
+    /// Whether there was no space; a program gets a short count instead if a part was written.
     pub(crate) fn is_for_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
     }

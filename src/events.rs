@@ -1,4 +1,4 @@
-//! Every I/O error is also an event, so that whoever watches a volume hears of it, not only the caller that met it.
+//! Every I/O error is also an event, so that a program that watches a volume is notified too, not only the caller that met it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::units::{FilePos, InodeNo};
 /// How many events are kept until someone takes them; the oldest go first.
 const KEPT: usize = 1024;
 
-/// What kind of access met an error.
+/// The kind of access that met an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// A direct read of file data.
@@ -24,7 +24,7 @@ pub enum Direction {
 /// An I/O error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorEvent {
-    /// What kind of access.
+    /// The kind of access.
     pub direction: Direction,
     /// The file.
     pub inode: InodeNo,
@@ -119,7 +119,7 @@ impl Events {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // They came before these, and so behind all that are here.
+            // They came before these, and so after all that are here.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

@@ -12,7 +12,7 @@ pub trait Files {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `Loop`; `IsADirectory`, `WrongFileType`, `Encrypted`; `ReadOnly` for writing where there is none,
+    /// `NotFound`, `NotADirectory`, `Loop`; `IsADirectory`, `WrongFileType`, `Encrypted`; `ReadOnly` for writing on a read-only store,
     /// `InvalidInput` for options that exclude each other; of a file that is made `Exists`, `NameTooLong`, `NoSpace`, `Quota`.
     fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File>;
 

@@ -113,13 +113,13 @@
 //!
 //! A request goes down once and comes back once; a reader can follow one from [`File::read_at`] to the system call.
 //!
-//! | Layer | What it decides |
+//! | Layer | Task |
 //! |---|---|
 //! | [`Volume`], [`Host`] | opens a device, finds the format; the only places that know both |
 //! | [`File`], [`Queue`] | a handle shared by threads; a thread's own way down |
 //! | [`dio`] | simple path or generic path, bouncing, completion |
-//! | [`open_file`] | who is at the content of a file that can change, and what was written that its metadata do not tell yet |
-//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; what a write asks of its file system |
+//! | [`open_file`] | the users of the content of a file that can change, and the data that its metadata do not tell yet |
+//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; the requests of a write to its file system |
 //! | [`bio`] | one request and the memory that it owns |
 //! | [`integrity`] | a device over two others that verifies every sector |
 //! | [`device`] | psync, io_uring, NVMe passthrough, dax, ram, null; over another: sim, record; limits and alignment; the doors to a mounted device |
@@ -129,7 +129,7 @@
 //! # Errors
 //!
 //! An [`Error`] has a kind, the place on disk and the cause, and prints as one line. A corrupt image is an error that names block
-//! and field; nothing on disk changes. I/O errors are [events](events::Events) too, for whoever watches the volume.
+//! and field; nothing on disk changes. I/O errors are [events](events::Events) too, for programs that watch the volume.
 //!
 //! # Units
 //!
@@ -151,7 +151,7 @@ pub mod units;
 mod volume;
 
 // Public for the program, the fio engine, the tests and the benches: they look inside, inject faults and measure each layer. They follow the
-// library's layers, and change with them; what users need of them has its name below.
+// library's layers, and change with them; the items that users need have their names below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]

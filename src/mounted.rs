@@ -42,7 +42,7 @@ impl HostOptions {
 /// stays open until the host is gone with its files and queues. That keeps no file system from being unmounted, but a device from
 /// being taken down (`losetup -d`, `dmsetup remove`).
 ///
-/// Who opens one of its files for writing waits until the lease is let go: while this process is stopped, as long as
+/// A program that opens one of its files for writing waits until the lease is let go: while this process is stopped, as long as
 /// `/proc/sys/fs/lease-break-time` says. The signal SIGRTMAX-2 is the host's own.
 #[derive(Clone)]
 pub struct Host {

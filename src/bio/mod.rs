@@ -1,6 +1,6 @@
 //! A bio: one request to one device, and the memory that it owns until it completes.
 //!
-//! Data moves down as an owned [`Bio`] and comes back once, as a [`Done`] that carries it: whoever has the bio has the
+//! Data moves down as an owned [`Bio`] and comes back once, as a [`Done`] that carries it: the owner of the bio owns the
 //! memory, and while a device has it, nobody else does.
 
 use bitflags::bitflags;
@@ -10,7 +10,7 @@ pub use crate::sys::{Buffer, Memory};
 use crate::error::{self, Errno};
 use crate::units::{DevOffset, FilePos, InodeNo};
 
-/// What a bio does.
+/// The operation of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioOp {
     /// From the device to memory.
@@ -34,7 +34,7 @@ bitflags! {
         /// The write is done wholly or not at all (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
         /// A read that ends with EILSEQ, since the data do not match their checksums, is done once more, into memory of the queue's
-        /// own: whoever had a way to the caller's may have written there meanwhile. Devices have nothing to do with it.
+        /// own: a thread with access to the caller's may have written there meanwhile. Devices have nothing to do with it.
         const REREAD = 0x10;
     }
 }
@@ -58,12 +58,12 @@ impl Dev {
 }
 
 bitflags! {
-    /// What a write leaves to be done when it has succeeded; an overwrite nothing.
+    /// The work that a successful write leaves; an overwrite leaves none.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CompletionWork: u8 {
         /// It went to an unwritten extent, which has to be converted.
         const CONVERT = 0x1;
-        /// It ends behind the file's size.
+        /// It ends beyond the file's size.
         const GROW = 0x2;
         /// The file is to be synced, as far as its data need it.
         const DATASYNC = 0x4;
@@ -71,7 +71,7 @@ bitflags! {
         const SYNC = 0x8;
         /// It went to new blocks in the place of shared ones, which the file's map has to take in.
         const REMAP = 0x20;
-        /// It has a place behind the end of the file, which others keep off until it has ended.
+        /// It has a place beyond the end of the file, which no other write takes until it has ended.
         const PLACE = 0x10;
     }
 }
@@ -79,7 +79,7 @@ bitflags! {
 /// Whom a bio's completion concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
-    /// A whole request in one bio: what its completion needs travels with it.
+    /// A whole request in one bio, with everything that its completion needs.
     Whole {
         /// The caller's name for the request.
         token: u64,
@@ -96,7 +96,7 @@ pub enum BioEnd {
         pos: FilePos,
         /// The file's place in its queue.
         slot: u32,
-        /// What a write that succeeds leaves to be done.
+        /// The work that a successful write leaves.
         left: CompletionWork,
     },
     /// A part of a request whose state its queue keeps.
@@ -123,7 +123,7 @@ impl BioEnd {
 /// One request to one device.
 #[derive(Debug)]
 pub struct Bio {
-    /// What to do.
+    /// The operation.
     pub op: BioOp,
     /// How.
     pub flags: BioFlags,
@@ -131,7 +131,7 @@ pub struct Bio {
     pub dev: Dev,
     /// Where on the device.
     pub at: DevOffset,
-    /// What to read into or write from.
+    /// The memory to read into or write from.
     pub memory: Memory,
     /// Whom the completion concerns.
     pub end: BioEnd,
@@ -189,7 +189,7 @@ impl Completion {
     /// The bytes that were transferred, and the buffer that the request was started with.
     ///
     /// # Errors
-    /// That of the request. The buffer is freed then; who wants it back takes [`memory`](Self::memory). `InvalidInput` where the request had
+    /// That of the request. The buffer is freed then; a caller that wants it back takes [`memory`](Self::memory). `InvalidInput` where the request had
     /// several buffers.
     pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
         let count = self.result?;

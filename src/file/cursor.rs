@@ -28,7 +28,7 @@ impl Cursor {
         self.pos
     }
 
-    /// Makes durable what was written (`fsync`).
+    /// Makes all written data durable (`fsync`).
     ///
     /// # Errors
     /// As [`File::sync`].
@@ -66,7 +66,7 @@ impl Write for Cursor {
         self.moved(count)
     }
 
-    /// Does nothing: nothing is kept back. What was written is durable after [`sync`](Cursor::sync).
+    /// Does nothing: nothing is kept back. Written data are durable after [`sync`](Cursor::sync).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -31,7 +31,7 @@ pub struct File {
     backing: Backing,
 }
 
-/// Who owns the file's metadata: one match at the top of a request. The tag is a byte of its own: in a niche of a field it would take
+/// The owner of the file's metadata: one match at the top of a request. The tag is a byte of its own: in a niche of a field it would take
 /// each request four instructions more to read.
 #[derive(Clone)]
 #[repr(u8)]
@@ -87,7 +87,7 @@ impl File {
         matches!(&self.backing, Backing::Live(file) if file.appends())
     }
 
-    /// Who serves a host file and why, and what lies beneath it; `None` for a volume's file.
+    /// The server of a host file with the reason, and the devices beneath; `None` for a volume's file.
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
@@ -96,7 +96,7 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Gives the bytes read: fewer than `buf` holds only at the end of the file, 0 behind it.
+    /// Reads at a position and waits. Gives the bytes read: fewer than `buf` holds only at the end of the file, 0 beyond it.
     ///
     /// # Errors
     /// `InvalidInput` where a strict handle is given something that `O_DIRECT` refuses, or the queue is another's;
@@ -219,10 +219,10 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Gives the bytes written: fewer than `buf` holds only where space ran out behind them, which
+    /// Writes at a position and waits. Gives the bytes written: fewer than `buf` holds only where space ran out after them, which
     /// [`DioFlags::WHOLE`] makes an error.
     ///
-    /// What is acknowledged is durable after the next [`sync`](Self::sync), or at once with [`DioFlags::DSYNC`].
+    /// Acknowledged data are durable after the next [`sync`](Self::sync), or at once with [`DioFlags::DSYNC`].
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`, `NotPermitted` (immutable, or append-only and not at the end),
@@ -255,7 +255,7 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` at a position and waits. What is acknowledged is durable after the next [`sync`](Self::sync).
+    /// Writes all of `buf` at a position and waits. Acknowledged data are durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at); `NoSpace` where only a part was written.
@@ -290,7 +290,7 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` behind the end of the file, and gives where. Several threads that append get places one behind the other.
+    /// Writes all of `buf` at the end of the file, and gives the position. Several threads that append get consecutive places.
     ///
     /// # Errors
     /// As [`write_at_with`](Self::write_at_with). Where a part was written, that has become longer.
@@ -322,7 +322,7 @@ impl File {
         }
     }
 
-    /// Starts an append; gives the position that it has. The size follows when it is complete, and appends that are in flight behind it
+    /// Starts an append; gives the position that it has. The size follows when it is complete, and appends that are in flight after it
     /// read as zeros until they are.
     ///
     /// # Errors
@@ -341,7 +341,7 @@ impl File {
         }
     }
 
-    /// Makes durable what was written to this file and has completed, and its metadata (`fsync`); commits are shared with all who ask for
+    /// Makes completed writes to this file durable, and its metadata (`fsync`); commits are shared with all threads that ask for
     /// one at the same time.
     ///
     /// # Errors
@@ -353,7 +353,7 @@ impl File {
         }
     }
 
-    /// The same, but of the metadata only what is needed to read the data (`fdatasync`).
+    /// The same, but of the metadata only the part needed to read the data (`fdatasync`).
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -372,7 +372,7 @@ impl File {
         }
     }
 
-    /// The mapping at a position, at least one byte of it. That of a host file can be had while it is read raw.
+    /// The mapping at a position, at least one byte of it. A host file has one while it is read raw.
     ///
     /// # Errors
     /// What reading and checking the metadata gives; `Unsupported`, with the reason, where the kernel serves a host file.
@@ -397,7 +397,7 @@ impl File {
         iomap::seek_data(self, pos.into(), self.size())
     }
 
-    /// The first position from `pos` on that is a hole (`SEEK_HOLE`): the size at the latest, `None` at or behind it.
+    /// The first position from `pos` on that is a hole (`SEEK_HOLE`): the size at the latest, `None` at or beyond it.
     ///
     /// # Errors
     /// What reading the map gives.

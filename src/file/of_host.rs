@@ -19,7 +19,7 @@ pub(crate) struct HostHandle {
     strict: bool,
 }
 
-/// What came of an attempt to read around the kernel.
+/// The result of an attempt to read around the kernel.
 enum Attempt {
     Done(Result<usize>),
     /// The kernel is to be asked.
@@ -63,7 +63,7 @@ impl HostHandle {
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
         let len = buf.len();
-        // Made for each: what is lent to a function must lie in memory, and is put there on its own way only.
+        // Made for each: an argument lent to a function must lie in memory, and is put there on its own way only.
         let request = || Request::read(pos, len, flags);
         match self.read_raw(queue, buf, &request()) {
             Attempt::Done(result) => result,
@@ -118,7 +118,7 @@ impl HostHandle {
         self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Learns the way of a tenure. False where there is none: the kernel serves the file.
+    /// Learns the way of a tenure. False without one: the kernel serves the file.
     fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
         if !Tenure::is_raw(tenure) {
@@ -246,7 +246,7 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // What fails is read again: it may only be that the file has become shorter.
+                // A failed part is read again: perhaps the file has only become shorter.
                 inode: UNTOLD,
                 size,
                 strict: true,

@@ -97,7 +97,7 @@ impl OpenFile {
                 Some(descriptor) if direct => descriptor.file.read_once(left, at, rw_flags),
                 _ => rustix::io::preadv2(self.file.file(), left, at, rw_flags),
             };
-            // What follows a short direct read may not be aligned any more; and some file systems refuse direct reads as such.
+            // The rest after a short direct read may not be aligned any more; and some file systems refuse direct reads as such.
             let was_direct = std::mem::replace(&mut direct, false);
             match result {
                 Ok(0) if !was_direct => break,
@@ -109,7 +109,7 @@ impl OpenFile {
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
                 // A part is there, as from the kernel's own interface.
                 Err(OsErrno::AGAIN) if done > 0 => break,
-                // Who does not know NOWAIT cannot promise not to wait.
+                // A file system without NOWAIT cannot promise not to wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {
                     return Err(state.failed(Errno::EAGAIN, self.file.inode(), request));
                 }

@@ -1,4 +1,4 @@
-//! What a queue knows of host files: their maps as of the last tenure that it saw, and its requests in flight.
+//! The state of host files in a queue: their maps as of the last tenure that it saw, and its requests in flight.
 //!
 //! A thread that reads must have the map for as long as it reads, though a break may replace it meanwhile. A shared reference count
 //! would be touched twice by every read of every thread; so each queue keeps a count of its own.
@@ -233,7 +233,7 @@ impl Lanes {
         }
     }
 
-    /// Ends a request: what was read is believed, or read again through the kernel.
+    /// Ends a request: the data are believed, or read again through the kernel.
     #[inline]
     pub(crate) fn believe(
         &mut self,
@@ -247,7 +247,7 @@ impl Lanes {
         let index = completion.token as usize;
         let Some(Booking { token, pos, way }) = self.requests.get_mut(index) else { return };
         completion.token = *token;
-        // What most requests are: one of several, and to be believed.
+        // Most requests are so: one of several, and to be believed.
         if let Way::Raw(lane) = way
             && completion.result.is_ok()
             && self.young

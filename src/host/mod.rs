@@ -1,4 +1,4 @@
-//! What the files of mounted file systems need below a queue: the devices beneath them, opened once, the keeper of their leases, and the ways
+//! The layer below a queue for files of mounted file systems: the devices beneath them, opened once, the keeper of their leases, and the ways
 //! of a queue to their data.
 
 mod kernel;
@@ -20,7 +20,7 @@ use crate::events::Events;
 use crate::fs::host::{Beneath, Keeping, Refusal};
 use crate::open_file::Owner;
 
-/// What the files and the queues of a host have in common.
+/// The state that the files and the queues of a host share.
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     pub(crate) engine: Engine,

@@ -16,7 +16,7 @@ pub(crate) struct OpenFile {
     pub(crate) stable_pages: Option<StablePages>,
     /// For direct reads by the kernel, once there was one; `None` where they are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
-    /// Behind the file, since fields are dropped in their order.
+    /// After the file, since fields are dropped in their order.
     _closing: Closing,
     shared: Arc<Shared>,
 }
@@ -68,7 +68,7 @@ impl OpenFile {
         })
     }
 
-    /// Whether what was read from the device in a tenure may be believed.
+    /// Whether data that were read from the device in a tenure may be believed.
     #[inline(always)]
     pub(crate) fn believes(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()

@@ -1,4 +1,4 @@
-//! Who serves a host file, and why.
+//! The server of a host file, the device or the kernel, and the reason.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::HostDevice;
 use crate::device::door::DoorKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// Who serves a host file just now, and why.
+/// The server of a host file just now, the device or the kernel, and the reason.
 #[derive(Clone, Debug)]
 pub struct HostReport {
     /// Its path, as given.
@@ -25,7 +25,7 @@ pub struct HostReport {
     pub extents: Option<usize>,
     /// Whether it shares blocks with other files.
     pub shared: bool,
-    /// What lies beneath, where it was looked for.
+    /// The devices beneath, where they were looked for.
     pub device: Option<DeviceReport>,
 }
 

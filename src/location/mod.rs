@@ -17,10 +17,10 @@ use crate::device::{BlockFile, Device, OpenMode, Psync};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::partition::{Partition, PartitionTable};
 
-/// What stands before an integrity device's halves.
+/// The prefix of an integrity device's halves.
 pub const INTEGRITY: &str = "integrity:";
 
-/// What stands before a volume that is read without its journal.
+/// The prefix of a volume that is read without its journal.
 pub const NO_LOAD: &str = "noload:";
 
 /// Where a volume is.
@@ -30,7 +30,7 @@ pub enum Location {
     Plain(Site),
     /// On an [integrity device](crate::integrity).
     Integrity {
-        /// What is protected.
+        /// The protected device.
         data: Site,
         /// Where the tags are, if not in the tail of the same device.
         tags: Option<Site>,
@@ -61,7 +61,7 @@ pub enum Part {
 
 impl Location {
     /// Reads a location as a user writes it: a site as [`Site::parse`] takes it, or `integrity:DATA,TAGS` or `integrity:DATA` of sites,
-    /// and `noload:` before either. What begins so is never a file: one of such a name is written `./integrity:...`.
+    /// and `noload:` before either. A name with such a prefix is never a file: write `./integrity:...` for one.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
@@ -100,7 +100,7 @@ impl Location {
         })
     }
 
-    /// What holds the bytes of the volume.
+    /// The place of the volume's bytes.
     #[must_use]
     pub fn data(&self) -> &Site {
         match self {
@@ -149,7 +149,7 @@ impl Site {
     /// First byte and length of the part, after the partition table where it names a partition; `None` for the whole.
     ///
     /// # Errors
-    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for an offset behind the
+    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for an offset beyond the
     /// end, `Io`.
     pub fn window(&self) -> Result<Option<(u64, u64)>> {
         if self.part == Part::Whole {
@@ -184,7 +184,7 @@ fn partition(device: &dyn Device, number: u32) -> Result<(u64, u64)> {
     }
 }
 
-/// What stands behind the `@`; `None` where that is no part at all but the tail of a file's name.
+/// The part after the `@`; `None` if it belongs to the name of the file.
 fn parse_part(text: &str) -> Option<Result<Part>> {
     if let Some(number) = text.strip_prefix('p') {
         return number.parse().ok().filter(|number| *number > 0).map(|n| Ok(Part::Partition(n)));

@@ -26,15 +26,15 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// What did not go as asked, a line each.
+    /// Requests that were not met, a line each.
     pub notices: Vec<String>,
-    /// The integrity device that it is, and what was done about a crash.
+    /// The integrity device that it is, and its recovery from a crash.
     pub integrity: Option<integrity::Opened>,
 }
 
 /// The halves of an integrity device, of which nothing has been read.
 pub struct Halves {
-    /// What is protected, or is to be.
+    /// The device that is protected, or is to be.
     pub data: OpenedEngine,
     /// Where the tags are, if not in the tail of the same.
     pub tags: Option<Arc<dyn Device>>,
@@ -42,7 +42,7 @@ pub struct Halves {
     pub identity: [u8; 16],
 }
 
-/// What is wrong with writing a [`Location::NoLoad`].
+/// The reason not to write a [`Location::NoLoad`].
 pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
     if write { Err(Error::invalid("without its journal a volume is only read")) } else { Ok(()) }
 }
@@ -51,7 +51,7 @@ impl Location {
     /// Opens the device exclusively. An integrity device that was not closed is recovered where it is opened for writing.
     ///
     /// # Errors
-    /// `Busy` where someone else has it; `InvalidInput` to write what is read without its journal; those of [`Integrity::open`]. Of an
+    /// `Busy` where someone else has it; `InvalidInput` to write a volume that is read without its journal; those of [`Integrity::open`]. Of an
     /// integrity device they name the half.
     pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
@@ -82,7 +82,7 @@ impl Location {
     /// Opens the halves of an integrity device exclusively: to make one of them, or to look at one.
     ///
     /// # Errors
-    /// `Busy` where someone else has one; `InvalidInput` where the two overlap, or to write what is read without its journal.
+    /// `Busy` where someone else has one; `InvalidInput` where the two overlap, or to write a volume that is read without its journal.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(write)?;

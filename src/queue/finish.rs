@@ -1,4 +1,4 @@
-//! What writes that are complete have left to be done, and what becomes of those that never are.
+//! The work that complete writes leave, and the end of writes that never complete.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ impl Queue {
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.lives.take_full() {
-            // What cannot be converted now is when the file is synced or closed, and the error is met again.
+            // A range that cannot be converted now is converted when the file is synced or closed, and the error is met again.
             let _ = self.alone(|| keep.file().convert());
         }
         let mut unsynced = self.state.lives.take_unsynced();
@@ -32,7 +32,7 @@ impl Queue {
         }
     }
 
-    /// Does what may have to wait for requests in flight: those of this queue first, if it does.
+    /// Runs an operation that may wait for requests in flight: those of this queue are completed first.
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
@@ -45,7 +45,7 @@ impl Queue {
     }
 
     /// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so that these must not become
-    /// another file's: nothing is changed any more, the content of the files stays held, and who waits for it is told.
+    /// another file's: nothing is changed any more, the content of the files stays held, and threads that wait for it get an error.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.lives.leak();

@@ -20,7 +20,7 @@ use crate::open_file::{Owner, Views};
 ///
 /// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then nobody learns when
 /// they end, and dropping the queue leaks them: their memory, and the device, which stays open until the process ends. Where writes are among
-/// them, which may reach the device at any time, the volume is read-only from then on and says why. What the kernel had not taken is only an
+/// them, which may reach the device at any time, the volume is read-only from then on and says why. A request that the kernel had not taken is only an
 /// error.
 pub struct Queue {
     pub(crate) device: AnyQueue,
@@ -62,14 +62,14 @@ impl Queue {
         with_queue!(&mut self.device, queue => self.state.set_bounce_limit(queue, limit));
     }
 
-    /// How much they take now: they are made when they are first needed. What is read once more, and what is copied and written before a call
+    /// How much they take now: they are made when they are first needed. Data that are read once more, and data that are copied and written before a call
     /// returns, has one of its own of 64 KiB, beside the limit.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
     }
 
-    /// What this queue has counted.
+    /// The counts of this queue.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.state.stats()
@@ -103,7 +103,7 @@ impl Queue {
             .map_err(|errno| Error::io(errno, "a descriptor of the queue's completions"))
     }
 
-    /// Hands submitted requests to the device and sees what has completed, without waiting.
+    /// Hands submitted requests to the device and collects completions, without waiting.
     ///
     /// # Errors
     /// `Io` where the kernel refuses, for good: requests that it has not taken can be popped, with that error.
@@ -134,7 +134,7 @@ impl Queue {
         }
     }
 
-    /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, but
+    /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, except
     /// for a read of a host file whose lease went meanwhile, which is done again through the kernel, and for what a bounce buffer's
     /// transfer left undone or a read that did not match its checksums, which are done again at once.
     /// The last completion of a host file whose handle has gone closes it, and can wait for its lease's being taken again.
@@ -145,7 +145,7 @@ impl Queue {
         if self.lanes.is_some() {
             return self.pop_finished();
         }
-        // And each device by itself: what one of several gives lies in memory too.
+        // And each device by itself: data of one of several lie in memory too.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 

@@ -26,13 +26,13 @@ use crate::open_file::Owner;
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
-/// What may be lost in the tail of a device when something else takes it.
+/// The data that may be lost in the tail of a device when something else takes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TailLoss {
     /// Nothing that is known.
     #[default]
     Nothing,
-    /// What has no known end: other file systems, partition tables.
+    /// Data without a known end: other file systems, partition tables.
     Unknown,
     /// That, and a file system of a known format whose superblock cannot be used. It could be repaired, were its end still there.
     DamagedVolume,
@@ -245,8 +245,8 @@ impl Volume {
         self.engine
     }
 
-    /// Commits what was changed, writes it to its place, and ends writing: later changes are refused. Without changes there is nothing
-    /// to do. What is dropped without it is closed too, but nobody hears of an error.
+    /// Commits all changes, writes them to their places, and ends writing: later changes are refused. Without changes there is nothing
+    /// to do. A volume that is dropped without it is closed too, but an error is not reported.
     ///
     /// # Errors
     /// `Io`; the volume is then as after a crash, and recovers at the next opening.
@@ -258,14 +258,14 @@ impl Volume {
         }
     }
 
-    /// The integrity device below, where the [location](Location) named one, and what was done about a crash when it was opened.
+    /// The integrity device below, where the [location](Location) named one, and its recovery from a crash when it was opened.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
         self.integrity.as_ref()
     }
 
-    /// What did not go as asked, a line each.
+    /// Requests that were not met, a line each.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
@@ -377,14 +377,14 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// What the file system on a device takes of it; what is wrong with it, where that is not known.
+/// The part of a device that its file system takes; the error, where that is not known.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // What cannot be read may be whole.
+        // A file system that cannot be read may be whole.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }
@@ -395,7 +395,7 @@ mod tests {
     use super::*;
     use crate::device::{Faults, Ram, Sim};
 
-    /// A superblock that cannot be read is no damaged one: what it is of may be whole.
+    /// A superblock that cannot be read is not a damaged one: the file system may be whole.
     #[test]
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));

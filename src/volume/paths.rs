@@ -45,7 +45,7 @@ impl Files for Volume {
 }
 
 impl Volume {
-    /// What `stat` says of a file; symbolic links are followed.
+    /// The attributes of a file, as `stat` gives them; symbolic links are followed.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`, `Corrupt`.
@@ -53,7 +53,7 @@ impl Volume {
         Ok(self.resolve(path.as_ref(), Follow::All)?.stat().clone())
     }
 
-    /// What `lstat` says: that of a symbolic link itself.
+    /// The same as `lstat` gives them: those of a symbolic link itself.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -64,7 +64,7 @@ impl Volume {
     /// Whether a path leads to a file.
     ///
     /// # Errors
-    /// As [`metadata`](Self::metadata), but for `NotFound` and `NotADirectory`.
+    /// As [`metadata`](Self::metadata), except `NotFound` and `NotADirectory`.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(path.as_ref(), Follow::All) {
             Ok(_) => Ok(true),
@@ -106,7 +106,7 @@ impl Volume {
         file.read_all(&mut queue).context(|| path.display())
     }
 
-    /// Makes this the content of a file, which is made where there is none. It is durable after the next [`sync`](Self::sync).
+    /// Makes this the content of a file; a missing file is created. It is durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
     /// As [`open`](Files::open) and [`File::write_at`].
@@ -185,7 +185,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is no directory. The file goes with its last name, once no handle has it open.
+    /// Removes a name of a file that is not a directory. The file goes with its last name, once no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -211,7 +211,7 @@ impl Volume {
     /// Removes a directory with everything in it, or a symbolic link; such links are removed, not followed. Each name is a transaction: a crash leaves a part.
     ///
     /// # Errors
-    /// As [`remove_dir`](Self::remove_dir). What was removed before the error stays removed.
+    /// As [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
@@ -254,7 +254,7 @@ impl Volume {
         }
     }
 
-    /// A name for what is no directory: a slash after it finds the directory that it asks for, or none.
+    /// A name for a file that is not a directory. With a slash at its end it is an error: `Exists`, or `NotFound`.
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {

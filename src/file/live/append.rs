@@ -1,4 +1,4 @@
-//! Appends: their places behind the end of the file. A place is taken and given back within the file's content, so that whoever cuts or
+//! Appends: their places beyond the end of the file. A place is taken and given back within the file's content, so that a thread that cuts or
 //! moves that, and has it for himself, finds no place taken.
 
 use std::io::IoSlice;
@@ -13,7 +13,7 @@ use crate::queue::Queue;
 use crate::units::FilePos;
 
 impl LiveFile {
-    /// Writes at the end of the file, wherever that is then; gives the position. Several appends at a time get places one behind the other.
+    /// Writes at the end of the file, wherever that is then; gives the position. Several appends at a time get consecutive places.
     pub(in crate::file) fn append(
         &self,
         queue: &mut Queue,

@@ -40,7 +40,7 @@ pub(crate) struct Live {
     /// Nobody else has it, ever.
     id: u64,
     index: FileIndex,
-    /// What was written is committed in time, also where the file outlives its volume's last handle. Before the inode that is held, since the
+    /// Written data are committed in time, also where the file outlives its volume's last handle. Before the inode that is held, since the
     /// timer's thread must not be the last to have the file system.
     _timer: Option<Arc<dyn Any + Send + Sync>>,
     file: Arc<dyn WriteFile>,
@@ -49,7 +49,7 @@ pub(crate) struct Live {
     number: InodeNo,
     strict: bool,
     writing: Writing,
-    /// What all writes by this handle are meant like.
+    /// Options of all writes by this handle.
     intent: WriteIntent,
     volume: Owner,
     geometry: Geometry,
@@ -202,7 +202,7 @@ impl LiveFile {
         self.0.writing == Writing::AtEnd
     }
 
-    /// The mapping of a position, with what was written and is not converted.
+    /// The mapping of a position; written ranges that are not converted yet count as written.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         let open = &self.0.open;
         loop {
@@ -231,7 +231,7 @@ impl LiveFile {
             self.wait_for(queue, ticket, nowait)?;
             Hold::Range(ticket)
         };
-        // What held it before may have changed it.
+        // The holder before may have changed it.
         match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
             Ok(_) => Ok(hold),
             Err(error) => {
@@ -248,7 +248,7 @@ impl LiveFile {
         }
     }
 
-    /// Waits for a range. What this queue has in flight is waited for first, since others may wait for that.
+    /// Waits for a range. Requests of this queue in flight are waited for first, since other threads may wait for them.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.0.open.content;
         if !nowait && !content.has(&ticket) {

@@ -53,7 +53,7 @@ impl LiveFile {
             flags.contains(DioFlags::NOWAIT),
         )?;
         let nowait = flags.contains(DioFlags::NOWAIT);
-        // Size and map are of one time: with an older map, what was appended since would read as zeros.
+        // Size and map are of one time: with an older map, data appended since would read as zeros.
         let result = loop {
             let view = match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
                 Ok(view) => view,

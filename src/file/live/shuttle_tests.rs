@@ -15,7 +15,7 @@ use crate::units::FilePos;
 use crate::{File, FileOptions, Queue, QueueOptions, Volume};
 
 const BLOCK: usize = 1024;
-/// What a model may write, in blocks. They are allocated, and unwritten.
+/// The blocks that a model may write. They are allocated, and unwritten.
 const BLOCKS: usize = 4;
 
 /// A volume with a file of unwritten blocks, made once: no thread waits meanwhile.
@@ -72,7 +72,7 @@ impl Model {
         self.written[block].store(true, SeqCst);
     }
 
-    /// What was written before is read, and what was not is zeros or what is being written.
+    /// Data written before are read; other blocks are zeros or the data being written.
     fn read(&self, queue: &mut Queue, block: usize) {
         let written = self.written[block].load(SeqCst);
         let mut buf = Buffer::aligned(BLOCK).unwrap();
@@ -144,7 +144,7 @@ fn appends_do_not_overlap() {
     });
 }
 
-/// Who is the last to close a file leaves what another has opened it for, written and closed meanwhile.
+/// The last thread that closes a file leaves data that another one has written meanwhile.
 #[test]
 fn a_close_keeps_what_others_have_written() {
     explore(5, || {

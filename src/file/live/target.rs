@@ -18,7 +18,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, live, holding) })
 }
 
-/// The file, with what was written and is not converted.
+/// The file; written ranges that are not converted yet count as written.
 pub(super) fn target<'a>(
     view: &'a View,
     live: &'a Live,
@@ -27,7 +27,7 @@ pub(super) fn target<'a>(
     Target { size: view.size(), ..target_by_metadata(view, live, holding) }
 }
 
-/// The same, ending where its metadata say: an overwrite behind that is not a simple one.
+/// The same, ending where its metadata say: an overwrite beyond that is not a simple one.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -45,7 +45,7 @@ pub(super) fn target_by_metadata<'a>(
     }
 }
 
-/// A write leaves its time: the first one since somebody asked for that of the file does. What follows is only noted, and is as old as the
+/// A write leaves its time: the first one since a thread asked for that of the file does. Later ones are only noted, and are as old as the
 /// next question (POSIX calls it marked for update): a clock for each would be a good part of what a volume costs.
 #[inline(always)]
 pub(super) fn stamp_overwrite(view: &View, live: &Live) {

@@ -40,7 +40,7 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::default()).unwrap()
 }
 
-/// A write that only notes itself is no older than when it was written, whoever has noted it and whether that queue is there; and asking
+/// A write that only notes itself is no older than when it was written, by any queue, whether that still exists or not; and asking
 /// again does not make it younger.
 #[test]
 fn a_write_is_seen_to_be_as_young_as_it_is() {
@@ -91,7 +91,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
     volume.close().unwrap();
 }
 
-/// What is noted leaves its time when the timer comes by, not when somebody asks much later.
+/// A noted write leaves its time when the timer comes by, not when a thread asks much later.
 #[test]
 fn a_noted_write_is_no_younger_than_the_timers_last_look() {
     let (volume, number) = volume();

@@ -17,7 +17,7 @@ use crate::units::FilePos;
 /// How much goes through memory at once, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// What became of a write that does not begin and end with sectors.
+/// The result of a write that does not begin and end with sectors.
 enum Unaligned {
     /// So many bytes were written; and whether much is to be converted now.
     Written(usize, bool),
@@ -27,7 +27,7 @@ enum Unaligned {
 }
 
 impl LiveFile {
-    /// Writes what does not begin and end with sectors: the sectors at both ends are read, and nobody else is at the range meanwhile; at
+    /// Writes data that do not begin and end with sectors: the sectors at both ends are read, and no other request uses the range meanwhile; at
     /// the content, if it goes where that ends.
     pub(super) fn write_unaligned(
         &self,
@@ -114,7 +114,7 @@ impl LiveFile {
     ) -> Result<Unaligned> {
         let Wanted { len, flags, .. } = wanted;
         let (mut done, mut full) = (0, false);
-        // What is wanted whole has room for all of it before a part is written.
+        // A write that is wanted whole has space for all of it before a part is written.
         let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
@@ -155,7 +155,7 @@ impl LiveFile {
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
         live.stamp_write();
         let full = live.open.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The size is what was asked for, not what was written.
+        // The size is the one asked for, not the one written.
         live.open.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }

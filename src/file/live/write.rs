@@ -1,4 +1,4 @@
-//! Writes. An overwrite of one written extent is one bio and nothing else; what is more has its steps in [`LiveFile::prepare`], in the order in
+//! Writes. An overwrite of one written extent is one bio and nothing else; other writes have their steps in [`LiveFile::prepare`], in the order in
 //! which they are taken.
 
 use std::io::IoSlice;
@@ -18,7 +18,7 @@ use crate::units::FilePos;
 
 pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
-/// What a write is ready for.
+/// The way that a write is ready for.
 pub(super) enum Ready {
     /// Over blocks that the file has now, perhaps fewer bytes than were asked for, held like this.
     Blocks { hold: Hold, request: Request, left: CompletionWork },
@@ -30,7 +30,7 @@ pub(super) enum Ready {
     Gap(u64),
 }
 
-/// A write that is more than an overwrite, and what is known of it.
+/// A write that is more than an overwrite, and its state.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) at: WriteAt,
@@ -38,7 +38,7 @@ pub(super) struct Wanted {
     pub(super) flags: DioFlags,
     /// How the content is held.
     pub(super) hold: Hold,
-    /// The size behind which the last block has been zeroed.
+    /// The size after which the last block has been zeroed.
     pub(super) zeroed: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl LiveFile {
         self.write_somewhere(queue, bufs, WriteAt::Pos(pos), flags, &mut FilePos(pos.0))
     }
 
-    /// Gives how many bytes were written. `place` becomes where, also where it fails behind a part.
+    /// Gives how many bytes were written. `place` becomes where, also where it fails after a part.
     pub(super) fn write_somewhere(
         &self,
         queue: &mut Queue,
@@ -148,7 +148,7 @@ impl LiveFile {
 
     /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
     ///
-    /// The content is held from the first step on, so that nothing moves any more; what is done to the inode comes in between, under its
+    /// The content is held from the first step on, so that nothing moves any more; changes of the inode come in between, under its
     /// own lock. A write with NOWAIT does none of that.
     fn prepare(
         &self,
@@ -166,7 +166,7 @@ impl LiveFile {
                 self.leave(queue, hold);
             }
             match ready {
-                // Of appends that come behind those in flight: that is no gap for who is alone.
+                // The gap is the places of appends in flight: an append that holds the file alone meets none.
                 Ok(Ready::Gap(_)) if at == WriteAt::End && !flags.contains(DioFlags::ATOMIC) => {
                     return ready;
                 }
@@ -179,7 +179,7 @@ impl LiveFile {
         }
     }
 
-    /// The same with the content held. What makes the file longer has a place from here on.
+    /// The same with the content held. A write that makes the file longer has a place from here on.
     fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
         let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.0.open.pending;
@@ -194,7 +194,7 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
-                // Others behind an append may have made the file longer already.
+                // Writes after an append may have made the file longer already.
                 left.set(
                     CompletionWork::PLACE,
                     at == WriteAt::End || left.contains(CompletionWork::GROW),
@@ -273,7 +273,7 @@ impl LiveFile {
         Ok(Ready::Blocks { hold, request, left })
     }
 
-    /// Writes what is held and has blocks.
+    /// Writes the range that is held and has blocks.
     pub(super) fn write_held(
         &self,
         queue: &mut Queue,
@@ -288,8 +288,8 @@ impl LiveFile {
         })
     }
 
-    /// Converts the file behind a write of which much was left, unless that is not to wait. The write is done: what cannot be converted now
-    /// is when the file is synced or closed, and the error is met again.
+    /// Converts the file after a write that left much work, unless that must not wait. The write is done: a range that cannot be converted now
+    /// is converted when the file is synced or closed, and the error is met again.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);
@@ -300,7 +300,7 @@ impl LiveFile {
         queue.alone(|| self.0.file.convert())
     }
 
-    /// Makes durable what was written, and the metadata that are needed to read it, or all.
+    /// Makes written data durable, with the metadata needed to read them, or with all metadata.
     pub(in crate::file) fn sync(&self, queue: &mut Queue, data_only: bool) -> Result<()> {
         queue.alone(|| self.0.file.sync(data_only))
     }
@@ -470,7 +470,7 @@ impl LiveFile {
 }
 
 impl Live {
-    /// What Linux asks of an atomic write, and the device must promise.
+    /// The rules of Linux for an atomic write, which the device must promise.
     fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
         if !flags.contains(DioFlags::ATOMIC) {
             return Ok(());
