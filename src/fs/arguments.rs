@@ -1,11 +1,11 @@
-//! What is asked of a file system, and what it says of itself: the arguments of [`FileSystem`](super::FileSystem)'s operations.
+//! Requests to a file system and its answers: the arguments of [`FileSystem`](super::FileSystem)'s operations.
 
 use bitflags::bitflags;
 
 use super::Timestamp;
 use crate::error::{Error, Result};
 
-/// What becomes of a symbolic link that the whole path names.
+/// The treatment of a symbolic link that the whole path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// It is followed like all others, as `stat` does.
@@ -14,10 +14,10 @@ pub enum Follow {
     NotLast,
 }
 
-/// Who makes a file.
+/// The user that makes a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Owner of what is made.
+    /// Owner of the new file.
     pub uid: u32,
     /// Its group, unless the directory's set-group bit gives it the directory's.
     pub gid: u32,
@@ -25,7 +25,7 @@ pub struct Credentials {
     pub umask: u32,
 }
 
-/// What is made.
+/// The kind of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFile<'a> {
     /// An empty file.
@@ -57,7 +57,7 @@ bitflags! {
     }
 }
 
-/// What is to change of an inode; `None` stays.
+/// Changes of an inode; `None` keeps the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// The lower twelve bits of the mode.
@@ -78,14 +78,14 @@ pub struct SetAttributes {
     pub project: Option<u32>,
 }
 
-/// What setting an attribute does with one that is there.
+/// The treatment of an existing attribute of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Replaces it or makes a new one.
     Any,
     /// `Exists` if there is one.
     Create,
-    /// `NoData` if there is none.
+    /// Replaces; `NoData` if it does not exist.
     Replace,
 }
 
@@ -139,7 +139,7 @@ bitflags! {
     }
 }
 
-/// What becomes of set-id bits when the content of a file is changed; its capabilities go in any case.
+/// The treatment of set-id bits when the content of a file is changed; its capabilities go in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
     /// They go.
@@ -149,10 +149,10 @@ pub enum KeepSetId {
     Yes,
 }
 
-/// What `fallocate` does with a range of bytes.
+/// The change of a range of bytes by `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Allocates what is a hole; it reads as zeros.
+    /// Allocates holes; they read as zeros.
     Allocate {
         /// The file's size stays.
         keep_size: bool,
@@ -164,13 +164,13 @@ pub enum Fallocate {
         /// The file's size stays.
         keep_size: bool,
     },
-    /// Takes whole blocks out; what is behind moves up.
+    /// Takes whole blocks out; the rest of the file moves up.
     Collapse,
     /// Inserts whole blocks that read as zeros.
     Insert,
 }
 
-/// What leaves a stamp.
+/// The source of time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The content was read.
@@ -195,7 +195,7 @@ impl DirCursor {
         Self(raw)
     }
 
-    /// A number that fits an offset of `telldir`: below 2^63, and not 0 behind an entry.
+    /// A number that fits an offset of `telldir`: below 2^63, and not 0 after an entry.
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         self.0
@@ -208,7 +208,7 @@ pub enum Clock {
     /// The system's clock, as of its last tick.
     #[default]
     System,
-    /// Always this time: what is made twice is the same.
+    /// Always this time, for reproducible volumes.
     Fixed(Timestamp),
 }
 
@@ -221,11 +221,11 @@ pub struct Usage {
     pub blocks: u64,
     /// Inodes that it can have.
     pub inodes: u64,
-    /// What is free.
+    /// Free space.
     pub free: FreeSpace,
 }
 
-/// What is left of a volume.
+/// The free part of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpace {
     /// Free blocks, among them the superuser's and those that are kept for nodes of maps.
@@ -236,7 +236,7 @@ pub struct FreeSpace {
     pub inodes: u32,
 }
 
-/// What a volume that is open for writing has done since it was opened.
+/// Counts of a volume since it was opened for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteCounts {
     /// Handles of the journal that were begun: one for each operation that changes metadata.
@@ -255,7 +255,7 @@ pub struct WriteCounts {
     pub drains: u64,
 }
 
-/// What becomes of a volume on which corruption is met while it is open for writing (`errors=` of mount(8)).
+/// The reaction of a volume that is open for writing to corruption (`errors=` of mount(8)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// It is recorded, and everything else goes on.

@@ -13,12 +13,12 @@ use crate::units::InodeNo;
 #[derive(Clone)]
 pub struct Held(Arc<dyn FileOps>);
 
-/// What a format gives of an inode that is open. The name is Linux's `file_operations`.
+/// The operations of a format on an open inode. The name is Linux's `file_operations`.
 pub trait FileOps: Send + Sync {
     /// Its number.
     fn number(&self) -> InodeNo;
 
-    /// What it is now, with a name or without.
+    /// Its present state, with a name or without.
     ///
     /// # Errors
     /// What reading and checking gives.

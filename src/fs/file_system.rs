@@ -1,10 +1,10 @@
-//! What a file system is to its users: a tree of names, and inodes with their attributes and data.
+//! A file system for its users: a tree of names, and inodes with their attributes and data.
 //!
 //! Programs, mounts, benches and [`Volume`](crate::Volume) know a file system by these traits alone. A format implements [`FileSystem`],
 //! [`InodeOps`] for an inode as it was read, and [`FileOps`] for one that is open; it has a row in the table of [formats](super::FORMATS).
 //! The traits' names are those of Linux: `super_operations`, `inode_operations`, `file_operations`.
 //!
-//! Inodes are named by their numbers, which stay as long as the file does. Nothing here looks at permissions: whoever opens a volume owns it.
+//! Inodes are named by their numbers, which stay as long as the file does. Nothing here looks at permissions: a program that opens a volume owns it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::units::{FilePos, InodeNo};
 
 bitflags! {
-    /// What a file system can do. What it lacks is an `Unsupported` or `ReadOnly` error of the operation.
+    /// Abilities of a file system. An operation without its ability gives `Unsupported` or `ReadOnly`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
         /// It is open for writing.
@@ -42,14 +42,14 @@ bitflags! {
 
 /// A file system on a device. Shared by threads.
 ///
-/// An operation is one transaction where its size allows: a crash leaves it done or not done. What only a format that is written can do
+/// An operation is one transaction where its size allows: a crash leaves it done or not done. Operations that only a format for writing has
 /// has a provided method here that refuses.
 #[allow(unused_variables, reason = "what refuses has no use for its arguments")]
 pub trait FileSystem: Any + Send + Sync {
     /// The name of its format, as `mount -t` knows it.
     fn format(&self) -> &'static str;
 
-    /// What it can do.
+    /// Its abilities.
     fn capabilities(&self) -> Capabilities;
 
     /// The inode of its root directory.
@@ -58,12 +58,12 @@ pub trait FileSystem: Any + Send + Sync {
     /// How large it is, and how much of it is free (`statfs`).
     fn usage(&self) -> Usage;
 
-    /// Takes what was passed over or left undone for an error since the last call, a line each.
+    /// Takes the notices since the last call, a line each: work that was skipped or left undone for an error.
     fn take_notices(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What writing has cost so far.
+    /// The cost of writing so far.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()
     }
@@ -85,7 +85,7 @@ pub trait FileSystem: Any + Send + Sync {
         look: &mut dyn FnMut(&dyn InodeOps) -> Result<()>,
     ) -> Result<()>;
 
-    /// What a name in a directory stands for. Waits for changes of the directory that are under way.
+    /// The inode of a name in a directory. Waits for changes of the directory that are under way.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt`.
@@ -159,7 +159,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Moves a name, given with its directory. What the new name stood for is replaced, at once. A whiteout is made as by `who`.
+    /// Moves a name, given with its directory. A file that had the new name is replaced, at once. A whiteout is made as by `who`.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for a directory
@@ -177,7 +177,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// Changes what an inode says of its file.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project where there are none), `NoSpace`, `Quota`, `ReadOnly`.
+    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without them), `NoSpace`, `Quota`, `ReadOnly`.
     fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()> {
         Err(self.not_written())
     }
@@ -201,12 +201,12 @@ pub trait FileSystem: Any + Send + Sync {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoData` where there is none; as [`setxattr`](Self::setxattr).
+    /// `NoData` if it does not exist; as [`setxattr`](Self::setxattr).
     fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
         Err(self.not_written())
     }
 
-    /// Cuts a file, or makes it longer; what it gains reads as zeros.
+    /// Cuts a file, or makes it longer; the new part reads as zeros.
     ///
     /// # Errors
     /// `IsADirectory`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly`.
@@ -239,15 +239,15 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// What an error in metadata leads to while the volume is open for writing.
+    /// The reaction to an error in metadata while the volume is open for writing.
     fn on_error(&self) -> OnError {
         OnError::RemountReadOnly
     }
 
-    /// Makes durable what was done before (`syncfs`).
+    /// Makes all earlier changes durable (`syncfs`).
     ///
     /// # Errors
-    /// `Io`, `ReadOnly` after an earlier error. What was done may be lost then.
+    /// `Io`, `ReadOnly` after an earlier error. Changes may be lost then.
     fn sync(&self) -> Result<()> {
         Ok(())
     }

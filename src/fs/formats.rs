@@ -12,7 +12,7 @@ pub const FORMATS: &[Format] = &[ext4::FORMAT];
 
 /// A format of file systems.
 pub struct Format {
-    /// What it is called: `ext2, ext3 or ext4`.
+    /// Its name: `ext2, ext3 or ext4`.
     pub name: &'static str,
     /// Whether a device holds one, sound or not.
     pub is_on: fn(&dyn Device) -> Result<bool>,
@@ -21,7 +21,7 @@ pub struct Format {
     pub find_backup: Option<FindBackup>,
     /// Where the file system on a device ends, and its block size.
     pub footprint: fn(&dyn Device) -> Result<Footprint>,
-    /// Opens the file system on a device. What it passes over for being only read is a [notice](FileSystem::take_notices).
+    /// Opens the file system on a device. Damage that it skips because it is only read is a [notice](FileSystem::take_notices).
     pub open: Open,
 }
 
@@ -31,10 +31,10 @@ pub type FindBackup = fn(&dyn Device) -> Result<Option<u64>>;
 /// Opens the file system on a device.
 pub type Open = fn(Arc<dyn Device>, &Arc<Events>, How) -> Result<Arc<dyn FileSystem>>;
 
-/// What a file system takes of its device.
+/// The part of its device that a file system takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// The first byte behind it.
+    /// The first byte after it.
     pub end: u64,
     /// Bytes of a block.
     pub block_size: usize,

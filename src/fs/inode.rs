@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
-/// An inode as it was when it was read: what `stat` says of it, and the way to what else belongs to it. Others may change the file meanwhile;
-/// what is read by it then is the file's as it is now, or an error that says that its number is another file's.
+/// An inode as it was when it was read: its attributes, and the way to its content and names. The file may change meanwhile;
+/// reads by it then give the present state, or an error if its number belongs to another file.
 pub struct Inode(Box<dyn InodeOps>);
 
-/// An inode to be opened: by its number, or as it was read earlier. What was read is opened only while its number is still that file's.
+/// An inode to be opened: by its number, or as it was read earlier. An inode that was read is opened only while its number still belongs to that file.
 #[derive(Debug)]
 pub struct InodeRef {
     pub(crate) number: InodeNo,
@@ -35,13 +35,13 @@ impl From<Inode> for InodeRef {
 /// The entries of a directory, in any order.
 pub type ReadDir<'a> = Box<dyn Iterator<Item = Result<DirEntry>> + 'a>;
 
-/// The entries of a directory that may change, from a cursor on: what is there all the time comes exactly once, in an order that stays. After
+/// The entries of a directory that may change, from a cursor on: an entry that stays comes exactly once, in an order that stays. After
 /// an error it ends.
 pub type Listing = Box<dyn ListDir>;
 
-/// What a format gives of an inode that it has read. The name is Linux's `inode_operations`.
+/// The operations of a format on an inode that was read. The name is Linux's `inode_operations`.
 pub trait InodeOps: MapFile + Send + Sync {
-    /// What `stat` says of it.
+    /// Its attributes, as `stat` gives them.
     fn stat(&self) -> &Stat;
 
     /// Whether it is the file system's own, as a journal or a quota file: no name may stand for it.
@@ -64,7 +64,7 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// `Corrupt`; `LimitExceeded` for values of more than 16 MiB together.
     fn xattrs(&self) -> Result<Vec<Xattr>>;
 
-    /// The value of one extended attribute; `None` where there is none of this name.
+    /// The value of one extended attribute; `None` if this name does not exist.
     ///
     /// # Errors
     /// As [`xattrs`](Self::xattrs), but of this value alone; `NameTooLong`.
@@ -94,7 +94,7 @@ pub trait InodeOps: MapFile + Send + Sync {
 
 /// A listing of a directory that goes on.
 pub trait ListDir: Iterator<Item = Result<DirEntry>> + Send {
-    /// Behind the last entry that was given.
+    /// After the last entry that was given.
     fn cursor(&self) -> DirCursor;
 }
 

@@ -16,13 +16,13 @@ pub use arguments::{
     Access, Clock, Credentials, DirCursor, Fallocate, Follow, FreeSpace, InodeFlags, KeepSetId,
     NewFile, OnError, RenameFlags, SetAttributes, SetXattr, Usage, WriteCounts,
 };
-#[doc(hidden)] // What a format fulfils.
+#[doc(hidden)] // The contract that a format fulfils.
 pub use file_ops::{FileOps, Held};
 pub use file_system::{Capabilities, FileSystem};
 pub(crate) use formats::find as find_format;
 #[doc(hidden)] // The table of formats.
 pub use formats::{FORMATS, FindBackup, Footprint, Format, How, Open, Rescue};
 pub use inode::{Inode, InodeRef, ReadDir};
-#[doc(hidden)] // What a format fulfils.
+#[doc(hidden)] // The contract that a format fulfils.
 pub use inode::{InodeOps, ListDir, Listing};
 pub use types::{DirEntry, FileType, Stat, Timestamp, Xattr};

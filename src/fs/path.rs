@@ -30,7 +30,7 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // What is left of the path, the targets of links inserted: at most MAX_LINKS of them. It is walked by position, since taking each component
+    // The rest of the path, with the targets of links inserted: at most MAX_LINKS of them. It is walked by position, since taking each component
     // off would be quadratic in what a volume can make long.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
@@ -77,7 +77,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     (&path[..start], &path[start..end])
 }
 
-/// The first component of a path and what is behind it, with its slashes.
+/// The first component of a path and the rest, with its slashes.
 pub(super) fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = path.iter().position(|byte| *byte != b'/')?;
     let path = &path[start..];

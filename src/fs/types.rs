@@ -1,4 +1,4 @@
-//! What every file system says of a file, in `stat`'s terms.
+//! Attributes of files in every file system, in the terms of `stat`.
 
 use crate::units::InodeNo;
 
@@ -61,7 +61,7 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// What `stat` says of a file.
+/// The attributes of a file, as `stat` gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Inode number.
