@@ -78,6 +78,11 @@ pub struct SetAttributes {
     pub project: Option<u32>,
 }
 
+impl InodeFlags {
+    /// Those that Linux shows to users: "User-visible flags" in its ext4 documentation, and DAX.
+    pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
+}
+
 /// The treatment of an existing attribute of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {

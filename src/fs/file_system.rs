@@ -239,6 +239,22 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
+    /// Tells the device of all free space in pieces of at least this many bytes. Gives their sum; 0 where the device has no use for it.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Io`; `Corrupt`.
+    fn trim(&self, min_len: u64) -> Result<u64> {
+        Err(self.not_written())
+    }
+
+    /// From now on, or no longer, the device is told of blocks once the change that frees them is durable.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    fn set_discard(&self, on: bool) -> Result<()> {
+        Err(self.not_written())
+    }
+
     /// The reaction to an error in metadata while the volume is open for writing.
     fn on_error(&self) -> OnError {
         OnError::RemountReadOnly
@@ -277,7 +293,8 @@ pub trait FileSystem: Any + Send + Sync {
 }
 
 impl dyn FileSystem {
-    /// Looks at an inode while nobody changes it, also at one without a name that someone [holds](FileSystem::hold).
+    /// Looks at an inode while no operation changes it, also at one without a name that a program [holds](FileSystem::hold). `look` may use the inode
+    /// that it is given, and must not ask the file system: it would wait for itself.
     ///
     /// # Errors
     /// As [`inode`](FileSystem::inode), and what `look` gives.

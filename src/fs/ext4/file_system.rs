@@ -178,6 +178,14 @@ impl FileSystem for Arc<Ext4> {
         Ext4::strip_privileges(self, number, keep)
     }
 
+    fn trim(&self, min_len: u64) -> Result<u64> {
+        Ext4::trim(self, min_len)
+    }
+
+    fn set_discard(&self, on: bool) -> Result<()> {
+        Ext4::set_discard(self, on)
+    }
+
     fn on_error(&self) -> OnError {
         self.superblock().on_error
     }

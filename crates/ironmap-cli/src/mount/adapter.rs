@@ -11,9 +11,9 @@ use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use ironmap::fs::{Credentials, NewFile};
 
@@ -506,6 +506,25 @@ impl Filesystem for Server {
         let asker = request.into();
         self.give(move |mount| {
             reply_empty(mount.fallocate(handle, offset, length, mode, asker), reply);
+        });
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        data: &[u8],
+        _room: u32,
+        reply: ReplyIoctl,
+    ) {
+        let (asker, data) = (request.into(), data.to_vec());
+        let inode = self.mount.inode_of(node);
+        self.give(move |mount| match mount.ioctl(inode, command, &data, asker) {
+            Ok(answer) => reply.ioctl(0, &answer),
+            Err(fail) => reply.error(fail.into()),
         });
     }
 

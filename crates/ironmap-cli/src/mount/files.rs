@@ -74,7 +74,7 @@ impl Mount {
         let open = OpenFile {
             writes: flags & open_flags::ACCESS_MODE != 0,
             no_atime: self.is_read_without_time(held.number(), flags),
-            sync: self.nodes.get(held.number()).manner.sync,
+            sync: self.nodes.get(held.number()).manner().sync,
             sync_flags: flags & open_flags::SYNC,
             held,
             file,
@@ -97,7 +97,7 @@ impl Mount {
 
     /// Whether what is opened so leaves no time when it is read.
     pub(super) fn is_read_without_time(&self, inode: InodeNo, flags: i32) -> bool {
-        flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner.no_atime
+        flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
     /// The handle for a request that was made with these flags.

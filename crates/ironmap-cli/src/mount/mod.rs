@@ -12,6 +12,7 @@ mod end;
 mod fail;
 mod files;
 mod handles;
+mod ioctls;
 mod lane;
 mod names;
 mod nodes;
@@ -129,7 +130,7 @@ impl Mount {
         for inode in inodes {
             let node = self.nodes.get(*inode);
             node.changed();
-            sync |= node.manner.sync;
+            sync |= node.manner().sync;
         }
         if sync {
             self.fs().sync()?;

@@ -74,7 +74,7 @@ impl Mount {
     /// How long the kernel may believe the names of a directory. Where case does not count, a name goes with another one, of which it
     /// does not know that they are the same.
     fn valid_in(&self, dir: InodeNo) -> Duration {
-        if self.nodes.get(dir).manner.casefold { Duration::ZERO } else { FOREVER }
+        if self.nodes.get(dir).manner().casefold { Duration::ZERO } else { FOREVER }
     }
 
     pub(super) fn read_link(&self, link: InodeNo) -> Result<Vec<u8>> {

@@ -23,7 +23,7 @@ struct Known {
     node: Arc<Node>,
 }
 
-/// How an inode is to be treated, as `chattr` has it. That stays as it is for as long as the volume is mounted.
+/// How an inode is to be treated, as `chattr` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Manner {
     /// Each change of it is durable when it returns.
@@ -36,7 +36,7 @@ pub(super) struct Manner {
 
 /// What is remembered of an inode.
 pub(super) struct Node {
-    pub(super) manner: Manner,
+    manner: Mutex<Manner>,
     /// Seconds since 1970 until which a read leaves no time stamp; reset by a change.
     quiet_until: AtomicI64,
     /// How often a name in it has begun to stand for another inode, or for none.
@@ -48,7 +48,7 @@ pub(super) struct Node {
 impl Node {
     fn new(manner: Manner) -> Self {
         let (quiet_until, names_changed) = (AtomicI64::new(i64::MIN), AtomicU64::default());
-        Self { manner, quiet_until, names_changed, held: Mutex::default() }
+        Self { manner: Mutex::new(manner), quiet_until, names_changed, held: Mutex::default() }
     }
 }
 
@@ -58,6 +58,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Node {
+    pub(super) fn manner(&self) -> Manner {
+        *lock(&self.manner)
+    }
+
+    /// Its flags have changed.
+    pub(super) fn set_manner(&self, manner: Manner) {
+        *lock(&self.manner) = manner;
+    }
+
     /// Whether a read at this time has to ask what the time of the last one is.
     pub(super) fn is_quiet(&self, now: i64) -> bool {
         now < self.quiet_until.load(Ordering::Relaxed)

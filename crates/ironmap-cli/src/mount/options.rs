@@ -52,6 +52,8 @@ pub(super) struct Options {
     pub(super) writeback: bool,
     /// Changes are committed after this time, without a sync; never for zero.
     pub(super) commit: Option<Duration>,
+    /// The device is told of blocks once they are freed.
+    pub(super) discard: bool,
     /// What an error of the volume is to lead to, which the volume must say too.
     pub(super) errors: Option<OnError>,
     /// Threads that wait for the device.
@@ -101,23 +103,23 @@ impl Options {
             ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
             ("dirsync", None) => self.sync_names = true,
             ("commit", Some(_)) => self.commit = Some(Duration::from_secs(number()?.into())),
+            ("discard", None) => self.discard = true,
+            ("nodiscard", None) => self.discard = false,
             ("errors", Some(value)) => {
                 let policy = value.parse().map_err(|_| format!("-o {option}: no such option"))?;
                 self.errors = Some(policy);
             }
             // ext4's, which are so in any case.
             (
-                "acl" | "user_xattr" | "delalloc" | "nodelalloc" | "nodiscard" | "barrier"
-                | "block_validity" | "init_itable" | "noinit_itable" | "journal_checksum"
-                | "nojournal_checksum",
+                "acl" | "user_xattr" | "delalloc" | "nodelalloc" | "barrier" | "block_validity"
+                | "init_itable" | "noinit_itable" | "journal_checksum" | "nojournal_checksum",
                 None,
             )
             | ("data", Some("ordered"))
             | ("barrier", Some("1")) => {}
             (
-                "data" | "barrier" | "nobarrier" | "discard" | "noacl" | "nouser_xattr"
-                | "auto_unmount" | "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota"
-                | "dax",
+                "data" | "barrier" | "nobarrier" | "noacl" | "nouser_xattr" | "auto_unmount"
+                | "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "dax",
                 _,
             ) => return Err(format!("-o {option}: {}", instead_of(name))),
             // The kernel checks permissions in any case, and times stay in memory for a while; the rest is for who starts this.
@@ -231,9 +233,6 @@ fn instead_of(name: &str) -> &'static str {
     match name {
         "data" => "data are written as with data=ordered; leave it out",
         "barrier" | "nobarrier" => "the device is always flushed; leave it out",
-        "discard" => {
-            "freed blocks are not discarded; unmount, and fstrim(8) a mount of the kernel's"
-        }
         "noacl" | "nouser_xattr" => "access lists and attributes are always on; leave it out",
         "auto_unmount" => {
             "a mount whose server was killed is ended by ironmap umount; leave it out"
@@ -310,7 +309,6 @@ mod tests {
             ("data=journal", "data=ordered"),
             ("nobarrier", "flushed"),
             ("barrier=0", "flushed"),
-            ("discard", "fstrim"),
             ("noacl", "always on"),
             ("auto_unmount", "ironmap umount"),
             ("usrquota", "ironmap tune"),

@@ -113,6 +113,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         report.note(notice);
     }
     check_policy(&options, &volume)?;
+    if options.discard && !options.is_read_only() {
+        volume.fs().set_discard(true).map_err(|error| Failure::at(&args.volume, &error))?;
+    }
     for line in volume.fs().take_notices() {
         report.warning(format!("{}: {line}", args.volume));
     }

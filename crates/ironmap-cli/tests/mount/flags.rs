@@ -257,3 +257,65 @@ fn options_of_ext4_are_taken() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("ironmap tune -e continue"), "{refused:?}");
 }
+
+/// `lsattr` and `chattr` of a mount are those of the kernel's ext4; a flag is obeyed as soon as it is set.
+#[test]
+fn flags_are_shown_and_set() {
+    require_mounts!("flags_are_shown_and_set");
+    let bench = volume(&[], &[("mkdir", "dir", EXTENTS)]);
+    let twin = bench.path("twin");
+    fs::copy(bench.image(), &twin).unwrap();
+    let (dir, theirs) = (bench.path("mounted"), bench.path("kernel"));
+    let ours = Ours::mount(&bench.image(), &dir, "allow_other");
+    fs::create_dir(&theirs).unwrap();
+    succeed(tool("mount").args(["-o", "loop"]).arg(&twin).arg(&theirs));
+    let script = r#"
+        echo content > file; chmod 666 file; chmod 777 .
+        user='setpriv --reuid=1000 --regid=1000 --clear-groups'
+        lsattr -d file dir .
+        chattr +adS file; lsattr file
+        echo more >> file; ! echo over > file 2>/dev/null
+        $user chattr -d file 2>/dev/null || echo "not the owner's"
+        chattr -adS file; chattr +A dir; lsattr -d file dir
+        chattr +i file; ! echo over 2>/dev/null > file; ! rm -f file 2>/dev/null; chattr -i file
+        $user touch own; $user chattr +d own; lsattr own
+        $user chattr +i own 2>/dev/null || echo 'not allowed'
+        cat file
+    "#;
+    let run = |dir: &Path| {
+        let out = succeed(tool("sh").args(["-c", script]).current_dir(dir));
+        text(&out.stdout)
+    };
+    let (found, expected) = (run(&dir), run(&theirs));
+    succeed(tool("umount").arg(&theirs));
+    assert_eq!(found, expected);
+    ours.unmount();
+    check(&bench.image());
+}
+
+/// `fstrim` and `discard` give a sparse image's blocks back to its file system.
+#[test]
+fn free_space_is_given_back() {
+    require_mounts!("free_space_is_given_back");
+    let bench = volume(&[], &[]);
+    let dir = bench.path("mounted");
+    let taken = || fs::metadata(bench.image()).unwrap().blocks() * 512;
+    let content = pattern(8 << 20, 3);
+    for (options, trims) in [("rw", true), ("discard", false)] {
+        let before = taken();
+        let ours = Ours::mount(&bench.image(), &dir, options);
+        fs::write(dir.join("large"), &content).unwrap();
+        File::open(dir.join("large")).unwrap().sync_all().unwrap();
+        assert!(taken() >= before + (8 << 20), "{options}");
+        fs::remove_file(dir.join("large")).unwrap();
+        File::open(&dir).unwrap().sync_all().unwrap();
+        if trims {
+            succeed(tool("fstrim").arg(&dir));
+            let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
+            assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
+        }
+        ours.unmount();
+        assert!(taken() < before + (4 << 20), "{options}: {} bytes", taken());
+        check(&bench.image());
+    }
+}

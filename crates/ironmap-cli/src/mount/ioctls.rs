@@ -1,0 +1,73 @@
+//! `ioctl` on a mount: flags of inodes (`lsattr`, `chattr`), and free space that the device may forget (`fstrim`).
+
+use ironmap::Errno;
+use ironmap::fs::InodeFlags;
+use ironmap::units::InodeNo;
+
+use super::fail::{Fail, Result};
+use super::{Asker, Mount};
+
+/// Requests of `linux/fs.h`, in the encoding that x86-64 and AArch64 share.
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+const TRIM: u32 = 0xC018_5879;
+
+impl Mount {
+    /// Answers a request with the data that it gives back. Kernels before 5.13 check nothing themselves.
+    pub(super) fn ioctl(
+        &self,
+        inode: InodeNo,
+        request: u32,
+        data: &[u8],
+        asker: Asker,
+    ) -> Result<Vec<u8>> {
+        match request {
+            GET_FLAGS => {
+                let flags = self.fs().inspect(inode, |inode| Ok(inode.flags()))?;
+                Ok((flags & InodeFlags::SHOWN).bits().to_ne_bytes().to_vec())
+            }
+            SET_FLAGS => {
+                let bits = data.first_chunk().ok_or(Fail(Errno::EINVAL))?;
+                self.set_flags(
+                    inode,
+                    InodeFlags::from_bits_retain(u32::from_ne_bytes(*bits)),
+                    asker,
+                )
+            }
+            TRIM => self.trim(data, asker),
+            _ => Err(Fail(Errno::ENOTTY)),
+        }
+    }
+
+    fn set_flags(&self, inode: InodeNo, flags: InodeFlags, asker: Asker) -> Result<Vec<u8>> {
+        let (old, owner) =
+            self.fs().inspect(inode, |inode| Ok((inode.flags(), inode.stat().uid)))?;
+        let protects = (old ^ flags).intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        if asker.uid != 0 && (asker.uid != owner || protects) {
+            return Err(Fail(Errno::EPERM));
+        }
+        // A flag that is not shown stays.
+        self.fs().set_flags(inode, flags & InodeFlags::SHOWN | old - InodeFlags::SHOWN)?;
+        let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
+        self.nodes.get(inode).set_manner(manner);
+        self.changed(&[inode])?;
+        Ok(Vec::new())
+    }
+
+    /// Of the whole volume only: `data` has the first byte, the length and the shortest piece (`struct fstrim_range`).
+    fn trim(&self, data: &[u8], asker: Asker) -> Result<Vec<u8>> {
+        if asker.uid != 0 {
+            return Err(Fail(Errno::EPERM));
+        }
+        let number = |at: usize| {
+            let bytes = data.get(8 * at..).and_then(|data| data.first_chunk());
+            bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or(Fail(Errno::EINVAL))
+        };
+        let (from, len, least) = (number(0)?, number(1)?, number(2)?);
+        if from != 0 || len < self.volume.device().size() {
+            return Err(Fail(Errno::EOPNOTSUPP));
+        }
+        let trimmed = self.fs().trim(least)?;
+        Ok([from, trimmed, least].map(u64::to_ne_bytes).concat())
+    }
+}
