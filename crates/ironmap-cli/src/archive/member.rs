@@ -206,6 +206,12 @@ impl Archive {
             }
         };
         let again = header.entry_type().as_byte() == b'1';
+        let place = normal(&path);
+        // All that is in the volume would have to go for it.
+        if place.is_empty() && (again || kind != FileType::Directory) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is the root, and is no directory")));
+        }
         let size = match own.size {
             Some(size) => size,
             None => number(header.entry_size(), &old.size)?,
@@ -230,13 +236,24 @@ impl Archive {
         let data = if file { sparse::checked(&map, whole, self.content)? } else { Vec::new() };
         let target = own.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
         let target = target.unwrap_or_default();
+        if kind == FileType::Symlink && target.contains(&0) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is a link whose target holds a NUL")));
+        }
         let (link, target) = match kind {
             _ if again => (Some(normal(&target)), None),
             FileType::Symlink => (None, Some(target)),
             _ => (None, None),
         };
         let device = if matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
-            Some((header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)))
+            let (major, minor) = (header.device_major()?, header.device_minor()?);
+            let number = (major.unwrap_or(0), minor.unwrap_or(0));
+            if !is_device_number(number) {
+                let (path, (major, minor)) = (String::from_utf8_lossy(&path), number);
+                let what = format!("{path} has the number {major}:{minor}, which no device has");
+                return Err(Wrong::Format(what));
+            }
+            Some(number)
         } else {
             None
         };
@@ -281,7 +298,7 @@ impl Archive {
             project: None,
         };
         let (xattrs, access_list) = (own.xattrs, own.access_list);
-        Ok(Member { path: normal(&path), stat, link, target, xattrs, access_list, data })
+        Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
     }
 
     /// The map of GNU tar's own format: in the header, and in blocks that follow it.
@@ -391,6 +408,11 @@ fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
         return Ok(0);
     }
     field.map_err(|error| Wrong::Format(error.to_string()))
+}
+
+/// Whether Linux has device numbers so large: 12 bits for the major one, and 20 for the minor one.
+pub(crate) fn is_device_number((major, minor): (u32, u32)) -> bool {
+    major < 1 << 12 && minor < 1 << 20
 }
 
 /// With the rest of the last block.

@@ -1,0 +1,141 @@
+//! `mkfs -d`: what its sources may be, and what is left alone when it fails.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::process::Output;
+
+use tar::{EntryType, Header};
+
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, succeed, text, tool};
+
+/// A member without content of its own.
+fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, device: (u32, u32)) {
+    let mut header = Header::new_gnu();
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+    header.set_entry_type(kind);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(1_000_000_000);
+    header.set_size(0);
+    header.set_device_major(device.0).unwrap();
+    header.set_device_minor(device.1).unwrap();
+    header.set_cksum();
+    archive.extend_from_slice(header.as_bytes());
+}
+
+fn archive(bench: &Bench, name: &str, members: &[(EntryType, &str, &str, (u32, u32))]) {
+    let mut bytes = Vec::new();
+    for (kind, name, link, device) in members {
+        member(&mut bytes, *kind, name, link, *device);
+    }
+    bytes.resize(bytes.len() + 1024, 0);
+    fs::write(bench.path(name), bytes).unwrap();
+}
+
+/// One line, and this exit code.
+fn refused(output: &Output, code: i32, says: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.lines().count() == 1 && said.contains(says), "{said}");
+}
+
+/// The names in a directory of an image, after e2fsck has found nothing in it.
+fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
+    succeed(tool("e2fsck").arg("-fn").arg(bench.path(image)));
+    let request = format!("ls -p {dir}");
+    let said = succeed(tool("debugfs").args(["-R", &request]).arg(bench.path(image))).stdout;
+    let said = text(&said);
+    let found = said.lines().filter_map(|line| line.split('/').nth(5));
+    let mut found: Vec<_> = found
+        .filter(|name| !matches!(*name, "." | ".." | "lost+found"))
+        .map(String::from)
+        .collect();
+    found.sort();
+    found
+}
+
+/// Numbers that Linux has for no device are errors, and become no other device.
+#[test]
+fn device_numbers_that_are_too_large_are_refused() {
+    let bench = Bench::empty();
+    for (number, device) in [(4096, 0), (0, 1 << 20), (8, 0o7_777_777)].into_iter().enumerate() {
+        let image = format!("image-{number}");
+        archive(&bench, "a.tar", &[(EntryType::Block, "dev", "", device)]);
+        let says = format!("dev has the number {}:{}", device.0, device.1);
+        refused(&bench.run(["mkfs", "-d", "a.tar", &image]), 1, &says);
+        fs::write(bench.path("table"), format!("/dev b 600 0 0 {} {}", device.0, device.1))
+            .unwrap();
+        let table = bench.run(["mkfs", "--device-table", "table", &image, "8M"]);
+        refused(&table, 2, "table: line 1 ");
+        assert!(!bench.path(&image).exists());
+    }
+    archive(&bench, "a.tar", &[(EntryType::Block, "dev", "", (4095, (1 << 20) - 1))]);
+    bench.succeed(["mkfs", "-q", "-d", "a.tar", "image"]);
+    let stat = bench.ask("stat dev");
+    assert!(stat.contains("4095:1048575"), "{stat}");
+}
+
+/// The root is a directory: a member of another type with its name removes nothing.
+#[test]
+fn a_root_that_is_no_directory_is_refused() {
+    let bench = Bench::empty();
+    fs::create_dir_all(bench.path("tree/dir")).unwrap();
+    fs::write(bench.path("tree/dir/file"), "kept").unwrap();
+    for (number, kind) in
+        [EntryType::Regular, EntryType::Symlink, EntryType::Fifo, EntryType::Link, EntryType::Char]
+            .into_iter()
+            .enumerate()
+    {
+        for (name, link) in [(".", "dir/file"), ("a/..", "x")] {
+            archive(&bench, "a.tar", &[(kind, name, link, (1, 3))]);
+            let image = format!("{number}{}", name.len());
+            let output = bench.run(["mkfs", "-q", "-d", "tree", "-d", "a.tar", &image, "8M"]);
+            refused(&output, 1, &format!("{name} is the root, and is no directory"));
+            assert_eq!(names(&bench, &image, "/dir"), ["file"]);
+        }
+    }
+}
+
+/// Linux has no symbolic link whose target holds a NUL: e2fsck finds it damaged.
+#[test]
+fn a_link_with_a_nul_is_refused() {
+    let bench = Bench::empty();
+    let record = b"20 linkpath=a\0b\0c\0d\n";
+    assert_eq!(record.len(), 20);
+    let mut bytes = Vec::new();
+    let mut header = Header::new_ustar();
+    header.set_entry_type(EntryType::XHeader);
+    header.set_size(record.len() as u64);
+    header.set_cksum();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(record);
+    bytes.resize(1024, 0);
+    member(&mut bytes, EntryType::Symlink, "link", "", (0, 0));
+    bytes.resize(bytes.len() + 1024, 0);
+    fs::write(bench.path("a.tar"), bytes).unwrap();
+    let output = bench.run(["mkfs", "-q", "-d", "a.tar", "image", "8M"]);
+    refused(&output, 1, "link is a link whose target holds a NUL");
+    assert!(names(&bench, "image", "/").is_empty());
+}
+
+/// What gzip(1) takes for a whole file is one: zeros may follow.
+#[test]
+fn zeros_past_gzip_are_ignored() {
+    require!([Need::Tool("gzip")]);
+    let bench = Bench::empty();
+    archive(&bench, "a.tar", &[(EntryType::Directory, "dir", "", (0, 0))]);
+    succeed(tool("gzip").arg(bench.path("a.tar")));
+    let mut file = File::options().append(true).open(bench.path("a.tar.gz")).unwrap();
+    file.write_all(&[0; 10_000]).unwrap();
+    succeed(tool("gzip").arg("-t").arg(bench.path("a.tar.gz")));
+    bench.succeed(["mkfs", "-q", "-d", "a.tar.gz", "image"]);
+    assert_eq!(names(&bench, "image", "/"), ["dir"]);
+    file.write_all(&[1]).unwrap();
+    refused(&bench.run(["mkfs", "-q", "-d", "a.tar.gz", "other"]), 1, "gzip: ");
+    assert!(fs::metadata(bench.path("a.tar.gz")).unwrap().size() > 10_000);
+}
