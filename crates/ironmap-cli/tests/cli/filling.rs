@@ -123,6 +123,50 @@ fn a_link_with_a_nul_is_refused() {
     assert!(names(&bench, "image", "/").is_empty());
 }
 
+/// A file that is larger than a file of the volume can be leaves nothing under its name.
+#[test]
+fn a_file_that_is_too_large_leaves_nothing() {
+    let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
+    fs::create_dir(bench.path("tree")).unwrap();
+    let huge = File::create(bench.path("tree/huge")).unwrap();
+    huge.set_len(5 << 40).unwrap();
+    fs::write(bench.path("tree/small"), "small").unwrap();
+    let copied = bench.run(["cp", "-a", "tree/huge", &bench.target("/huge")]);
+    refused(&copied, 1, "/huge: ");
+    assert!(!names(&bench, "image", "/").contains(&"huge".to_owned()));
+    refused(&bench.run("mkfs -q -b 1K -d tree new 8M".split(' ')), 1, "/huge: ");
+    assert_eq!(names(&bench, "new", "/"), ["small"]);
+}
+
+/// A layer that gives a file one more name, and hides the old one, hides it; a name that it makes itself stays.
+#[test]
+fn a_layer_hides_the_old_name_of_a_file() {
+    let bench = Bench::empty();
+    let none = (0, 0);
+    archive(
+        &bench,
+        "1",
+        &[
+            (EntryType::Regular, "a", "", none),
+            (EntryType::Regular, "c", "", none),
+            (EntryType::Link, "d", "c", none),
+        ],
+    );
+    archive(
+        &bench,
+        "2",
+        &[
+            (EntryType::Link, "b", "a", none),
+            (EntryType::Regular, ".wh.a", "", none),
+            (EntryType::Link, "d", "c", none),
+            (EntryType::Regular, ".wh.c", "", none),
+            (EntryType::Regular, ".wh.d", "", none),
+        ],
+    );
+    bench.succeed("mkfs -q --oci -d 1 -d 2 image 8M".split(' '));
+    assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
+}
+
 /// What gzip(1) takes for a whole file is one: zeros may follow.
 #[test]
 fn zeros_past_gzip_are_ignored() {

@@ -235,7 +235,7 @@ impl Writer {
             created => created.map_err(|error| name.failed(&error))?,
         };
         if self.how.replace {
-            self.places.made(number);
+            self.places.made(&name);
         }
         if self.how.keep.links && entry.stat.links > 1 && kind != FileType::Directory {
             self.links.insert(entry.identity, number);
@@ -425,12 +425,26 @@ impl Writer {
             }
             return lost.map_or(Ok(()), |error| Err(open.name.failed(&error)));
         };
+        let completed = self.complete(&mut open, size);
+        if completed.is_err()
+            && open.new
+            && regular
+            && let Err(failure) = self.give_up(&open)
+        {
+            report.error(&failure);
+        }
+        completed
+    }
+
+    /// Gives a copy its size and its attributes, when all of its content is there.
+    fn complete(&mut self, open: &mut Open, size: u64) -> Result<(), Failure> {
+        let regular = open.entry.stat.file_type == FileType::Regular;
         if regular && (size > open.size || open.file.is_some()) {
             open.set_size(size)?;
             // Its time stamps come before those that it is given.
             open.file = None;
         }
-        let Open { entry, name, number, .. } = &open;
+        let Open { entry, name, number, .. } = &*open;
         let (fs, keep, stat) = (name.fs(), self.how.keep, &entry.stat);
         // A new owner takes capabilities away.
         if keep.ownership && !open.new {
