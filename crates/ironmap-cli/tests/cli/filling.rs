@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Output;
 
 use tar::{EntryType, Header};
@@ -57,6 +57,52 @@ fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
         .collect();
     found.sort();
     found
+}
+
+/// A line of a device table changes owner and mode of the file that it describes, and replaces no other.
+#[test]
+fn a_device_table_replaces_nothing() {
+    let bench = Bench::empty();
+    fs::create_dir_all(bench.path("tree/etc/deep")).unwrap();
+    fs::write(bench.path("tree/etc/deep/file"), "kept").unwrap();
+    symlink("etc", bench.path("tree/link")).unwrap();
+    symlink("nowhere", bench.path("tree/lost")).unwrap();
+    archive(&bench, "t.tar", &[(EntryType::Char, "zero", "", (1, 5))]);
+    let make = |table: &str| {
+        fs::write(bench.path("table"), table).unwrap();
+        let _ = fs::remove_file(bench.image());
+        bench.run("mkfs -q --device-table table -d tree -d t.tar image 8M".split(' '))
+    };
+    for wrong in [
+        "/etc p 644 0 0",
+        "/etc c 644 0 0 1 5",
+        "/etc f 644 0 0",
+        "/etc/deep/file d 755 0 0",
+        "/etc/deep/file s 755 0 0",
+        "/link b 600 0 0 8 0",
+        "/zero c 600 0 0 1 3",
+        "/zero b 600 0 0 1 5",
+        "/ p 600 0 0",
+    ] {
+        refused(&make(wrong), 1, "is there, and is another file than the table says");
+        assert_eq!(names(&bench, "image", "/"), ["etc", "link", "lost", "zero"], "{wrong}");
+        assert_eq!(bench.ask("cat /etc/deep/file"), "kept", "{wrong}");
+    }
+    refused(&make("/lost p 600 0 0"), 1, "is a symbolic link that leads nowhere");
+    refused(&make("/missing f 600 0 0"), 1, "(ENOENT)");
+    let output = make("/etc d 700 1 2\n/zero c 600 3 4 1 5\n/new p 640 5 6\n/new p 600 7 8\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (name, says) in [
+        ("/etc", "Mode:  0700"),
+        ("/etc", "User:     1   Group:     2"),
+        ("/zero", "Mode:  0600"),
+        ("/zero", "User:     3   Group:     4"),
+        ("/new", "Type: FIFO    Mode:  0600"),
+    ] {
+        let stat = bench.ask(&format!("stat {name}"));
+        assert!(stat.contains(says), "{says}: {stat}");
+    }
+    assert_eq!(bench.ask("cat /etc/deep/file"), "kept");
 }
 
 /// Numbers that Linux has for no device are errors, and become no other device.
