@@ -1,14 +1,13 @@
 //! The members of an archive, one after the other.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::InodeNo;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 
 use super::pax::Overrides;
+use super::stream::Input;
 use super::{sparse, stream};
 use crate::failure::Failure;
 
@@ -68,26 +67,14 @@ impl From<io::Error> for Wrong {
 }
 
 impl Archive {
-    /// Opens a file.
+    /// Begins to read an archive; the name is for messages.
     ///
     /// # Errors
     /// It cannot be opened or read, or is compressed in a way that is not read.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        Self::new(path.display().to_string(), || File::open(path))
-    }
-
-    /// Standard input, or the file where that is kept.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub(crate) fn of_stdin(kept: Option<File>) -> Result<Self, Failure> {
-        Self::new("standard input".to_owned(), || match kept {
-            Some(file) => Ok(file),
-            None => Ok(File::from(rustix::io::dup(rustix::stdio::stdin())?)),
-        })
-    }
-
-    fn new(name: String, open: impl FnOnce() -> io::Result<File>) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        name: String,
+        open: impl FnOnce() -> io::Result<Input>,
+    ) -> Result<Self, Failure> {
         let input = open().and_then(stream::open).map_err(|error| Failure::host(&name, error))?;
         Ok(Self {
             name,

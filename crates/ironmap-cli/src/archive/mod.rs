@@ -9,3 +9,4 @@ mod stream;
 
 pub(crate) use self::member::{Archive, Member, is_device_number};
 pub(crate) use self::pax::push as push_record;
+pub(crate) use self::stream::Input;

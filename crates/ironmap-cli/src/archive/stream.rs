@@ -3,8 +3,11 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 
 use flate2::bufread::GzDecoder;
+use rustix::fs::OFlags;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -25,8 +28,8 @@ const UNREAD: [(&[u8], &str); 4] = [
 ];
 
 /// What a file or a pipe holds.
-pub(super) fn open(file: File) -> io::Result<Box<dyn Read + Send>> {
-    decompressed(BufReader::with_capacity(BUFFER, Interruptible::new(file)))
+pub(super) fn open(input: Input) -> io::Result<Box<dyn Read + Send>> {
+    decompressed(BufReader::with_capacity(BUFFER, input))
 }
 
 fn decompressed(
@@ -54,22 +57,40 @@ fn decompressed(
 }
 
 /// A file whose reads end when a signal has come, also while there is nothing to read.
-struct Interruptible {
+pub(crate) struct Input {
     file: File,
     waits: bool,
 }
 
-impl Interruptible {
-    fn new(mut file: File) -> Self {
+impl Input {
+    pub(crate) fn new(mut file: File) -> Self {
         let waits = file.stream_position().is_err();
         Self { file, waits }
     }
+
+    /// Opens a file. A fifo is opened whether a program writes to it or not.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let mut options = File::options();
+        if path.metadata()?.file_type().is_fifo() {
+            options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+        }
+        options.read(true).open(path).map(Self::new)
+    }
+
+    pub(crate) fn stdin() -> io::Result<Self> {
+        Ok(Self::new(File::from(rustix::io::dup(rustix::stdio::stdin())?)))
+    }
 }
 
-impl Read for Interruptible {
+impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.waits {
+        while self.waits {
             interrupt::wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
+            match self.file.read(bytes) {
+                // Another program has taken the bytes.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
         }
         self.file.read(bytes)
     }

@@ -3,13 +3,17 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::process::Output;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tar::{EntryType, Header};
 
+use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
-use crate::support::{Bench, succeed, text, tool};
+use crate::support::{Bench, pattern, succeed, text, tool};
 
 /// A member without content of its own.
 fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, device: (u32, u32)) {
@@ -57,6 +61,143 @@ fn names(bench: &Bench, image: &str, dir: &str) -> Vec<String> {
         .collect();
     found.sort();
     found
+}
+
+fn wait_for(path: &Path) {
+    let begin = Instant::now();
+    while !path.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Makes an image of what comes on standard input, which waits.
+fn begin(bench: &Bench, image: &str) -> Child {
+    let mut mkfs = bench.hearing_command();
+    mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let child = mkfs.spawn().unwrap();
+    wait_for(&bench.path(image));
+    child
+}
+
+/// An image of the same name that another program makes while a source is read is left alone, and so is its name.
+#[test]
+fn an_image_that_is_made_meanwhile_is_left_alone() {
+    let bench = Bench::empty();
+    archive(&bench, "a.tar", &[(EntryType::Directory, "dir", "", (0, 0))]);
+    let mut child = begin(&bench, "new");
+    fs::write(bench.path("other"), "theirs").unwrap();
+    fs::rename(bench.path("other"), bench.path("new")).unwrap();
+    child.stdin.take().unwrap().write_all(&fs::read(bench.path("a.tar")).unwrap()).unwrap();
+    refused(&child.wait_with_output().unwrap(), 1, "new: another program has replaced the image");
+    assert_eq!(fs::read(bench.path("new")).unwrap(), b"theirs");
+}
+
+/// A signal, and a failure, leave no image whose size the sources say; of a symbolic link they leave the link.
+#[test]
+fn an_interrupted_image_is_removed() {
+    let bench = Bench::empty();
+    symlink("real", bench.path("link")).unwrap();
+    for image in ["new", "link"] {
+        let mut child = begin(&bench, image);
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(&pattern(1000, 1)).unwrap();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        refused(&child.wait_with_output().unwrap(), 130, "ironmap: interrupted");
+        drop(input);
+        let mut child = begin(&bench, image);
+        child.stdin.take().unwrap().write_all(&pattern(1000, 1)).unwrap();
+        refused(&child.wait_with_output().unwrap(), 1, "is no tar archive");
+    }
+    let mut left: Vec<_> =
+        fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["link"]);
+    archive(&bench, "a.tar", &[(EntryType::Directory, "dir", "", (0, 0))]);
+    bench.succeed(["mkfs", "-q", "-d", "a.tar", "link"]);
+    assert_eq!(names(&bench, "real", "/"), ["dir"]);
+}
+
+/// An image is no source of its own, by none of its names; a tree that it is in is copied without it, as GNU tar packs one without its
+/// archive.
+#[test]
+fn an_image_is_no_source_of_its_own() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/file"), pattern(100_000, 3)).unwrap();
+    let mut tar = tool("tar");
+    succeed(tar.arg("-cf").arg(bench.path("x")).arg("-C").arg(bench.path("tree")).arg("."));
+    fs::hard_link(bench.path("x"), bench.path("again")).unwrap();
+    let before = fs::read(bench.path("x")).unwrap();
+    let own = "is the volume that is made, and cannot be its source";
+    for line in [
+        "-d x x",
+        "-d x x 8M",
+        "-d again x",
+        "-d tree -d x -F again 8M",
+        "-d - x",
+        "-d tree --owner-map x x",
+        "-d tree --device-table again x 8M",
+    ] {
+        let mut mkfs = bench.command();
+        mkfs.arg("mkfs").args(line.split(' ')).stdin(File::open(bench.path("x")).unwrap());
+        refused(&mkfs.output().unwrap(), 2, own);
+        assert!(fs::read(bench.path("x")).unwrap() == before, "{line}");
+    }
+    for (image, size) in [("tree/a.img", None), ("tree/b.img", Some("8M"))] {
+        let args = ["mkfs", "-q", "-d", "tree", image].into_iter().chain(size);
+        let output = bench.run(args);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let note = format!("note: {image}: is the volume that is written, and is not copied");
+        assert!(text(&output.stderr).contains(&note), "{}", text(&output.stderr));
+        assert_eq!(names(&bench, image, "/"), ["file"]);
+        fs::remove_file(bench.path(image)).unwrap();
+    }
+}
+
+/// The same through a loop device.
+#[test]
+fn an_image_is_no_source_of_its_loop_device() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let bench = Bench::empty();
+    archive(&bench, "x", &[(EntryType::Directory, "dir", "", (0, 0))]);
+    File::options().write(true).open(bench.path("x")).unwrap().set_len(8 << 20).unwrap();
+    let before = fs::read(bench.path("x")).unwrap();
+    let device = LoopDevice::with(&[], bench.path("x"));
+    let own = "is the volume that is made, and cannot be its source";
+    refused(&bench.run(["mkfs", "-F", "-d", "x", device.node()]), 2, own);
+    assert!(fs::read(bench.path("x")).unwrap() == before);
+}
+
+/// Pipes are read once, whether the image has a size or not.
+#[test]
+fn pipes_are_sources() {
+    require!([Need::Tool("bash"), Need::Tool("tar"), Need::Tool("mkfifo")]);
+    let bench = Bench::empty();
+    fs::create_dir_all(bench.path("tree/dir")).unwrap();
+    fs::write(bench.path("tree/dir/file"), pattern(300_000, 3)).unwrap();
+    succeed(tool("mkfifo").arg(bench.path("fifo")));
+    for (number, line) in [
+        "(tar -cf fifo -C tree . &) ; % -d fifo @",
+        "(tar -cf fifo -C tree . &) ; % -d fifo @ 8M",
+        "(sleep 0.3; tar -czf fifo -C tree . &) & % -d fifo @",
+        "% -d <(tar -cf - -C tree .) @",
+        "% -d <(tar -cf - -C tree .) -d <(tar -czf - -C tree .) @",
+        "% -d /dev/fd/7 @ 7< <(tar -cf - -C tree .)",
+        "tar -cf - -C tree . | % -d /dev/stdin @",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = format!("image-{number}");
+        let mkfs = format!("{} mkfs -q", crate::support::IRONMAP);
+        let line = line.replace('%', &mkfs).replace('@', &image);
+        let mut bash = tool("timeout");
+        bash.args(["60", "bash", "-c", &line]).current_dir(bench.dir.path());
+        let output = bash.output().unwrap();
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        assert_eq!(names(&bench, &image, "/dir"), ["file"], "{line}");
+    }
 }
 
 /// A line of a device table changes owner and mode of the file that it describes, and replaces no other.
@@ -167,6 +308,34 @@ fn a_link_with_a_nul_is_refused() {
     let output = bench.run(["mkfs", "-q", "-d", "a.tar", "image", "8M"]);
     refused(&output, 1, "link is a link whose target holds a NUL");
     assert!(names(&bench, "image", "/").is_empty());
+}
+
+/// Small trees, and clusters of many blocks, have images that are little larger than their content needs.
+#[test]
+fn small_images_are_made() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tiny")).unwrap();
+    fs::write(bench.path("tiny/a"), "hi\n").unwrap();
+    fs::create_dir(bench.path("many")).unwrap();
+    for number in 0..400 {
+        fs::write(bench.path(&format!("many/{number}")), [7]).unwrap();
+    }
+    for (options, tree, most) in [
+        ("--shrink", "tiny", 512 << 10),
+        ("--shrink -b 1K", "tiny", 512 << 10),
+        ("--shrink -O ^has_journal", "tiny", 512 << 10),
+        ("--shrink", "many", 3 << 20),
+        ("--shrink -O bigalloc", "many", 400 * (64 << 10) + (12 << 20)),
+        ("-O bigalloc", "many", 400 * (64 << 10) + (32 << 20)),
+        ("--shrink -O bigalloc -C 32K", "many", 400 * (32 << 10) + (12 << 20)),
+    ] {
+        let _ = fs::remove_file(bench.image());
+        bench.succeed(format!("mkfs -q {options} -d {tree} image").split(' '));
+        let count = fs::read_dir(bench.path(tree)).unwrap().count();
+        assert_eq!(names(&bench, "image", "/").len(), count, "{options}");
+        let len = fs::metadata(bench.image()).unwrap().len();
+        assert!(len <= most, "{options} {tree}: {len}");
+    }
 }
 
 /// A file that is larger than a file of the volume can be leaves nothing under its name.

@@ -3,6 +3,7 @@
 pub(crate) mod into;
 mod keep;
 mod out;
+pub(crate) mod spared;
 
 use std::fmt::Display;
 

@@ -20,6 +20,7 @@ use self::step::{Ends, Entry, How, Step};
 use self::volume::copy_volume;
 use self::writer::Writer;
 use super::keep::Times;
+use super::spared::Spared;
 use super::{Args, Keep, progress};
 use crate::archive::Archive;
 use crate::epoch::source_time;
@@ -85,7 +86,6 @@ impl<'a> Filler<'a> {
         owners: Owners,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
-        interrupt::catch();
         let how = How {
             keep: Keep::ALL,
             no_clobber: false,
@@ -98,6 +98,7 @@ impl<'a> Filler<'a> {
         report.progress = progress(FileType::Directory, 0);
         let mut writer = Writer::new(how);
         writer.set_owners(owners);
+        writer.spared = Spared::of(source.location());
         Ok(Self { root: Name::root(source), writer, report })
     }
 

@@ -12,6 +12,7 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, File};
 
 use super::super::keep::{Times, is_access_list};
+use super::super::spared::Spared;
 use super::places::{Places, stays};
 use super::step::{Entry, How, Identity, PIECE, Step};
 use super::stream::{Pieces, Stream, check_whole};
@@ -46,6 +47,8 @@ pub(super) struct Writer {
     pub(super) seen: HashSet<Identity>,
     /// Their copies.
     links: HashMap<Identity, InodeNo>,
+    /// Files of the host that are left out.
+    pub(super) spared: Spared,
     /// Names of extended attributes that the volume refuses, with how often, and the first file and reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
 }
@@ -85,6 +88,7 @@ impl Writer {
             made: HashSet::new(),
             seen: HashSet::new(),
             links: HashMap::new(),
+            spared: Spared::default(),
             refused: BTreeMap::new(),
         }
     }

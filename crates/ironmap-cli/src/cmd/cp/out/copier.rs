@@ -16,8 +16,9 @@ use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
-use super::place::{Directory, Place, Spared};
+use super::place::{Directory, Place};
 use crate::cmd::cat::CHUNK;
+use crate::cmd::cp::spared::Spared;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::{Source, join};

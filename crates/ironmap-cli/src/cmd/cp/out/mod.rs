@@ -11,7 +11,8 @@ use std::path::Path;
 use ironmap::fs::FileType;
 
 use self::copier::Copier;
-use self::place::{Directory, Place, Spared};
+use self::place::{Directory, Place};
+use super::spared::Spared;
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
 use crate::interrupt;

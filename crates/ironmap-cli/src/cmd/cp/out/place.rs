@@ -6,14 +6,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ironmap::Location;
 use rustix_libc::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix_libc::io::Errno;
 
+use crate::cmd::cp::spared::Spared;
 use crate::failure::Failure;
 
 /// An open directory of the host.
@@ -22,9 +21,6 @@ pub(super) struct Directory {
     pub(super) fd: Rc<OwnedFd>,
     path: PathBuf,
 }
-
-/// What a volume is opened from, by device and inode: a copy out of it replaces none of that.
-pub(super) struct Spared(Vec<(u64, u64)>);
 
 /// A name in a directory, whether something has it or not.
 pub(super) struct Place {
@@ -48,14 +44,6 @@ impl Directory {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl Spared {
-    pub(super) fn of(location: &Location) -> Self {
-        let sites = [Some(location.data()), location.tags()].into_iter().flatten();
-        let found = sites.filter_map(|site| site.path.metadata().ok());
-        Self(found.map(|found| (found.dev(), found.ino())).collect())
     }
 }
 
@@ -131,7 +119,7 @@ impl Place {
                 Err(errno) => return Err(self.failed(errno)),
             };
         let refused = |why| Err(Failure::new(format!("{}: {why}", self.path().display())));
-        if spared.0.contains(&(stat.st_dev, stat.st_ino)) {
+        if spared.contains(stat.st_dev, stat.st_ino) {
             return refused("is the volume that is copied from");
         }
         let special = |kind| !matches!(kind, FileType::RegularFile | FileType::Symlink);
