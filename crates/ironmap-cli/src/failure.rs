@@ -57,7 +57,7 @@ impl Failure {
     /// A volume that cannot be opened. The error names it.
     pub(crate) fn open(error: &Error) -> Self {
         let code = if is_corrupt(error) { Code::Corrupt } else { Code::Refused };
-        Self::with(code, error.to_string())
+        Self { kind: Some(error.kind()), ..Self::with(code, error.to_string()) }
     }
 
     /// An operation on something in a volume. The errno that Linux would have given stands at the end.

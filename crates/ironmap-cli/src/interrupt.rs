@@ -71,6 +71,11 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
+/// What failed, or that a signal came, after which anything fails.
+pub(crate) fn cause(failure: Failure) -> Failure {
+    check().err().unwrap_or(failure)
+}
+
 /// Waits until there is something to read, or nobody who could write any more.
 ///
 /// # Errors

@@ -1,42 +1,52 @@
-//! The files of the host that a volume lies in.
+//! The files that a volume is in, which are no source and no copy of what the volume holds.
 
-use std::fs::Metadata;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ironmap::Location;
+use rustix::fs::{fstat, major, minor};
 
-/// What a volume is opened from, by device and inode: nothing that is read out of it replaces any of that.
+/// Files by device and inode: images and device nodes, and the images of loop devices.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Spared(Vec<(u64, u64)>);
 
 impl Spared {
+    /// The files that a volume is opened from, as far as they are there.
     pub(crate) fn of(location: &Location) -> Self {
         let sites = [Some(location.data()), location.tags()].into_iter().flatten();
-        let mut found: Vec<_> = sites.filter_map(|site| site.path.metadata().ok()).collect();
-        let images: Vec<_> = found.iter().filter_map(loop_file).collect();
-        found.extend(images);
-        Self(found.iter().map(|found| (found.dev(), found.ino())).collect())
+        Self(sites.flat_map(|site| files_of(&site.path)).collect())
     }
 
-    pub(crate) fn has(&self, file: &Metadata) -> bool {
-        self.contains(file.dev(), file.ino())
+    pub(crate) fn contains(&self, device: u64, inode: u64) -> bool {
+        self.0.contains(&(device, inode))
     }
 
-    pub(crate) fn contains(&self, dev: u64, ino: u64) -> bool {
-        self.0.contains(&(dev, ino))
+    /// Whether a path leads to one of them.
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        files_of(path).into_iter().any(|(device, inode)| self.contains(device, inode))
+    }
+
+    /// Whether standard input is one of them.
+    pub(crate) fn has_stdin(&self) -> bool {
+        fstat(rustix::stdio::stdin()).is_ok_and(|stat| self.contains(stat.st_dev, stat.st_ino))
     }
 }
 
-/// The file that a loop device, or its partition, serves (sysfs-block-loop).
-fn loop_file(device: &Metadata) -> Option<Metadata> {
-    if !device.file_type().is_block_device() {
-        return None;
+/// The file of a path, and of a loop device or its partition the image too.
+fn files_of(path: &Path) -> Vec<(u64, u64)> {
+    let Ok(found) = path.metadata() else { return Vec::new() };
+    let mut files = vec![(found.dev(), found.ino())];
+    if found.file_type().is_block_device() {
+        let device = format!("/sys/dev/block/{}:{}", major(found.rdev()), minor(found.rdev()));
+        let names = ["loop/backing_file", "../loop/backing_file"];
+        let image = names.iter().find_map(|name| fs::read(Path::new(&device).join(name)).ok());
+        if let Some(mut image) = image {
+            image.pop_if(|last| *last == b'\n');
+            let image = PathBuf::from(std::ffi::OsString::from_vec(image)).metadata();
+            files.extend(image.map(|image| (image.dev(), image.ino())));
+        }
     }
-    let number = device.rdev();
-    let (major, minor) = (rustix_libc::fs::major(number), rustix_libc::fs::minor(number));
-    let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-    let file = ["loop/backing_file", "../loop/backing_file"]
-        .iter()
-        .find_map(|file| std::fs::read_to_string(dir.join(file)).ok())?;
-    PathBuf::from(file.trim_end_matches('\n')).metadata().ok()
+    files
 }

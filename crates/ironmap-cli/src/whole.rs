@@ -28,7 +28,7 @@ impl Whole {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
-        if there.as_ref().is_some_and(|there| spared.has(there)) {
+        if spared.has(&path) {
             let what = format!("{}: is the volume that is read", path.display());
             return Err(Failure::new(what));
         }

@@ -1,14 +1,13 @@
 //! The members of an archive, one after the other.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::units::InodeNo;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 
 use super::pax::Overrides;
+use super::stream::Input;
 use super::{sparse, stream};
 use crate::failure::Failure;
 
@@ -68,26 +67,14 @@ impl From<io::Error> for Wrong {
 }
 
 impl Archive {
-    /// Opens a file.
+    /// Begins to read an archive; the name is for messages.
     ///
     /// # Errors
     /// It cannot be opened or read, or is compressed in a way that is not read.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        Self::new(path.display().to_string(), || File::open(path))
-    }
-
-    /// Standard input, or the file where that is kept.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub(crate) fn of_stdin(kept: Option<File>) -> Result<Self, Failure> {
-        Self::new("standard input".to_owned(), || match kept {
-            Some(file) => Ok(file),
-            None => Ok(File::from(rustix::io::dup(rustix::stdio::stdin())?)),
-        })
-    }
-
-    fn new(name: String, open: impl FnOnce() -> io::Result<File>) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        name: String,
+        open: impl FnOnce() -> io::Result<Input>,
+    ) -> Result<Self, Failure> {
         let input = open().and_then(stream::open).map_err(|error| Failure::host(&name, error))?;
         Ok(Self {
             name,
@@ -206,6 +193,12 @@ impl Archive {
             }
         };
         let again = header.entry_type().as_byte() == b'1';
+        let place = normal(&path);
+        // All that is in the volume would have to go for it.
+        if place.is_empty() && (again || kind != FileType::Directory) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is the root, and is no directory")));
+        }
         let size = match own.size {
             Some(size) => size,
             None => number(header.entry_size(), &old.size)?,
@@ -230,13 +223,24 @@ impl Archive {
         let data = if file { sparse::checked(&map, whole, self.content)? } else { Vec::new() };
         let target = own.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
         let target = target.unwrap_or_default();
+        if kind == FileType::Symlink && target.contains(&0) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is a link whose target holds a NUL")));
+        }
         let (link, target) = match kind {
             _ if again => (Some(normal(&target)), None),
             FileType::Symlink => (None, Some(target)),
             _ => (None, None),
         };
         let device = if matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
-            Some((header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)))
+            let (major, minor) = (header.device_major()?, header.device_minor()?);
+            let number = (major.unwrap_or(0), minor.unwrap_or(0));
+            if !is_device_number(number) {
+                let (path, (major, minor)) = (String::from_utf8_lossy(&path), number);
+                let what = format!("{path} has the number {major}:{minor}, which no device has");
+                return Err(Wrong::Format(what));
+            }
+            Some(number)
         } else {
             None
         };
@@ -281,7 +285,7 @@ impl Archive {
             project: None,
         };
         let (xattrs, access_list) = (own.xattrs, own.access_list);
-        Ok(Member { path: normal(&path), stat, link, target, xattrs, access_list, data })
+        Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
     }
 
     /// The map of GNU tar's own format: in the header, and in blocks that follow it.
@@ -391,6 +395,11 @@ fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
         return Ok(0);
     }
     field.map_err(|error| Wrong::Format(error.to_string()))
+}
+
+/// Whether Linux has device numbers so large: 12 bits for the major one, and 20 for the minor one.
+pub(crate) fn is_device_number((major, minor): (u32, u32)) -> bool {
+    major < 1 << 12 && minor < 1 << 20
 }
 
 /// With the rest of the last block.

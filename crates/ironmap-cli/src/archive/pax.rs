@@ -84,7 +84,7 @@ impl Overrides {
             b"GNU.sparse.map" => self.sparse.map = Some(map(value)?),
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    self.set_xattr(name, value.to_vec());
+                    self.set_xattr(&decoded(name), value.to_vec());
                 }
             }
         }
@@ -95,6 +95,21 @@ impl Overrides {
         self.xattrs.retain(|xattr| xattr.name != name);
         self.xattrs.push(Xattr { name: name.to_vec(), value });
     }
+}
+
+/// The name of an attribute. GNU tar writes `=`, which ends a keyword, as `%3D`, and so `%` as `%25`; all else stands for itself.
+fn decoded(name: &[u8]) -> Vec<u8> {
+    let (mut decoded, mut rest) = (Vec::with_capacity(name.len()), name);
+    while let Some(first) = rest.first() {
+        let (byte, len) = match rest.get(..3) {
+            Some(b"%25") => (b'%', 3),
+            Some(b"%3D") => (b'=', 3),
+            _ => (*first, 1),
+        };
+        decoded.push(byte);
+        rest = &rest[len..];
+    }
+    decoded
 }
 
 const WRONG_SPARSE: Wrong = "the map of a sparse file is wrong";

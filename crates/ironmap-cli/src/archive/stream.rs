@@ -3,8 +3,11 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
+use rustix::fs::OFlags;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -25,8 +28,8 @@ const UNREAD: [(&[u8], &str); 4] = [
 ];
 
 /// What a file or a pipe holds.
-pub(super) fn open(file: File) -> io::Result<Box<dyn Read + Send>> {
-    decompressed(BufReader::with_capacity(BUFFER, Interruptible::new(file)))
+pub(super) fn open(input: Input) -> io::Result<Box<dyn Read + Send>> {
+    decompressed(BufReader::with_capacity(BUFFER, input))
 }
 
 fn decompressed(
@@ -45,7 +48,7 @@ fn decompressed(
     let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || skipped);
     let source = BufReader::with_capacity(BUFFER, io::Cursor::new(head).chain(source));
     Ok(if gzip {
-        Box::new(MultiGzDecoder::new(source))
+        Box::new(Gzip { decoder: Some(GzDecoder::new(source)) })
     } else if zstd {
         Box::new(Zstd { source, decoder: FrameDecoder::new() })
     } else {
@@ -54,24 +57,80 @@ fn decompressed(
 }
 
 /// A file whose reads end when a signal has come, also while there is nothing to read.
-struct Interruptible {
+pub(crate) struct Input {
     file: File,
     waits: bool,
 }
 
-impl Interruptible {
-    fn new(mut file: File) -> Self {
+impl Input {
+    pub(crate) fn new(mut file: File) -> Self {
         let waits = file.stream_position().is_err();
         Self { file, waits }
     }
+
+    /// Opens a file. A fifo is opened whether a program writes to it or not.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let mut options = File::options();
+        if path.metadata()?.file_type().is_fifo() {
+            options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+        }
+        options.read(true).open(path).map(Self::new)
+    }
+
+    pub(crate) fn stdin() -> io::Result<Self> {
+        Ok(Self::new(File::from(rustix::io::dup(rustix::stdio::stdin())?)))
+    }
 }
 
-impl Read for Interruptible {
+impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.waits {
+        while self.waits {
             interrupt::wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
+            match self.file.read(bytes) {
+                // Another program has taken the bytes.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
         }
         self.file.read(bytes)
+    }
+}
+
+/// The members of gzip, one after the other. Zeros that follow the last one are ignored, as by gzip(1): tapes pad their blocks with them.
+struct Gzip<R> {
+    /// Always there between two reads.
+    decoder: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.decoder {
+            let count = decoder.read(bytes)?;
+            if count > 0 || bytes.is_empty() || !has_member(decoder.get_mut())? {
+                return Ok(count);
+            }
+            let ended = self.decoder.take();
+            self.decoder = ended.map(|decoder| GzDecoder::new(decoder.into_inner()));
+        }
+        Ok(0)
+    }
+}
+
+/// Whether a further member of gzip follows. Zeros up to the end are read.
+fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
+    let mut padded = false;
+    loop {
+        let bytes = source.fill_buf()?;
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        if zeros < bytes.len() {
+            let padding = || io::Error::other("gzip: its padding is not zeros alone");
+            return if padded || zeros > 0 { Err(padding()) } else { Ok(true) };
+        }
+        if zeros == 0 {
+            return Ok(false);
+        }
+        padded = true;
+        source.consume(zeros);
     }
 }
 
@@ -133,6 +192,31 @@ fn failed(error: impl Display) -> io::Error {
 mod tests {
     use super::*;
 
+    fn read(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        let mut found = Vec::new();
+        let mut stream = decompressed(BufReader::new(io::Cursor::new(bytes)))?;
+        stream.read_to_end(&mut found).map(|_| found)
+    }
+
+    /// Members of gzip in a row are one stream. gzip(1) ignores zeros that follow the last one, and nothing else.
+    #[test]
+    fn zeros_past_the_last_member_of_gzip_are_ignored() {
+        let member = |text: &[u8]| {
+            let level = flate2::Compression::fast();
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
+            io::Write::write_all(&mut encoder, text).unwrap();
+            encoder.finish().unwrap()
+        };
+        let all = [member(&[1; 300_000]), member(b"two")].concat();
+        let expected = [&[1; 300_000], &b"two"[..]].concat();
+        for zeros in [0, 1, 2, 600_000] {
+            assert_eq!(read([&all[..], &vec![0; zeros]].concat()).unwrap(), expected, "{zeros}");
+        }
+        assert!(read([&all[..], &[0, 0, 1]].concat()).is_err());
+        assert!(read([&all[..], b"x"].concat()).is_err());
+        assert!(read(all[..all.len() - 1].to_vec()).is_err());
+    }
+
     /// Frames in a row are one stream, with those in between that are for others; what is cut is an error.
     #[test]
     fn all_frames_are_read() {
@@ -143,11 +227,6 @@ mod tests {
         let skipped = [&[0x5A, 0x2A, 0x4D, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
         let (one, two) = (vec![1; 300_000], b"two".to_vec());
         let all = [&skipped, &frame(&one), &skipped, &frame(&two)].map(Vec::as_slice).concat();
-        let read = |bytes: Vec<u8>| {
-            let mut found = Vec::new();
-            let mut stream = decompressed(BufReader::new(io::Cursor::new(bytes)))?;
-            stream.read_to_end(&mut found).map(|_| found)
-        };
         assert_eq!(read(all.clone()).unwrap(), [one, two].concat());
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }

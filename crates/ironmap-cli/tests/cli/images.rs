@@ -53,7 +53,7 @@ fn tree(bench: &Bench) -> PathBuf {
     let script = "mknod zero c 1 5; mknod disk b 259 1234; mkfifo -m 640 pipe
         chown 1000:1001 small; chown -h 70000:3000000 far; chmod 6755 near; chmod 1777 dir
         setfattr -n user.lines -v 'a
-b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d -m user:8:rwx dir
+b' small; setfattr -n trusted.it -v x dir; setfattr -n user.a=b%3D%25%c -v x dir; setfacl -m user:7:r small; setfacl -d -m user:8:rwx dir
         touch -d '1960-01-02 03:04:05.678901234' zero; touch -hd '2033-01-02 03:04:05.5' far";
     succeed(tool("sh").args(["-ec", script]).current_dir(&tree));
     tree

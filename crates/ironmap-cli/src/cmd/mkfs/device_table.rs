@@ -9,6 +9,7 @@ use std::path::Path;
 use ironmap::fs::{FileType, Stat, Timestamp};
 use ironmap::units::InodeNo;
 
+use crate::archive::is_device_number;
 use crate::failure::Failure;
 
 /// How many files one line may make.
@@ -63,7 +64,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
         let line = line.split('#').next().unwrap_or_default();
         if !line.trim().is_empty() && parse(line, &mut nodes).is_none() {
             let (path, number) = (path.display(), number + 1);
-            let what = "is not NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT";
+            let what = "is not NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, or has too large a number";
             return Err(Failure::usage(format!("{path}: line {number} {what}")));
         }
     }
@@ -91,6 +92,9 @@ fn parse(line: &str, nodes: &mut Vec<Node>) -> Option<()> {
         let path = names.collect::<Vec<_>>().join("/") + &number;
         let minor = minor.checked_add(index.checked_mul(step)?)?;
         let device = device.then_some((major, minor));
+        if !device.is_none_or(is_device_number) {
+            return None;
+        }
         nodes.push(Node { path: path.into_bytes(), file_type, mode, owner: (uid, gid), device });
     }
     Some(())
@@ -129,6 +133,8 @@ mod tests {
             "/../dev d 755 0 0",
             "/dev c 666 0 0 1 4294967295 0 1 2",
             "/dev c 666 0 0 1 1 0 1 99999999",
+            "/dev/sda b 660 0 6 4096 0",
+            "/dev/sda b 660 0 6 8 1048575 0 1 2",
             "/dev",
         ] {
             assert!(parse(wrong, &mut nodes).is_none(), "{wrong}");

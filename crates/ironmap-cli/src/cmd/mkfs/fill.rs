@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Seek;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -9,12 +10,13 @@ use ironmap::fs::ext4::Superblock;
 
 use super::Args;
 use super::device_table::{self, Node};
-use crate::archive::Archive;
+use crate::archive::{Archive, Input};
 use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
 use crate::failure::{Failure, Report};
 use crate::needs::Needs;
 use crate::owners::Owners;
 use crate::source::Source;
+use crate::spared::Spared;
 
 /// A source, open.
 pub(super) enum Layer {
@@ -25,8 +27,8 @@ pub(super) enum Layer {
 /// What `-d` names, which may be opened again.
 pub(super) struct Sources<'a> {
     paths: &'a [PathBuf],
-    /// What came on standard input, where it is kept.
-    stream: Option<File>,
+    /// For each path that can be read once only, where what it gave is kept.
+    kept: Vec<Option<File>>,
     table: Vec<Node>,
     owners: Owners,
 }
@@ -37,9 +39,11 @@ impl<'a> Sources<'a> {
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             return Err(Failure::usage("-d -: standard input is read once"));
         }
+        refuse_own(args)?;
         let table = args.device_table.as_deref().map(device_table::read).transpose()?;
         let owners = Owners::new(args.owner, args.owner_map.as_deref())?;
-        Ok(Self { paths, stream: None, table: table.unwrap_or_default(), owners })
+        let kept = paths.iter().map(|_| None).collect();
+        Ok(Self { paths, kept, table: table.unwrap_or_default(), owners })
     }
 
     /// Whether nothing goes into the volume.
@@ -47,43 +51,73 @@ impl<'a> Sources<'a> {
         self.paths.is_empty() && self.table.is_empty()
     }
 
-    /// Has standard input kept, if it is a source.
-    pub(super) fn keep_stream(
+    /// Has standard input, pipes and their like kept.
+    pub(super) fn keep_streams(
         &mut self,
-        keep: impl FnOnce() -> Result<File, Failure>,
+        keep: impl Fn(&str, Input) -> Result<File, Failure>,
     ) -> Result<(), Failure> {
-        if self.paths.iter().any(|path| is_stdin(path)) {
-            self.stream = Some(keep()?);
+        for (path, kept) in self.paths.iter().zip(&mut self.kept) {
+            let name = shown(path);
+            let opened = if is_stdin(path) {
+                Input::stdin()
+            } else {
+                let kind = path.metadata().map(|found| found.file_type());
+                let kind = kind.map_err(|error| Failure::host(&name, error))?;
+                if kind.is_file() || kind.is_dir() || kind.is_block_device() {
+                    continue;
+                }
+                Input::open(path)
+            };
+            let input = opened.map_err(|error| Failure::host(&name, error))?;
+            *kept = Some(keep(&name, input)?);
         }
         Ok(())
     }
 
     pub(super) fn open(&self) -> Result<Vec<Layer>, Failure> {
-        self.paths.iter().map(|path| self.open_one(path)).collect()
+        self.paths.iter().zip(&self.kept).map(|(path, kept)| open(path, kept.as_ref())).collect()
     }
+}
 
-    fn open_one(&self, path: &Path) -> Result<Layer, Failure> {
-        if is_stdin(path) {
-            let again = |mut file: &File| file.rewind().and_then(|()| file.try_clone());
-            let kept = self.stream.as_ref().map(again).transpose();
-            let kept = kept.map_err(|error| Failure::host("standard input", error))?;
-            return Ok(Layer::Archive(Box::new(Archive::of_stdin(kept)?)));
-        }
+fn open(path: &Path, kept: Option<&File>) -> Result<Layer, Failure> {
+    let again = |mut file: &File| file.rewind().and_then(|()| file.try_clone());
+    if kept.is_none() && !is_stdin(path) {
         let found = path.metadata().map_err(|error| Failure::host(path.display(), error))?;
         if found.is_dir() {
             return Ok(Layer::Directory(path.to_owned()));
         }
-        Ok(Layer::Archive(Box::new(Archive::open(path)?)))
     }
+    let archive = Archive::new(shown(path), || match kept {
+        Some(file) => again(file).map(Input::new),
+        None if is_stdin(path) => Input::stdin(),
+        None => Input::open(path),
+    });
+    Ok(Layer::Archive(Box::new(archive?)))
+}
+
+/// Refuses sources that the volume is in: it would be written while it is read.
+fn refuse_own(args: &Args) -> Result<(), Failure> {
+    let own = Spared::of(&args.volume);
+    for path in args.sources.iter().chain(&args.owner_map).chain(&args.device_table) {
+        if own.has(path) || is_stdin(path) && own.has_stdin() {
+            let what = "is the volume that is made, and cannot be its source";
+            return Err(Failure::usage(format!("{}: {what}", shown(path))));
+        }
+    }
+    Ok(())
 }
 
 /// What all sources need of a volume with content in pieces of this size.
-pub(super) fn needs_of_all(sources: &Sources<'_>, unit: u64) -> Result<Needs, Failure> {
+pub(super) fn needs_of_all(
+    args: &Args,
+    sources: &Sources<'_>,
+    unit: u64,
+) -> Result<Needs, Failure> {
     let mut needs = Needs::new(unit);
     for layer in sources.open()? {
         match layer {
             Layer::Archive(archive) => needs_of_archive(*archive, &mut needs)?,
-            Layer::Directory(dir) => needs_of_tree(&dir, &mut needs)
+            Layer::Directory(dir) => needs_of_tree(&dir, &Spared::of(&args.volume), &mut needs)
                 .map_err(|error| Failure::host(dir.display(), error))?,
         }
     }
@@ -92,6 +126,11 @@ pub(super) fn needs_of_all(sources: &Sources<'_>, unit: u64) -> Result<Needs, Fa
         needs.file(node.file_type, 0, std::iter::empty());
     }
     Ok(needs)
+}
+
+/// How messages name a source.
+fn shown(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -143,7 +182,7 @@ fn needs_of_rest(
         }
     }
     for dir in args.sources.iter().filter(|path| !is_stdin(path) && path.is_dir()) {
-        needs_of_tree(dir, &mut needs).ok()?;
+        needs_of_tree(dir, &Spared::of(&args.volume), &mut needs).ok()?;
     }
     Some(needs)
 }
@@ -175,11 +214,7 @@ fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
         }
     };
     let enough = room.max(for_inodes).div_ceil(MIB);
-    let name = |path: &PathBuf| match is_stdin(path) {
-        true => "standard input".to_owned(),
-        false => path.display().to_string(),
-    };
-    let sources: Vec<_> = args.sources.iter().map(name).collect();
+    let sources: Vec<_> = args.sources.iter().map(|path| shown(path)).collect();
     let (sources, bytes) = (sources.join(" and "), bytes.div_ceil(MIB));
     let takes = format!("{sources} takes {inodes} inodes and about {bytes}M");
     match args.inodes {

@@ -3,53 +3,72 @@
 //! What the sources need is counted first, and sizes are tried until one has that room: of a new image file that is a matter of its metadata, so no
 //! content is moved. A stream is kept in an unnamed file meanwhile, as it came.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek};
 use std::path::Path;
 
 use ironmap::Location;
-use ironmap::fs::ext4::{MkfsOptions, Superblock};
+use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
 use ironmap::location::{Part, Site};
 use rustix::fs::{Mode, OFlags};
 
 use super::Args;
 use super::fill::{Sources, needs_of_all};
-use super::room::set_len;
+use super::room::NewImage;
+use crate::archive::Input;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::needs::Needs;
 
 const MIB: u64 = 1 << 20;
 /// So often a size is tried. Each try comes nearer by the metadata that the last one had too many or too few.
 const TRIES: u32 = 16;
+/// Sizes are multiples of this.
+const STEP: u64 = 64 << 10;
 const LARGEST: u64 = 1 << 50;
 
 /// A new image, and what is to go into it.
 pub(super) struct Fit<'a> {
     args: &'a Args,
-    path: &'a Path,
+    image: NewImage,
     needs: Needs,
     pub(super) size: u64,
 }
 
 impl<'a> Fit<'a> {
-    /// Where the sources say the size, counts what they need; else `None`.
-    pub(super) fn new(args: &'a Args, sources: &mut Sources) -> Result<Option<Self>, Failure> {
-        let path = match &args.volume {
-            Location::Plain(Site { path, part: Part::Whole }) if !path.exists() => path,
-            _ if args.shrink => {
+    /// Where the sources say the size, makes the image file and counts what they need; else `None`.
+    pub(super) fn new(
+        args: &'a Args,
+        options: &MkfsOptions,
+        sources: &mut Sources<'_>,
+    ) -> Result<Option<Self>, Failure> {
+        let image = match &args.volume {
+            Location::Plain(Site { path, part: Part::Whole })
+                if args.size.is_none() && !args.sources.is_empty() =>
+            {
+                NewImage::create(path)?
+            }
+            _ => None,
+        };
+        let Some(image) = image else {
+            if args.shrink {
                 let what = "--shrink makes a new image file, and this is none";
                 return Err(Failure::usage(format!("{}: {what}", args.volume)));
             }
-            _ => return Ok(None),
-        };
-        if args.size.is_some() || args.sources.is_empty() {
             return Ok(None);
-        }
-        sources.keep_stream(|| spool(path))?;
-        let unit = args.cluster_size.or(args.block_size).unwrap_or(4096).clamp(1024, 1 << 30);
-        let needs = needs_of_all(sources, unit)?;
+        };
+        sources.keep_streams(|name, input| spool(image.path(), name, input))?;
+        let blocks = args.block_size.unwrap_or(4096);
+        let bigalloc = options.features.ro_compat.contains(RoCompat::BIGALLOC);
+        let unit = args.cluster_size.unwrap_or(if bigalloc { 16 * blocks } else { blocks });
+        let needs = needs_of_all(args, sources, unit.clamp(1024, 1 << 30))?;
         let size = needs.bytes.saturating_add(8 * MIB);
-        Ok(Some(Self { args, path, needs, size }))
+        Ok(Some(Self { args, image, needs, size }))
+    }
+
+    /// The image holds the volume.
+    pub(super) fn keep(self) {
+        self.image.keep();
     }
 
     /// What is made of all inodes and blocks that were not asked for.
@@ -70,36 +89,52 @@ impl<'a> Fit<'a> {
         &mut self,
         make: impl Fn(u64) -> Result<Superblock, Failure>,
     ) -> Result<Superblock, Failure> {
-        let mut least = 0;
+        // The largest size that was too small, and the smallest one that was not.
+        let (mut least, mut enough) = (0, None);
         for _ in 0..TRIES {
+            interrupt::check()?;
             if self.size > LARGEST {
                 let needs = self.needs.bytes.div_ceil(MIB);
                 return Err(Failure::new(format!(
                     "the sources need {needs}M, more than a volume has"
                 )));
             }
-            self.size = self.size.next_multiple_of(64 << 10);
-            self.empty_image()?;
-            let made = make(self.size)?;
-            let (room, wanted) = (room(&made), self.wanted());
-            let few = self.needs.inodes + 16 > u64::from(made.inodes_count);
-            if room < wanted {
-                least = self.size;
-                self.size = self.size.saturating_add(wanted - room);
-            } else if few {
-                least = self.size;
-                self.size = self.size.saturating_mul(2);
-            } else if !self.args.shrink || room - wanted < 128 << 10 {
-                return Ok(made);
-            } else {
-                let smaller = self.size - (room - wanted) / 65536 * 65536;
-                if smaller <= least || smaller >= self.size {
-                    return Ok(made);
+            self.size = self.size.next_multiple_of(STEP);
+            self.image.empty(self.size)?;
+            let made = match make(self.size) {
+                // Not even the metadata have room.
+                Err(failure) if failure.is_for_space() => None,
+                made => Some(made?),
+            };
+            let next = match made {
+                None => self.size.saturating_mul(2),
+                Some(made) => {
+                    let (room, wanted) = (room(&made), self.wanted());
+                    if room < wanted {
+                        self.size.saturating_add(wanted - room)
+                    } else if self.needs.inodes + 16 > u64::from(made.inodes_count) {
+                        self.size.saturating_mul(2)
+                    } else if !self.args.shrink || room - wanted < 2 * STEP {
+                        return Ok(made);
+                    } else {
+                        self.size - (room - wanted) / STEP * STEP
+                    }
                 }
-                self.size = smaller;
+            };
+            if next < self.size {
+                enough = Some(self.size);
+            } else {
+                least = self.size;
             }
+            self.size = match enough {
+                None => next,
+                Some(enough) if enough <= least + STEP => break,
+                Some(enough) if least < next && next < enough => next,
+                Some(enough) => least.midpoint(enough),
+            };
         }
-        self.empty_image()?;
+        self.size = enough.unwrap_or(self.size);
+        self.image.empty(self.size)?;
         make(self.size)
     }
 
@@ -115,18 +150,6 @@ impl<'a> Fit<'a> {
         let spare = if self.args.shrink { bytes / 256 } else { bytes / 10 + 16 * MIB };
         bytes.saturating_add(spare)
     }
-
-    /// A sparse file without any content.
-    fn empty_image(&self) -> Result<(), Failure> {
-        let failed = |error| Failure::host(self.path.display(), error);
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(self.path)
-            .map_err(failed)?;
-        set_len(self.path, self.size).map_err(failed)
-    }
 }
 
 /// What files may have of a new volume: some blocks are kept for the nodes of maps, a fiftieth and 4096 clusters at most, as the kernel does.
@@ -135,14 +158,14 @@ fn room(made: &Superblock) -> u64 {
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64
 }
 
-/// Keeps standard input in an unnamed file beside the image.
-fn spool(image: &Path) -> Result<File, Failure> {
+/// Keeps a stream in an unnamed file beside the image.
+fn spool(image: &Path, name: &str, mut input: Input) -> Result<File, Failure> {
     let dir = image.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(file.map_err(|errno| Failure::host(dir.display(), errno))?);
-    io::copy(&mut io::stdin().lock(), &mut file)
+    io::copy(&mut input, &mut file)
         .and_then(|_| file.rewind())
-        .map_err(|error| Failure::host("standard input, kept beside the image", error))?;
+        .map_err(|error| Failure::host(format_args!("{name}, kept beside the image"), error))?;
     Ok(file)
 }

@@ -19,6 +19,7 @@ use self::fit::Fit;
 use self::room::{Room, make_room};
 use crate::epoch::source_date;
 use crate::failure::{Failure, Report};
+use crate::interrupt;
 use crate::output::stdout;
 use crate::show::uuid;
 use crate::size::size;
@@ -137,23 +138,35 @@ type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     crate::source::check_changes(&args.volume)?;
+    // A signal during the work fails what waits for more of a source.
+    let made = make_and_fill(args, report).map_err(interrupt::cause)?;
+    if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
+}
+
+fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure> {
     let mut options = args.options()?;
     let mut sources = Sources::new(args)?;
-    let made = match Fit::new(args, &mut sources)? {
-        Some(fit) => make_to_fit(args, fit, &options, &sources, report)?,
-        None => {
-            let layers = sources.open()?;
-            let room = make_room(args)?;
-            options.zeroed = room == Room::New;
-            let path = &args.volume.data().path;
-            let made = make(args, &options, args.size).inspect_err(|_| room.undo(path))?;
-            if !sources.is_empty() {
-                fill::fill(args, &sources, layers, options.time, &made, report)?;
-            }
-            made
+    if !sources.is_empty() {
+        interrupt::catch();
+    }
+    if let Some(fit) = Fit::new(args, &options, &mut sources)? {
+        return make_to_fit(args, fit, &options, &sources, report);
+    }
+    let layers = sources.open()?;
+    let room = make_room(args)?;
+    options.zeroed = matches!(room, Room::New(_));
+    let made = match make(args, &options, args.size) {
+        Ok(made) => made,
+        Err(failure) => {
+            room.undo(&args.volume.data().path);
+            return Err(failure);
         }
     };
-    if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
+    room.keep();
+    if !sources.is_empty() {
+        fill::fill(args, &sources, layers, options.time, &made, report)?;
+    }
+    Ok(made)
 }
 
 /// How often an image that proves too small is made anew.
@@ -167,20 +180,21 @@ fn make_to_fit(
     sources: &Sources<'_>,
     report: &mut Report,
 ) -> Result<Superblock, Failure> {
-    let mut attempt = || {
-        for left in (0..FITS).rev() {
-            let options = fit.options(options);
-            let make_of =
-                |size| make(args, &MkfsOptions { size: Some(size), ..options.clone() }, Some(size));
-            let made = fit.make(make_of)?;
-            match fill::fill(args, sources, sources.open()?, options.time, &made, report) {
-                Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
-                filled => return filled.map(|()| made),
+    for left in (0..FITS).rev() {
+        let options = fit.options(options);
+        let make_of =
+            |size| make(args, &MkfsOptions { size: Some(size), ..options.clone() }, Some(size));
+        let made = fit.make(make_of)?;
+        match fill::fill(args, sources, sources.open()?, options.time, &made, report) {
+            Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
+            filled => {
+                filled?;
+                fit.keep();
+                return Ok(made);
             }
         }
-        Err(Failure::new("no size was found that is enough"))
-    };
-    attempt().inspect_err(|_| Room::New.undo(&args.volume.data().path))
+    }
+    Err(Failure::new("no size was found that is enough"))
 }
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {

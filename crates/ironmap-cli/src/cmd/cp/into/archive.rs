@@ -8,6 +8,7 @@ use super::stream::Pieces;
 use super::writer::Writer;
 use crate::archive::{Archive, Member};
 use crate::failure::{Failure, Report};
+use crate::interrupt;
 use crate::needs::Needs;
 
 /// Copies what an archive holds, and adds to `needs` what was read of it: all, also where there was no room for it.
@@ -41,6 +42,7 @@ pub(super) fn copy(
 /// Adds what the members of an archive need. It is read to its end.
 pub(crate) fn needs_of(mut archive: Archive, needs: &mut Needs) -> Result<(), Failure> {
     while let Some(member) = archive.next()? {
+        interrupt::check()?;
         count(needs, &member);
     }
     Ok(())

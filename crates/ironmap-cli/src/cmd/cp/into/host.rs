@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use ironmap::fs::Follow;
 use ironmap::fs::{FileType, Stat};
 use ironmap::units::FilePos;
-use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx};
+use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx, makedev};
 use rustix_libc::io::Errno;
 
 use super::super::{Args, progress};
@@ -24,10 +24,11 @@ use super::feed::{self, Feed};
 use super::step::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, wanted};
 use super::stream::Pieces;
 use super::writer::{Writer, check_name};
-use crate::failure::{Failure, Report};
+use crate::failure::{Failure, Report, note};
 use crate::host_stat::{self, XattrReader};
 use crate::interrupt;
 use crate::needs::Needs;
+use crate::spared::Spared;
 use crate::volumes::{Destination, Name, split};
 
 /// Copies what a path of the command line names.
@@ -56,10 +57,18 @@ pub(super) fn copy_host(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let (how, seen) = (writer.how(), mem::take(&mut writer.seen));
-    let pieces = writer.pieces();
+    let (pieces, spared) = (writer.pieces(), writer.spared.clone());
     writer.start(to, None);
     let (copied, seen) = feed::copy(writer, report, |feed| {
-        let mut reader = Reader::new(how, feed, seen, pieces);
+        let mut reader = Reader {
+            how,
+            feed,
+            pieces,
+            spared,
+            xattrs: XattrReader::default(),
+            seen,
+            is_wanted: None,
+        };
         // Who stopped it knows why.
         let _ = reader.read_root(path, follow).and_then(|()| reader.feed.flush());
         reader.seen
@@ -72,6 +81,8 @@ struct Reader {
     how: How,
     feed: Feed,
     pieces: Pieces,
+    /// Files that are left out: the volume that is written is in them.
+    spared: Spared,
     xattrs: XattrReader,
     /// Files with several names that were read.
     seen: HashSet<Identity>,
@@ -102,11 +113,6 @@ impl Place<'_> {
 }
 
 impl Reader {
-    fn new(how: How, feed: Feed, seen: HashSet<Identity>, pieces: Pieces) -> Self {
-        let xattrs = XattrReader::default();
-        Self { how, feed, pieces, xattrs, seen, is_wanted: None }
-    }
-
     fn send(&mut self, step: Step) -> Result<(), Stopped> {
         self.feed.send(step)
     }
@@ -136,6 +142,12 @@ impl Reader {
             !matches!(stat.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
         if special && self.how.as_files {
             stat = Stat { file_type: FileType::Regular, device: None, size: 0, blocks: 0, ..stat };
+        }
+        let on = makedev(found.stx_dev_major, found.stx_dev_minor);
+        if stat.file_type == FileType::Regular && self.spared.contains(on, found.stx_ino) {
+            let what = "is the volume that is written, and is not copied";
+            note(format_args!("{}: {what}", place.path.display()));
+            return Ok(Ok(()));
         }
         let device = u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor);
         let identity = (device, found.stx_ino);
@@ -387,8 +399,8 @@ impl Reads {
     }
 }
 
-/// Adds what a directory and all below it need.
-pub(crate) fn needs_of_tree(dir: &Path, needs: &mut Needs) -> io::Result<()> {
+/// Adds what a directory and all below it need, but for these files.
+pub(crate) fn needs_of_tree(dir: &Path, spared: &Spared, needs: &mut Needs) -> io::Result<()> {
     let (mut seen, mut pending, mut xattrs) =
         (HashSet::new(), vec![dir.to_owned()], XattrReader::default());
     let mut add = |needs: &mut Needs, path: &Path, stat: &Metadata| {
@@ -410,9 +422,15 @@ pub(crate) fn needs_of_tree(dir: &Path, needs: &mut Needs) -> io::Result<()> {
     add(needs, dir, &dir.metadata()?);
     while let Some(dir) = pending.pop() {
         for entry in std::fs::read_dir(&dir)? {
+            if interrupt::caught() {
+                return Err(io::Error::other("interrupted"));
+            }
             let entry = entry?;
             let path = entry.path();
             let stat = path.symlink_metadata()?;
+            if stat.is_file() && spared.contains(stat.dev(), stat.ino()) {
+                continue;
+            }
             needs.name(entry.file_name().as_bytes());
             if stat.is_dir() || stat.nlink() < 2 || seen.insert((stat.dev(), stat.ino())) {
                 add(needs, &path, &stat);

@@ -12,7 +12,7 @@ mod writer;
 use std::path::Path;
 use std::rc::Rc;
 
-use ironmap::fs::{FileType, Follow, SetAttributes, Stat};
+use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
 
 pub(crate) use self::archive::needs_of as needs_of_archive;
 pub(crate) use self::host::needs_of_tree;
@@ -28,6 +28,7 @@ use crate::interrupt;
 use crate::needs::Needs;
 use crate::owners::Owners;
 use crate::source::Source;
+use crate::spared::Spared;
 use crate::target::{Subject, Target};
 use crate::volumes::{Destination, DestinationIs, Name, Volumes};
 
@@ -85,7 +86,6 @@ impl<'a> Filler<'a> {
         owners: Owners,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
-        interrupt::catch();
         let how = How {
             keep: Keep::ALL,
             no_clobber: false,
@@ -98,6 +98,7 @@ impl<'a> Filler<'a> {
         report.progress = progress(FileType::Directory, 0);
         let mut writer = Writer::new(how);
         writer.set_owners(owners);
+        writer.spared = Spared::of(source.location());
         Ok(Self { root: Name::root(source), writer, report })
     }
 
@@ -140,10 +141,23 @@ impl<'a> Filler<'a> {
     /// Makes a file without content, or a directory, or gives what is there this owner and mode. A regular file has to be there.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be made, or a file of another type, or another device, has the name.
     pub(crate) fn node(&mut self, path: &[u8], stat: Stat) -> Result<(), Failure> {
-        if stat.file_type == FileType::Regular {
-            return self.attributes(path, &stat);
+        let regular = stat.file_type == FileType::Regular;
+        match self.root.beside(&[b"/", path].concat()) {
+            Ok(name) => {
+                let look = || {
+                    if regular { name.find(Follow::All).map(Some) } else { name.look(Follow::All) }
+                };
+                if let Some(there) = look()? {
+                    return set_node(&name, &there, &stat);
+                }
+                if name.look(Follow::NotLast)?.is_some() {
+                    return Err(name.refused("is a symbolic link that leads nowhere"));
+                }
+            }
+            Err(failure) if failure.is_missing() && !regular => {}
+            Err(failure) => return Err(failure),
         }
         let how = self.writer.how();
         self.writer.set_how(How { keep: Keep { times: Times::Now, ..how.keep }, ..how });
@@ -158,18 +172,6 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    fn attributes(&self, path: &[u8], stat: &Stat) -> Result<(), Failure> {
-        let name = self.root.beside(&[b"/", path].concat())?;
-        let inode = name.find(Follow::All)?;
-        let (uid, gid) = (Some(stat.uid), Some(stat.gid));
-        let owner = SetAttributes { uid, gid, ..SetAttributes::default() };
-        // A new owner takes set-id bits away.
-        let permissions = Some(stat.mode & 0o7777);
-        let mode = SetAttributes { permissions, ..SetAttributes::default() };
-        let set = |set| name.fs().set_attributes(inode.number(), set);
-        set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
-    }
-
     /// Gives directories their times, and says what could not be kept.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         let finished = self.writer.set_times(&self.root);
@@ -177,6 +179,21 @@ impl<'a> Filler<'a> {
         self.writer.finish(self.report);
         finished
     }
+}
+
+/// Gives a file the owner and the mode of a line of a device table, where it is what the line says.
+fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
+    let is = there.stat();
+    if (is.file_type, is.device) != (stat.file_type, stat.device) {
+        return Err(name.refused("is there, and is another file than the table says"));
+    }
+    let (uid, gid) = (Some(stat.uid), Some(stat.gid));
+    let owner = SetAttributes { uid, gid, ..SetAttributes::default() };
+    // A new owner takes set-id bits away.
+    let permissions = Some(stat.mode & 0o7777);
+    let mode = SetAttributes { permissions, ..SetAttributes::default() };
+    let set = |set| name.fs().set_attributes(there.number(), set);
+    set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
 }
 
 /// Copies standard input, which `-` names, to a name that the user gave.

@@ -17,8 +17,9 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 #[derive(Default)]
 pub(super) struct Places {
     times: BTreeMap<InodeNo, SetAttributes>,
-    /// What the layer has made that is being applied; `None` where nothing hides anything.
-    layer: Option<HashSet<InodeNo>>,
+    /// The names that the layer has made that is being applied, with their directories; `None` where nothing hides anything. Not inodes: a
+    /// layer may give a file of a layer before it one more name, and hide the old one.
+    layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
     /// Whose directories are that are made for what is in them.
     pub(super) owner: (u32, u32),
 }
@@ -39,7 +40,10 @@ impl Places {
             let made = dir.fs().create(dir.dir, &dir.name, NewFile::Directory, 0o755, &owner);
             match made {
                 Err(error) if error.kind() == ErrorKind::Exists => {}
-                made => self.made(made.map_err(|error| dir.failed(&error))?),
+                made => {
+                    made.map_err(|error| dir.failed(&error))?;
+                    self.made(&dir);
+                }
             }
         }
         // Something in the way is no directory, or a link that leads nowhere.
@@ -51,14 +55,15 @@ impl Places {
         self.layer = Some(HashSet::new());
     }
 
-    pub(super) fn made(&mut self, number: InodeNo) {
+    pub(super) fn made(&mut self, name: &Name) {
         if let Some(layer) = &mut self.layer {
-            layer.insert(number);
+            layer.insert((name.dir, name.name.clone()));
         }
     }
 
-    fn is_of_layer(&self, number: InodeNo) -> bool {
-        self.layer.as_ref().is_some_and(|layer| layer.contains(&number))
+    fn is_of_layer(&self, name: &Name) -> bool {
+        let made = |layer: &HashSet<_>| layer.contains(&(name.dir, name.name.clone()));
+        self.layer.as_ref().is_some_and(made)
     }
 
     /// Remembers what a directory is to have in the end.
@@ -120,14 +125,14 @@ impl Places {
         &mut self,
         found: Found,
         report: &mut Report,
-        keeps: impl Fn(&Self, InodeNo) -> bool,
+        keeps: impl Fn(&Self, &Name) -> bool,
     ) -> Result<(), Failure> {
         let name = found.name.clone();
         let intact = walk(found, report, |found, visit, _| {
             let (fs, dir, name) = (found.fs(), found.name.dir, &found.name.name);
             let removed = match (found.is_directory(), visit) {
                 (true, Visit::First) | (_, Visit::Last { intact: false }) => return Ok(()),
-                _ if keeps(self, found.number()) => return Ok(()),
+                _ if keeps(self, &found.name) => return Ok(()),
                 (true, _) => match fs.rmdir(dir, name) {
                     // Something in it is kept.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => return Ok(()),
@@ -139,7 +144,7 @@ impl Places {
             // Another file gets its number.
             self.times.remove(&found.number());
             if let Some(layer) = &mut self.layer {
-                layer.remove(&found.number());
+                layer.remove(&(found.name.dir, found.name.name.clone()));
             }
             Ok(())
         })?;
@@ -166,6 +171,7 @@ impl Places {
         }
         if let Some(inode) = to.look(Follow::NotLast)? {
             if inode.number() == target.number() {
+                self.made(to);
                 return Ok(());
             }
             self.remove(Found { name: to.clone(), inode }, report)?;
@@ -175,9 +181,10 @@ impl Places {
                 return Err(target.failed(&gone));
             }
         }
-        self.made(target.number());
         let linked = to.fs().link(target.number(), to.dir, &to.name);
-        linked.map_err(|error| to.failed(&error))
+        linked.map_err(|error| to.failed(&error))?;
+        self.made(to);
+        Ok(())
     }
 
     /// Sets the times of directories.

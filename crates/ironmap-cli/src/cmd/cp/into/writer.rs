@@ -19,6 +19,7 @@ use crate::failure::{Failure, Report};
 use crate::new::caller;
 use crate::owners::Owners;
 use crate::source::Source;
+use crate::spared::Spared;
 use crate::volumes::{Found, Name};
 
 const SET_ID: u32 = 0o6000;
@@ -46,6 +47,8 @@ pub(super) struct Writer {
     pub(super) seen: HashSet<Identity>,
     /// Their copies.
     links: HashMap<Identity, InodeNo>,
+    /// Files of the host that are left out.
+    pub(super) spared: Spared,
     /// Names of extended attributes that the volume refuses, with how often, and the first file and reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
 }
@@ -85,6 +88,7 @@ impl Writer {
             made: HashSet::new(),
             seen: HashSet::new(),
             links: HashMap::new(),
+            spared: Spared::default(),
             refused: BTreeMap::new(),
         }
     }
@@ -235,7 +239,7 @@ impl Writer {
             created => created.map_err(|error| name.failed(&error))?,
         };
         if self.how.replace {
-            self.places.made(number);
+            self.places.made(&name);
         }
         if self.how.keep.links && entry.stat.links > 1 && kind != FileType::Directory {
             self.links.insert(entry.identity, number);
@@ -425,12 +429,26 @@ impl Writer {
             }
             return lost.map_or(Ok(()), |error| Err(open.name.failed(&error)));
         };
+        let completed = self.complete(&mut open, size);
+        if completed.is_err()
+            && open.new
+            && regular
+            && let Err(failure) = self.give_up(&open)
+        {
+            report.error(&failure);
+        }
+        completed
+    }
+
+    /// Gives a copy its size and its attributes, when all of its content is there.
+    fn complete(&mut self, open: &mut Open, size: u64) -> Result<(), Failure> {
+        let regular = open.entry.stat.file_type == FileType::Regular;
         if regular && (size > open.size || open.file.is_some()) {
             open.set_size(size)?;
             // Its time stamps come before those that it is given.
             open.file = None;
         }
-        let Open { entry, name, number, .. } = &open;
+        let Open { entry, name, number, .. } = &*open;
         let (fs, keep, stat) = (name.fs(), self.how.keep, &entry.stat);
         // A new owner takes capabilities away.
         if keep.ownership && !open.new {
