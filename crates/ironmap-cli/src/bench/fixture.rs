@@ -320,7 +320,9 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                if std::fs::write("/sys/class/zram-control/hot_remove", number.as_str()).is_ok() {
+                // Another program may look at any new device for a moment.
+                let remove = "/sys/class/zram-control/hot_remove";
+                if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
                 }
             }
@@ -362,14 +364,15 @@ impl Drop for Mount {
     }
 }
 
-/// Tries to undo something that may be busy for a moment: for two seconds at most.
-fn retry(mut attempt: impl FnMut() -> bool) {
+/// Tries to undo something that may be busy for a moment: for two seconds at most. Whether it succeeded.
+fn retry(mut attempt: impl FnMut() -> bool) -> bool {
     for _ in 0..20 {
         if attempt() {
-            return;
+            return true;
         }
         std::thread::park_timeout(std::time::Duration::from_millis(100));
     }
+    false
 }
 
 fn mke2fs_args(device: &Path, tree: Option<&Path>) -> Vec<String> {

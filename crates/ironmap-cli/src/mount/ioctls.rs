@@ -1,7 +1,7 @@
 //! `ioctl` on a mount: flags of inodes (`lsattr`, `chattr`), and free space that the device may forget (`fstrim`).
 
 use ironmap::Errno;
-use ironmap::fs::InodeFlags;
+use ironmap::fs::{InodeFlags, InodeOps};
 use ironmap::units::InodeNo;
 
 use super::fail::{Fail, Result};
@@ -10,7 +10,18 @@ use super::{Asker, Mount};
 /// Requests of `linux/fs.h`, in the encoding that x86-64 and AArch64 share.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
+const GET_ATTRIBUTES: u32 = 0x801C_581F;
 const TRIM: u32 = 0xC018_5879;
+
+/// The flags of `struct fsxattr` (`FS_XFLAG_*` of `linux/fs.h`).
+const ATTRIBUTES: [(InodeFlags, u32); 6] = [
+    (InodeFlags::IMMUTABLE, 0x8),
+    (InodeFlags::APPEND, 0x10),
+    (InodeFlags::SYNC, 0x20),
+    (InodeFlags::NO_ATIME, 0x40),
+    (InodeFlags::NO_DUMP, 0x80),
+    (InodeFlags::PROJECT_INHERIT, 0x200),
+];
 
 impl Mount {
     /// Answers a request with the data that it gives back. Kernels before 5.13 check nothing themselves.
@@ -25,6 +36,15 @@ impl Mount {
             GET_FLAGS => {
                 let flags = self.fs().inspect(inode, |inode| Ok(inode.flags()))?;
                 Ok((flags & InodeFlags::SHOWN).bits().to_ne_bytes().to_vec())
+            }
+            // The kernel asks for these before it sets flags.
+            GET_ATTRIBUTES => {
+                let of = |inode: &dyn InodeOps| (inode.flags(), inode.stat().project.unwrap_or(0));
+                let (flags, project) = self.fs().inspect(inode, |inode| Ok(of(inode)))?;
+                let is_set = |(flag, _): &&(InodeFlags, u32)| flags.contains(*flag);
+                let bits = ATTRIBUTES.iter().filter(is_set).fold(0, |all, (_, bit)| all | bit);
+                // Sizes of extents and their number are not told, and the rest is reserved.
+                Ok([bits, 0, 0, project, 0, 0, 0].map(u32::to_ne_bytes).concat())
             }
             SET_FLAGS => {
                 let bits = data.first_chunk().ok_or(Fail(Errno::EINVAL))?;
