@@ -109,9 +109,14 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
+    /// Whether the library failed for this reason.
+    pub(crate) fn is_of(&self, kind: ErrorKind) -> bool {
+        self.kind == Some(kind)
+    }
+
     /// Whether it says that there is no room.
     pub(crate) fn is_for_space(&self) -> bool {
-        self.kind == Some(ErrorKind::NoSpace)
+        self.is_of(ErrorKind::NoSpace)
     }
 
     /// Whether the reader of standard output has gone: nobody wants the rest.

@@ -1,4 +1,4 @@
-//! Modes as `chmod` takes them: `755`, `u+x,go-w`, `g=u`, `a+X`.
+//! Modes as `chmod` takes them: `755`, `u+x,go-w`, `g=u`, `a+X`, `+755`.
 
 const SET_ID: u32 = 0o6000;
 const ALL: u32 = 0o7777;
@@ -40,8 +40,7 @@ impl ModeChange {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("invalid mode: '{text}'");
         if text.starts_with(|first: char| first.is_ascii_digit()) {
-            let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= ALL);
-            let bits = bits.ok_or_else(wrong)?;
+            let bits = octal(text).ok_or_else(wrong)?;
             let named = if text.len() < 5 { bits & SET_ID | !SET_ID } else { !0 };
             let what = What::Bits { bits, search: false };
             return Ok(Self(vec![Step { who: ALL, how: How::Set, what, named }]));
@@ -102,6 +101,13 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
             '-' => How::Remove,
             _ => How::Set,
         };
+        if rest[1..].starts_with(|first: char| first.is_ascii_digit()) {
+            // An octal number is for everyone, whatever the umask, and ends the clause.
+            let bits = octal(&rest[1..]).filter(|_| who == 0)?;
+            let what = What::Bits { bits, search: false };
+            steps.push(Step { who: ALL, how, what, named: !0 });
+            return Some(());
+        }
         let end = rest[1..].find(['+', '-', '=']).map_or(rest.len(), |next| next + 1);
         let what = parse_what(&rest[1..end])?;
         let named = match what {
@@ -113,6 +119,11 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
         rest = &rest[end..];
     }
     Some(())
+}
+
+fn octal(text: &str) -> Option<u32> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    u32::from_str_radix(text, 8).ok().filter(|bits| digits && *bits <= ALL)
 }
 
 fn parse_what(text: &str) -> Option<What> {
@@ -151,7 +162,7 @@ mod tests {
     /// Results of `chmod` of coreutils 9.1 with umask 022.
     #[test]
     fn modes_change_as_with_chmod() {
-        let cases: [(&str, u32, bool, u32); 21] = [
+        let cases: [(&str, u32, bool, u32); 28] = [
             ("755", 0o4644, false, 0o755),
             ("755", 0o6700, true, 0o6755),
             ("00755", 0o6700, true, 0o755),
@@ -173,12 +184,21 @@ mod tests {
             ("g=", 0o2775, true, 0o2705),
             ("g=", 0o2775, false, 0o705),
             ("u=rw+x-w", 0o000, false, 0o500),
+            ("=4755", 0o644, false, 0o4755),
+            ("-022", 0o666, false, 0o644),
+            ("+022", 0o644, false, 0o666),
+            ("=755", 0o6755, true, 0o755),
+            ("+7,u-x", 0o4755, false, 0o4657),
+            ("=,+7", 0o4755, false, 0o7),
+            ("=+7", 0o4755, false, 0o7),
         ];
         for (text, mode, directory, expected) in cases {
             let changed = ModeChange::parse(text).unwrap().apply(mode, directory, 0o022);
             assert_eq!(changed, expected, "{text} of {mode:o}: {changed:o}");
         }
-        for wrong in ["", "8", "77777", "u", "z+x", "u+z", "u+x,", "+ur"] {
+        for wrong in
+            ["", "8", "77777", "u", "z+x", "u+z", "u+x,", "+ur", "u+7", "+7+x", "+8", "+77777"]
+        {
             assert!(ModeChange::parse(wrong).is_err(), "{wrong}");
         }
     }

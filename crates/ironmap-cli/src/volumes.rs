@@ -12,6 +12,7 @@ use ironmap::{Error, ErrorKind, Location};
 
 use crate::failure::{Failure, Report};
 use crate::interrupt;
+use crate::show::quoted;
 use crate::source::{Source, join};
 use crate::target::{Target, inode_of};
 
@@ -124,9 +125,14 @@ impl Volumes {
     ) -> Result<Destination, Failure> {
         let name = self.name(dest)?;
         let follow = if how.follows { Follow::All } else { Follow::NotLast };
+        // A link that leads to itself is no directory: as a name it may be replaced.
+        let may_loop = how.directory.is_none() && !name.wants_directory();
         let there = match how.directory {
             Some(false) => None,
-            _ => name.look(follow)?,
+            _ => match name.try_look(follow) {
+                Err(error) if error.kind() == ErrorKind::Loop && may_loop => None,
+                there => there.map_err(|error| name.failed(&error))?,
+            },
         };
         match there {
             Some(inode) if inode.file_type() == FileType::Directory => {
@@ -253,11 +259,40 @@ impl Name {
 
     /// The same where that may be nothing.
     pub(crate) fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
+        self.try_look(follow).map_err(|error| self.failed(&error))
+    }
+
+    fn try_look(&self, follow: Follow) -> ironmap::Result<Option<Inode>> {
         match self.try_find(follow) {
             Ok(inode) => Ok(Some(inode)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed(&error)),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Refuses the name for a new file that is no directory where a slash after it asks for one, with the error of the kernel.
+    pub(crate) fn check_new_file(&self) -> Result<(), Failure> {
+        if !self.wants_directory() {
+            return Ok(());
+        }
+        let there = self.fs().lookup(self.dir, &self.name);
+        let error = there.err().unwrap_or(Error::new(ErrorKind::Exists, "a file has this name"));
+        Err(self.failed(&error))
+    }
+
+    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is none.
+    pub(crate) fn check_directory(&self) -> Result<(), Failure> {
+        let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
+        match inode.file_type() {
+            FileType::Directory => Ok(()),
+            _ => Err(self.failed(&Error::new(ErrorKind::NotADirectory, "not a directory"))),
+        }
+    }
+
+    /// As `-v` of coreutils shows it.
+    pub(crate) fn quoted(&self) -> String {
+        let volume = self.source.location().to_string();
+        quoted(&[volume.as_bytes(), b":", &self.path].concat())
     }
 
     fn try_find(&self, follow: Follow) -> ironmap::Result<Inode> {

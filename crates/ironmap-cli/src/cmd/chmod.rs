@@ -4,7 +4,7 @@ use ironmap::fs::{FileType, Follow, SetAttributes};
 
 use crate::failure::{Failure, Report};
 use crate::mode::{ModeChange, umask};
-use crate::show;
+use crate::show::{self, quoted};
 use crate::target::{self, Target};
 use crate::volumes::{Found, Volumes};
 use crate::walk::{Visit, walk};
@@ -39,13 +39,22 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let umask = umask();
     Volumes::change_each(&args.targets, report, |volumes, target, report| {
-        let found = volumes.find(target, Follow::All)?;
+        let found = match volumes.find(target, Follow::All) {
+            Ok(found) => found,
+            Err(failure) => {
+                if args.verbose {
+                    let shown = quoted(&target.bytes());
+                    report.say(format_args!("{shown} could not be accessed"))?;
+                }
+                return Err(failure);
+            }
+        };
         if !args.recursive {
             return change(args, &found, umask, report);
         }
-        walk(found, report, |found, visit, report| {
-            let link = found.inode.file_type() == FileType::Symlink;
-            if visit != Visit::First || link { Ok(()) } else { change(args, found, umask, report) }
+        walk(found, report, |found, visit, report| match visit {
+            Visit::First => change(args, found, umask, report),
+            Visit::Last { .. } => Ok(()),
         })
         .map(drop)
     })
@@ -53,20 +62,30 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 fn change(args: &Args, found: &Found, umask: u32, report: &Report) -> Result<(), Failure> {
     let (kind, old) = (found.inode.file_type(), found.inode.stat().mode & 0o7777);
+    let name = found.name.quoted();
+    if kind == FileType::Symlink {
+        if args.verbose {
+            let what = "nor referent has been changed";
+            report.say(format_args!("neither symbolic link {name} {what}"))?;
+        }
+        return Ok(());
+    }
     let mode = args.mode.apply(old, found.is_directory(), umask);
     let set = SetAttributes { permissions: Some(mode), ..SetAttributes::default() };
-    found.fs().set_attributes(found.number(), &set).map_err(|error| found.failed(&error))?;
+    let changed = found.fs().set_attributes(found.number(), &set);
     let shown = |mode: u32| format!("{mode:04o} ({})", &show::permissions(kind, mode)[1..]);
-    match mode == old {
-        false if args.verbose || args.changes => report.say(format_args!(
-            "mode of '{}' changed from {} to {}",
-            found.name,
-            shown(old),
-            shown(mode)
-        )),
-        true if args.verbose => {
-            report.say(format_args!("mode of '{}' retained as {}", found.name, shown(mode)))
+    let (from, to) = (shown(old), shown(mode));
+    match &changed {
+        Err(_) if args.verbose => {
+            report.say(format_args!("failed to change mode of {name} from {from} to {to}"))?;
         }
-        _ => Ok(()),
+        Ok(()) if mode != old && (args.verbose || args.changes) => {
+            report.say(format_args!("mode of {name} changed from {from} to {to}"))?;
+        }
+        Ok(()) if mode == old && args.verbose => {
+            report.say(format_args!("mode of {name} retained as {to}"))?;
+        }
+        _ => {}
     }
+    changed.map_err(|error| found.failed(&error))
 }

@@ -1,10 +1,10 @@
 //! `ironmap chown`: owners and groups.
 
-use ironmap::fs::{Follow, SetAttributes};
+use ironmap::fs::{Follow, SetAttributes, Stat};
 
 use crate::failure::{Failure, Report};
 use crate::owner::Ownership;
-use crate::show::Owners;
+use crate::show::{Owners, quoted};
 use crate::target::{self, Target};
 use crate::volumes::{Found, Volumes};
 use crate::walk::{Visit, walk};
@@ -39,46 +39,119 @@ pub(crate) struct Args {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     /// USER, USER:GROUP, :GROUP, or USER: for the user's own group; names or numbers
-    #[arg(value_name = "USER[:GROUP]", value_parser = Ownership::parse)]
-    owner: Ownership,
+    #[arg(value_name = "USER[:GROUP]", value_parser = Owner::parse)]
+    owner: Owner,
     /// The files
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::target(), required = true)]
     targets: Vec<Target>,
 }
 
+/// USER[:GROUP], and what `-v` shows of it.
+#[derive(Clone, Debug)]
+struct Owner {
+    ids: Ownership,
+    user: Option<String>,
+    group: Option<String>,
+}
+
+impl Owner {
+    fn parse(text: &str) -> Result<Self, String> {
+        let ids = Ownership::parse(text)?;
+        let (user, group) = text.split_once(':').unwrap_or((text, ""));
+        let number_or_name = |text: &str| text.strip_prefix('+').unwrap_or(text).to_owned();
+        let group = ids.gid.map(|gid| match group {
+            "" => Owners::new(false).group(gid),
+            group => number_or_name(group),
+        });
+        // As chown has it: a group that is named makes ":GROUP" of it, one by its number does not.
+        let named = group.as_ref().is_some_and(|group| group.parse::<u32>().is_err());
+        let user = (ids.uid.is_some() || named).then(|| number_or_name(user));
+        Ok(Self { ids, user, group })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Changed,
+    Retained,
+    Failed,
+}
+
+/// Changes owners, and says so in the words of chown.
+struct Change<'a> {
+    args: &'a Args,
+    owners: Owners,
+}
+
+impl Change<'_> {
+    fn of(&self, found: &Found, report: &Report) -> Result<(), Failure> {
+        let Ownership { uid, gid } = self.args.owner.ids;
+        let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+        let stat = found.inode.stat();
+        let same = uid.unwrap_or(stat.uid) == stat.uid && gid.unwrap_or(stat.gid) == stat.gid;
+        let changed = found.fs().set_attributes(found.number(), &set);
+        let outcome = match &changed {
+            Err(_) => Outcome::Failed,
+            Ok(()) if same => Outcome::Retained,
+            Ok(()) => Outcome::Changed,
+        };
+        self.say(&found.name.quoted(), outcome, Some(stat), report)?;
+        changed.map_err(|error| found.failed(&error))
+    }
+
+    fn say(
+        &self,
+        name: &str,
+        outcome: Outcome,
+        old: Option<&Stat>,
+        report: &Report,
+    ) -> Result<(), Failure> {
+        let Args { verbose, changes, owner: Owner { user, group, .. }, .. } = self.args;
+        if !(*verbose || *changes && outcome == Outcome::Changed) {
+            return Ok(());
+        }
+        let what = if user.is_none() && group.is_some() { "group" } else { "ownership" };
+        let both = |user: Option<String>, group: Option<String>| match (user, group) {
+            (Some(user), Some(group)) => Some(format!("{user}:{group}")),
+            (user, group) => user.or(group),
+        };
+        let old = old.and_then(|stat| {
+            let user = user.as_ref().map(|_| self.owners.user(stat.uid));
+            both(user, group.as_ref().map(|_| self.owners.group(stat.gid)))
+        });
+        let phrase = |word: &str, owner: Option<String>| {
+            owner.map_or(String::new(), |owner| format!(" {word} {owner}"))
+        };
+        if outcome == Outcome::Retained {
+            return report.say(format_args!("{what} of {name} retained{}", phrase("as", old)));
+        }
+        let verb = if outcome == Outcome::Changed { "changed" } else { "failed to change" };
+        let (old, new) = (phrase("from", old), phrase("to", both(user.clone(), group.clone())));
+        report.say(format_args!("{verb} {what} of {name}{old}{new}"))
+    }
+}
+
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let follow = if args.no_dereference || args.recursive { Follow::NotLast } else { Follow::All };
-    let owners = Owners::new(false);
+    let change = Change { args, owners: Owners::new(false) };
     Volumes::change_each(&args.targets, report, |volumes, target, report| {
-        let found = volumes.find(target, follow)?;
+        let found = match volumes.find(target, follow) {
+            Ok(found) => found,
+            Err(failure) => {
+                // A link that leads nowhere has an owner.
+                let link = volumes.find(target, Follow::NotLast).ok();
+                let old = link.as_ref().map(|link| link.inode.stat());
+                change.say(&quoted(&target.bytes()), Outcome::Failed, old, report)?;
+                return Err(failure);
+            }
+        };
         if !args.recursive {
-            return change(args, &found, &owners, report);
+            return change.of(&found, report);
         }
         walk(found, report, |found, visit, report| match visit {
-            Visit::First => change(args, found, &owners, report),
+            Visit::First => change.of(found, report),
             Visit::Last { .. } => Ok(()),
         })
         .map(drop)
     })
-}
-
-fn change(args: &Args, found: &Found, owners: &Owners, report: &Report) -> Result<(), Failure> {
-    let Ownership { uid, gid } = args.owner;
-    let set = SetAttributes { uid, gid, ..SetAttributes::default() };
-    found.fs().set_attributes(found.number(), &set).map_err(|error| found.failed(&error))?;
-    let stat = found.inode.stat();
-    let new = (uid.unwrap_or(stat.uid), gid.unwrap_or(stat.gid));
-    let shown = |(uid, gid)| format!("{}:{}", owners.user(uid), owners.group(gid));
-    let (old, name) = ((stat.uid, stat.gid), &found.name);
-    match new == old {
-        false if args.verbose || args.changes => report.say(format_args!(
-            "changed ownership of '{name}' from {} to {}",
-            shown(old),
-            shown(new)
-        )),
-        true if args.verbose => {
-            report.say(format_args!("ownership of '{name}' retained as {}", shown(new)))
-        }
-        _ => Ok(()),
-    }
 }

@@ -17,7 +17,7 @@ use crate::walk::{Visit, walk};
 
 /// Shows how much space trees take, in KiB: each directory with all below it
 ///
-/// A file with several names counts once.
+/// A file counts once, also if it has several names or is in several of the trees.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -50,7 +50,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut volumes = Volumes::to_read();
-    let mut sums = Sums { args, out: stdout(), above: Vec::new(), seen: HashSet::new() };
+    let several = args.targets.len() > 1;
+    let mut sums = Sums { args, out: stdout(), several, above: Vec::new(), seen: HashSet::new() };
     report.each(&args.targets, |target, report| {
         sums.above.clear();
         let root = volumes.file(target, Follow::NotLast)?;
@@ -62,9 +63,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Sums<'a> {
     args: &'a Args,
     out: Out,
-    /// Of the directories that are walked now, each with all that was met below it.
-    above: Vec<u64>,
-    /// Files with several names that were counted, with their volumes.
+    /// There are several trees, one of which may be in another one.
+    several: bool,
+    /// Of the directories that are walked now, each with all that was met below it; `None` for one that was counted before.
+    above: Vec<Option<u64>>,
+    /// Files that were counted and may be met again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,
 }
 
@@ -72,17 +75,19 @@ impl Sums<'_> {
     fn visit(&mut self, target: &Target, found: &Found, visit: Visit) -> io::Result<()> {
         let named = |sums: &Self| sums.above.is_empty();
         if let Visit::Last { .. } = visit {
-            let sum = self.above.pop().unwrap_or_default();
+            let Some(sum) = self.above.pop().flatten() else { return Ok(()) };
             let shown = !self.args.summarize || named(self);
             return self.add(target, found, sum, shown);
         }
         let stat = found.inode.stat();
         let size = if self.args.bytes { stat.size } else { stat.blocks.saturating_mul(512) };
+        let again = self.several || !found.is_directory() && stat.links > 1;
+        let new = !again || self.seen.insert((Rc::as_ptr(&found.name.source), stat.inode));
         if found.is_directory() {
-            self.above.push(size);
+            self.above.push(new.then_some(size));
             return Ok(());
         }
-        if stat.links > 1 && !self.seen.insert((Rc::as_ptr(&found.name.source), stat.inode)) {
+        if !new {
             return Ok(());
         }
         let shown = self.args.all || named(self);
@@ -90,7 +95,7 @@ impl Sums<'_> {
     }
 
     fn add(&mut self, target: &Target, found: &Found, sum: u64, shown: bool) -> io::Result<()> {
-        if let Some(above) = self.above.last_mut() {
+        if let Some(Some(above)) = self.above.last_mut() {
             *above = above.saturating_add(sum);
         }
         if !shown {

@@ -9,6 +9,7 @@ use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};
 use crate::new::caller;
+use crate::show::quoted;
 use crate::target::{Target, split_destination};
 use crate::volumes::{DestinationIs, Found, Name, Volumes, split};
 
@@ -87,14 +88,21 @@ fn link(args: &Args, subject: &Subject<'_>, name: &Name, report: &Report) -> Res
     }
     match name.look(Follow::NotLast)? {
         Some(there) if args.force => replace(subject, name, there.file_type(), there.number())?,
-        _ => make(subject, name, &name.name).map_err(|error| name.failed(&error))?,
+        _ => {
+            name.check_new_file()?;
+            make(subject, name, &name.name).map_err(|error| name.failed(&error))?;
+        }
     }
     if !args.verbose {
         return Ok(());
     }
     match subject {
-        Subject::Text(text) => report.say(format_args!("'{name}' -> '{}'", text.display())),
-        Subject::File(found) => report.say(format_args!("'{name}' => '{}'", found.name)),
+        Subject::Text(text) => {
+            report.say(format_args!("{} -> {}", name.quoted(), quoted(text.as_bytes())))
+        }
+        Subject::File(found) => {
+            report.say(format_args!("{} => {}", name.quoted(), found.name.quoted()))
+        }
     }
 }
 

@@ -75,7 +75,7 @@ fn make(
     let made = name.fs().create(name.dir, &name.name, NewFile::Directory, permissions, &who);
     made.map_err(|error| name.failed(&error))?;
     if args.verbose {
-        report.say(format_args!("created directory '{name}'"))?;
+        report.say(format_args!("mkdir: created directory {}", name.quoted()))?;
     }
     Ok(())
 }

@@ -88,6 +88,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     Volumes::change(report, |volumes, _| {
         let name = volumes.name(&args.target)?;
+        name.check_new_file()?;
         let who = Credentials { umask, ..caller() };
         let made = name.fs().create(name.dir, &name.name, file, permissions, &who);
         made.map(drop).map_err(|error| name.failed(&error))

@@ -74,8 +74,11 @@ fn rename(
         return Err(Failure::new(format!("{}: {what}", from.name)));
     }
     let there = to.look(Follow::NotLast)?;
-    if to.wants_directory() && there.is_none() && !from.is_directory() {
-        return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+    if from.name.wants_directory() || to.wants_directory() && !args.exchange {
+        from.name.check_directory()?;
+    }
+    if to.wants_directory() && there.is_some() {
+        to.check_directory()?;
     }
     if let Some(there) = &there {
         if args.no_clobber {
@@ -104,7 +107,7 @@ fn rename(
     if args.verbose {
         let what = if args.exchange { "exchanged" } else { "renamed" };
         let arrow = if args.exchange { "<->" } else { "->" };
-        report.say(format_args!("{what} '{}' {arrow} '{to}'", from.name))?;
+        report.say(format_args!("{what} {} {arrow} {}", from.name.quoted(), to.quoted()))?;
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ fn follow(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     let mut links = 0;
     while let Some(name) = rest.pop() {
         match &*name {
-            b"." => continue,
+            b"" | b"." => continue,
             b".." => {
                 stack.pop();
                 continue;
@@ -72,7 +72,7 @@ fn follow(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
         }
         let dir = stack.last().map_or(fs.root(), |(_, number)| *number);
         let inode = match fs.lookup(dir, &name) {
-            Err(error) if error.kind() == ErrorKind::NotFound && rest.is_empty() => {
+            Err(error) if error.kind() == ErrorKind::NotFound && rest.iter().all(Vec::is_empty) => {
                 stack.push((name, dir));
                 break;
             }
@@ -103,8 +103,9 @@ fn follow(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
 }
 
-/// The names of a path, the first one last.
+/// The names of a path, the first one last. An empty one stands for a slash at the end, which asks for a directory.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-    names.rev().map(<[u8]>::to_vec).collect()
+    let end: &[&[u8]] = if path.ends_with(b"/") { &[b""] } else { &[] };
+    end.iter().copied().chain(names.rev()).map(<[u8]>::to_vec).collect()
 }

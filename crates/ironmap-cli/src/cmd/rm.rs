@@ -37,33 +37,41 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change_each(&args.targets, report, |volumes, target, report| {
-        let name = match volumes.name(target) {
-            Ok(name) => name,
-            Err(failure) if args.force && failure.is_missing() => return Ok(()),
-            Err(failure) => return Err(failure),
-        };
-        if matches!(&*name.name, b"." | b"..") {
-            return Err(Failure::new(format!("{name}: is '.' or '..' or the root: not removed")));
-        }
-        let Some(inode) = name.look(Follow::NotLast)? else {
-            let missing = Error::new(ErrorKind::NotFound, "no such entry");
-            return if args.force { Ok(()) } else { Err(name.failed(&missing)) };
-        };
-        let found = Found { name, inode };
-        if args.recursive {
-            return walk(found, report, |found, visit, report| {
-                match (found.is_directory(), visit) {
-                    (true, Visit::First) | (_, Visit::Last { intact: false }) => Ok(()),
-                    _ => remove(args, found, report),
-                }
-            })
-            .map(drop);
-        }
-        if found.is_directory() && !args.dir {
-            return Err(found.failed(&Error::new(ErrorKind::IsADirectory, "is a directory")));
-        }
-        remove(args, &found, report)
+        forgive(args, remove_target(args, volumes, target, report))
     })
+}
+
+/// With `-f` a file that is not there is no failure, nor one that could not be there.
+fn forgive(args: &Args, removed: Result<(), Failure>) -> Result<(), Failure> {
+    match removed {
+        Err(failure) if args.force && failure.is_missing() => Ok(()),
+        removed => removed,
+    }
+}
+
+fn remove_target(
+    args: &Args,
+    volumes: &mut Volumes,
+    target: &Target,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let name = volumes.name(target)?;
+    if matches!(&*name.name, b"." | b"..") {
+        return Err(Failure::new(format!("{name}: is '.' or '..' or the root: not removed")));
+    }
+    let inode = name.find(Follow::NotLast)?;
+    let found = Found { name, inode };
+    if args.recursive {
+        return walk(found, report, |found, visit, report| match (found.is_directory(), visit) {
+            (true, Visit::First) | (_, Visit::Last { intact: false }) => Ok(()),
+            _ => forgive(args, remove(args, found, report)),
+        })
+        .map(drop);
+    }
+    if found.is_directory() && !args.dir {
+        return Err(found.failed(&Error::new(ErrorKind::IsADirectory, "is a directory")));
+    }
+    remove(args, &found, report)
 }
 
 fn remove(args: &Args, found: &Found, report: &Report) -> Result<(), Failure> {
@@ -73,7 +81,7 @@ fn remove(args: &Args, found: &Found, report: &Report) -> Result<(), Failure> {
     removed.map_err(|error| found.failed(&error))?;
     if args.verbose {
         let what = if directory { "removed directory" } else { "removed" };
-        report.say(format_args!("{what} '{}'", found.name))?;
+        report.say(format_args!("{what} {}", found.name.quoted()))?;
     }
     Ok(())
 }

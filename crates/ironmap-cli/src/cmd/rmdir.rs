@@ -3,6 +3,7 @@
 use ironmap::ErrorKind;
 
 use crate::failure::{Failure, Report};
+use crate::show::quoted;
 use crate::target::{self, Target};
 use crate::volumes::{Volumes, split};
 
@@ -31,10 +32,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change_each(&args.targets, report, |volumes, target, report| {
         let mut target = target.clone();
         loop {
-            let name = volumes.name(&target)?;
             if args.verbose {
-                report.say(format_args!("removing directory '{name}'"))?;
+                let shown = quoted(&target.bytes());
+                report.say(format_args!("rmdir: removing directory, {shown}"))?;
             }
+            let name = volumes.name(&target)?;
             match name.fs().rmdir(name.dir, &name.name) {
                 Ok(()) => {}
                 Err(error)

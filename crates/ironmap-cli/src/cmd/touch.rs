@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Change symbolic links, not what they lead to
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// This time: @SECONDS, 2026-11-21T10:05:00Z, or local without a zone
+    /// This time: @SECONDS[.FRACTION], 2026-11-21T10:05:00Z, or local without a zone
     #[arg(short, long, value_name = "TIME", value_parser = parse_time, conflicts_with = "reference")]
     date: Option<Timestamp>,
     /// The times of this file
@@ -52,6 +52,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let time = args.date.map_or_else(now, Ok)?;
     let both = args.access == args.modification;
+    let chosen = args.date.is_some() || args.reference.is_some();
     Volumes::change_each(&args.targets, report, |volumes, target, _| {
         let (mut accessed, mut modified) = (time, time);
         if let Some(reference) = &args.reference {
@@ -69,6 +70,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let set = SetAttributes {
             accessed: (both || args.access).then_some(accessed),
             modified: (both || args.modification).then_some(modified),
+            // As for the kernel: an append-only file takes both times of the moment, and no others.
+            times_of_use: both && !chosen,
             ..SetAttributes::default()
         };
         let set = name.fs().set_attributes(inode.number(), &set);
@@ -85,8 +88,7 @@ fn now() -> Result<Timestamp, Failure> {
 fn parse_time(text: &str) -> Result<Timestamp, String> {
     let wrong = || format!("invalid date: '{text}'");
     let at = if let Some(seconds) = text.strip_prefix('@') {
-        let seconds = seconds.parse().map_err(|_| wrong())?;
-        return Ok(Timestamp { seconds, nanoseconds: 0 });
+        return parse_seconds(seconds).ok_or_else(wrong);
     } else if let Ok(at) = text.parse::<jiff::Timestamp>() {
         at
     } else {
@@ -101,6 +103,28 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
     })
 }
 
+/// Seconds since 1970, perhaps with a fraction. What is below a nanosecond is rounded down, as by coreutils.
+fn parse_seconds(text: &str) -> Option<Timestamp> {
+    let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, "0"));
+    let seconds: i64 = whole.parse().ok()?;
+    if fraction.is_empty() || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let (kept, lost) = fraction.split_at(fraction.len().min(9));
+    let nanoseconds: u32 = format!("{kept:0<9}").parse().ok()?;
+    if !whole.starts_with('-') {
+        return Some(Timestamp { seconds, nanoseconds });
+    }
+    // The nanoseconds count from the second below.
+    let nanoseconds = nanoseconds + u32::from(lost.bytes().any(|byte| byte != b'0'));
+    let (borrow, nanoseconds) = match nanoseconds {
+        0 => (0, 0),
+        1_000_000_000 => (1, 0),
+        nanoseconds => (1, 1_000_000_000 - nanoseconds),
+    };
+    Some(Timestamp { seconds: seconds.checked_sub(borrow)?, nanoseconds })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +133,16 @@ mod tests {
     fn a_time_has_a_zone_or_is_local() {
         let at = |seconds, nanoseconds| Ok(Timestamp { seconds, nanoseconds });
         assert_eq!(parse_time("@-5"), at(-5, 0));
+        // What touch of coreutils 9.1 makes of these.
+        assert_eq!(parse_time("@1.5"), at(1, 500_000_000));
+        assert_eq!(parse_time("@+1,25"), at(1, 250_000_000));
+        assert_eq!(parse_time("@1.1234567899"), at(1, 123_456_789));
+        assert_eq!(parse_time("@-0.25"), at(-1, 750_000_000));
+        assert_eq!(parse_time("@-1.1234567899"), at(-2, 876_543_210));
+        assert_eq!(parse_time("@-1.9999999999"), at(-2, 0));
+        for wrong in ["@", "@1.", "@.5", "@1.5x", "@1.-5"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(parse_time("1970-01-01T00:00:01.5Z"), at(1, 500_000_000));
         assert_eq!(parse_time("1969-12-31T23:59:59.75Z"), at(-1, 750_000_000));
         assert!(parse_time("2026-11-21 10:05").is_ok());

@@ -110,6 +110,100 @@ fn dest_means_what_it_means_to_cp() {
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
 }
 
+/// What GNU cp makes of trees of the host, the program makes of a volume with the same.
+#[test]
+fn several_sources_are_one_copy() {
+    let bench = Bench::empty();
+    let source = bench.source();
+    for (name, content) in [("x/f", "one"), ("y/f", "two"), ("x/d/g", "three"), ("y/d/h", "four")] {
+        fs::create_dir_all(source.join(name).parent().unwrap()).unwrap();
+        fs::write(source.join(name), content).unwrap();
+    }
+    fs::hard_link(source.join("x/f"), source.join("f2")).unwrap();
+    fs::hard_link(source.join("x/d/g"), source.join("g2")).unwrap();
+    symlink("nowhere", source.join("link")).unwrap();
+    fs::hard_link(source.join("link"), source.join("link2")).unwrap();
+    crate::support::succeed(
+        tool("mke2fs").args(["-qF", "-d"]).arg(&source).arg(bench.image()).arg("8M"),
+    );
+    for sources in [
+        "x/f f2",
+        "f2 x/f g2 x/d",
+        "x y f2 g2",
+        "link link2",
+        "x/f y/f",
+        "x/f y/f f2",
+        "x/d y/d g2",
+        "x/f x/f",
+        "x/d x/d g2",
+        "x x/d",
+        "f2 x/f y/f f2",
+    ] {
+        let (ours, theirs) = (bench.path("ours"), bench.path("theirs"));
+        fs::create_dir(&ours).unwrap();
+        fs::create_dir(&theirs).unwrap();
+        let mut cp = tool("cp");
+        cp.arg("-a").args(sources.split(' ').map(|name| source.join(name))).arg(&theirs);
+        let cp = cp.output().unwrap();
+        let mut command = bench.command();
+        command.args(["cp", "-a"]).args(sources.split(' ').map(|name| format!("image:/{name}")));
+        let output = command.arg("ours").output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), cp.status.code(), "{sources}: {errors}");
+        let refused = errors.lines().filter(|line| line.contains("was just made")).count();
+        assert_eq!(refused, usize::from(!cp.status.success()), "{sources}: {errors}");
+        assert_eq!(names(&ours), names(&theirs), "{sources}");
+        let groups = |root: &Path| -> BTreeSet<BTreeSet<PathBuf>> {
+            let inode = |name: &Path| fs::symlink_metadata(root.join(name)).unwrap().ino();
+            let all = names(root);
+            let same = |one: &PathBuf| {
+                all.iter().filter(|other| inode(other) == inode(one)).cloned().collect()
+            };
+            all.iter().map(same).collect()
+        };
+        assert_eq!(groups(&ours), groups(&theirs), "{sources}: hard links");
+        for name in names(&theirs).iter().filter(|name| theirs.join(name).is_file()) {
+            let read = |root: &Path| fs::read(root.join(name)).unwrap();
+            assert_eq!(read(&ours), read(&theirs), "{sources}: {}", name.display());
+        }
+        fs::remove_dir_all(&ours).unwrap();
+        fs::remove_dir_all(&theirs).unwrap();
+    }
+}
+
+/// A copy that another source has replaced is linked to by none: GNU cp, which writes into files that are there, gives the wrong content.
+#[test]
+fn what_was_replaced_is_not_linked_to() {
+    let bench = Bench::empty();
+    for (name, content) in [("x/f", "one"), ("y/f", "two")] {
+        fs::create_dir_all(bench.source().join(name).parent().unwrap()).unwrap();
+        fs::write(bench.source().join(name), content).unwrap();
+    }
+    fs::hard_link(bench.source().join("x/f"), bench.source().join("f2")).unwrap();
+    crate::support::succeed(
+        tool("mke2fs").args(["-qF", "-d"]).arg(bench.source()).arg(bench.image()).arg("8M"),
+    );
+    fs::create_dir(bench.path("out")).unwrap();
+    bench.succeed(["cp", "-a", "image:/x/.", "image:/y/.", "image:/f2", "out"]);
+    assert_eq!(fs::read(bench.path("out/f")).unwrap(), b"two");
+    assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
+}
+
+/// A directory on standard input is no content, as for `ironmap write`.
+#[test]
+fn a_directory_on_standard_input_is_refused() {
+    let bench = Bench::new();
+    for args in [["cp", "-", "image:/new"].as_slice(), &["write", "image:/new2"]] {
+        let input = fs::File::open(bench.source()).unwrap();
+        let output = bench.command().args(args).stdin(input).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {errors}");
+        assert_eq!(errors, "ironmap: standard input: Is a directory\n", "{args:?}");
+    }
+    assert_eq!(bench.run(["stat", "image:/new"]).status.code(), Some(1));
+    fsck(&bench.image());
+}
+
 /// Below DEST no link is followed: not one that stands where a file goes, nor one where a directory goes.
 #[test]
 fn links_below_dest_lead_nowhere() {

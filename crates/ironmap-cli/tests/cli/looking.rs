@@ -1,6 +1,7 @@
 //! The commands that only read print what their namesakes print of the kernel's mount of the same volume.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Output;
 
@@ -40,6 +41,11 @@ impl Twin {
     /// The volume as it is named.
     pub(crate) fn volume(&self) -> String {
         self.bench.image().display().to_string()
+    }
+
+    /// The root of what is mounted.
+    pub(crate) fn mounted(&self) -> &Path {
+        self.mount.dir()
     }
 
     fn words(command: &str, at: &str) -> Vec<String> {
@@ -146,7 +152,13 @@ fn an_inode_s_number_is_a_path() {
 #[test]
 fn lists_are_those_of_ls() {
     require!([Need::Root]);
-    let twin = Twin::new();
+    let owned = |root: &Path| {
+        for (name, owner) in [("small", (70_000, 5)), ("large", (5, 700_000))] {
+            std::os::unix::fs::chown(root.join(name), Some(owner.0), Some(owner.1)).unwrap();
+        }
+        succeed(tool("mknod").arg(root.join("null")).args(["c", "1", "3"]));
+    };
+    let twin = Twin::with(owned, &[]);
     for options in ["-1", "-i", "-d", "-R", "-di"] {
         twin.same(&format!("ls {options} @/"));
     }
@@ -158,19 +170,46 @@ fn lists_are_those_of_ls() {
         // With several files, the volume's name stays on every one.
         twin.same(&format!("ls {command}"));
     }
-    for options in ["-l", "-ln", "-la", "-lh", "-li", "-ld", "-lt", "-lahit", "-lR", "-lhd"] {
+    for options in
+        ["-l", "-ln", "-n", "-nd", "-la", "-lh", "-li", "-ld", "-lt", "-lahit", "-lR", "-lhd"]
+    {
         for paths in ["@/", "@/dir", "@/dir/block @/large @/dir", "@/link"] {
             if options.contains('a') && paths == "@/" {
                 continue;
             }
             let ours = twin.ours(&format!("ls {options} {paths}"));
             let theirs = twin.theirs(&format!("ls {options} --time-style=long-iso {paths}"));
-            // Devices make columns of their own there.
-            let words = |said: &str| -> Vec<String> {
-                let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-                said.lines().map(words).collect()
-            };
-            assert_eq!(words(&ours), words(&theirs), "{options} {paths}");
+            assert_eq!(ours, theirs, "{options} {paths}");
+        }
+    }
+}
+
+/// A link that cannot be followed is an error, except for one that leads nowhere and where the link itself is asked about.
+#[test]
+fn links_that_lead_in_a_circle_are_refused_by_ls() {
+    require!([Need::Root]);
+    let links = |root: &Path| {
+        for (name, to) in [("loop", "loop"), ("into-file", "small/x"), ("nowhere", "gone")] {
+            symlink(to, root.join(name)).unwrap();
+        }
+    };
+    let twin = Twin::with(links, &[]);
+    for options in ["", "-i", "-R", "-l", "-n", "-d"] {
+        for path in ["loop", "loop/", "into-file", "nowhere", "nowhere/", "loop @/small"] {
+            let command = format!("ls {options} @/{path}");
+            let at = twin.mounted().display().to_string();
+            let style = options.replace("-l", "-l --time-style=long-iso");
+            let style = style.replace("-n", "-n --time-style=long-iso");
+            let theirs = Twin::words(&format!("ls {style} @/{path}"), &at);
+            let theirs = tool(&theirs[0]).args(&theirs[1..]).output().unwrap();
+            let ours = twin.run(&command);
+            let code = if theirs.status.success() { 0 } else { 1 };
+            assert_eq!(ours.status.code(), Some(code), "{command}: {}", text(&ours.stderr));
+            let loops = text(&theirs.stderr).contains("Too many levels");
+            assert_eq!(text(&ours.stderr).contains("(ELOOP)"), loops, "{command}");
+            // One of several files has the volume's name.
+            let printed = text(&ours.stdout).replace(&format!("{}:", twin.volume()), "");
+            assert_eq!(printed, text(&theirs.stdout).replace(&at, ""), "{command}");
         }
     }
 }
@@ -180,10 +219,21 @@ fn lists_are_those_of_ls() {
 fn formats_of_stat_are_those_of_stat() {
     require!([Need::Root]);
     let odd = ["it's", "quo\"te's", "new\nline's", "tab\t"];
-    let twin =
-        Twin::with(|root| odd.iter().for_each(|name| fs::write(root.join(name), "").unwrap()), &[]);
-    let paths = "@/ @/small @/nothing @/program @/link @/node @/pipe @/dir @/dir/empty @/dir/dangling @/sparse";
-    for letters in ["n|%N|%s", "b|%B|%f|%F|%a|%#a|%A", "u|%U|%g|%G|%i|%h", "t|%T|%o|%%"] {
+    let more = |root: &Path| {
+        odd.iter().for_each(|name| fs::write(root.join(name), "").unwrap());
+        // Nothing of its numbers and its mode has a prefix.
+        succeed(tool("mknod").args(["-m", "0"]).arg(root.join("zero")).args(["b", "0", "0"]));
+    };
+    let twin = Twin::with(more, &[]);
+    let paths = "@/ @/small @/nothing @/program @/link @/node @/zero @/pipe @/dir @/dir/empty @/dir/dangling @/sparse";
+    for letters in [
+        "n|%N|%s",
+        "b|%B|%f|%F|%a|%#a|%A",
+        "u|%U|%g|%G|%i|%h",
+        "t|%T|%o|%%",
+        "#f|%#t|%#T|%#i|%#s",
+        "#10f|%#-10f|%#010f|%#08t|%#06T|%#05a|%08f",
+    ] {
         twin.same(&format!("stat -c %{letters} {paths}"));
     }
     for letters in ["w|%W", "x|%X", "y|%Y", "z|%Z", "8s|%-8s|%08s|%05a|%3i|%-9F|%12n"] {

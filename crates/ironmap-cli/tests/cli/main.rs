@@ -16,6 +16,7 @@ mod checking;
 mod comparing;
 mod copying;
 mod dumping;
+mod edges;
 mod filling;
 mod host;
 mod images;

@@ -94,13 +94,23 @@ fn find_finds_what_find_finds() {
     assert!(text(&missing.stdout).ends_with(":/deep/a.conf\n"));
 }
 
-/// Sums of trees, with names of one file counted once.
+/// Sums of trees, with names of one file counted once, and trees in one another.
 #[test]
 fn du_sums_as_du_does() {
     require!([Need::Root]);
     let twin = Twin::with(more, &[]);
     for options in ["", "-s", "-a", "-h", "-sh", "-ah"] {
-        for paths in ["@/deep", "@/", "@/dir @/deep/er", "@/large @/deep", "@/small @/again"] {
+        for paths in [
+            "@/deep",
+            "@/",
+            "@/dir @/deep/er",
+            "@/large @/deep",
+            "@/small @/again",
+            "@/deep @/deep",
+            "@/deep @/deep/er",
+            "@/deep/er @/deep/new @/deep",
+            "@/large @/large",
+        ] {
             // Which of the two names is met first is another thing.
             let lines = |said: String| -> BTreeSet<String> {
                 said.lines().map(|line| line.replace("/again", "/small")).collect()

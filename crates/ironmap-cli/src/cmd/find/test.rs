@@ -229,6 +229,10 @@ fn size(text: &OsStr) -> Result<Test, String> {
 fn permissions(text: &OsStr) -> Result<Test, String> {
     let text = text.to_str().ok_or_else(|| format!("invalid mode: '{}'", text.display()))?;
     let (how, mode) = match text.as_bytes().first() {
+        // It meant any of these bits once, as '/' does now.
+        Some(b'+') if text[1..].starts_with(|first: char| first.is_ascii_digit()) => {
+            return Err(format!("invalid mode: '{text}'"));
+        }
         Some(b'-') => (Bits::All, &text[1..]),
         Some(b'/') => (Bits::Any, &text[1..]),
         _ => (Bits::Exactly, text),
@@ -247,7 +251,8 @@ mod tests {
         assert!(
             parse(&["!", "-name", "a*", "-size", "+4k", "-perm", "/u+w", "-type", "f,l"]).is_ok()
         );
-        let wrong: [&[&str]; 9] = [
+        let wrong: [&[&str]; 10] = [
+            &["-perm", "+755"],
             &["-name"],
             &["-nothing"],
             &["x"],

@@ -35,7 +35,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(args: &Args) -> Self {
         let terminal = is_terminal();
-        let form = match (args.json, args.long, terminal && !args.one_a_line) {
+        let form = match (args.json, args.is_long(), terminal && !args.one_a_line) {
             (true, ..) => Form::Json(JsonArray::new()),
             (_, true, _) => Form::Long(stdout()),
             (.., true) => Form::Columns(stdout(), terminal_width()),
@@ -107,8 +107,8 @@ impl Writer {
                 columns(out, *width, &widths, &cells)?;
             }
             Form::Long(out) => {
-                let rows = rows(files, &self.owners, &self.clock, self.human);
-                long(out, files, &numbers, &rows, &names)?;
+                let columns = columns_of(files, &self.owners, &self.clock, self.human);
+                long(out, files, &numbers, &columns, &names)?;
             }
         }
         Ok(())
@@ -177,43 +177,67 @@ fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> 
     Ok(())
 }
 
-/// Mode, links, user, group, size and time of each file.
-fn rows(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) -> Vec<[String; 6]> {
-    let row = |file: &Listed| {
-        let stat = file.inode.stat();
-        let size = match stat.device {
-            Some((major, minor)) => format!("{major}, {minor}"),
-            None if people => human(stat.size),
-            None => stat.size.to_string(),
-        };
-        let (user, group) = (owners.user(stat.uid), owners.group(stat.gid));
-        let time = clock.minutes(stat.modified);
-        let list = if has_list(file) { "+" } else { "" };
-        [mode_string(stat) + list, stat.links.to_string(), user, group, size, time]
-    };
-    files.iter().map(row).collect()
+/// Mode, links, user, group, size and time of all files, each column of one width.
+fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) -> [Vec<String>; 6] {
+    let stats = || files.iter().map(|file| file.inode.stat());
+    let mode = |file: &Listed| mode_string(file.inode.stat()) + list_mark(file);
+    [
+        column(files.iter().map(|file| (mode(file), false))),
+        column(stats().map(|stat| (stat.links.to_string(), true))),
+        column(stats().map(|stat| owner(owners.user(stat.uid), stat.uid))),
+        column(stats().map(|stat| owner(owners.group(stat.gid), stat.gid))),
+        column(sizes(files, people).map(|size| (size, true))),
+        stats().map(|stat| clock.minutes(stat.modified)).collect(),
+    ]
 }
 
-/// Whether it has an access list, or gives one to its files. What cannot be read shows none.
-fn has_list(file: &Listed) -> bool {
-    acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))))
+/// Cells of one width: names have blanks after them, numbers before.
+fn column(cells: impl Iterator<Item = (String, bool)>) -> Vec<String> {
+    let cells: Vec<_> = cells.collect();
+    let width = cells.iter().map(|(text, _)| text.width()).max().unwrap_or(0);
+    let fill = |(text, number)| {
+        if number { format!("{text:>width$}") } else { format!("{text:width$}") }
+    };
+    cells.into_iter().map(fill).collect()
+}
+
+/// A user or group as it is shown, and whether that is a number.
+fn owner(shown: String, number: u32) -> (String, bool) {
+    let is_number = shown == number.to_string();
+    (shown, is_number)
+}
+
+/// Sizes; of devices their numbers, which have columns of their own.
+fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
+    let devices = || files.iter().filter_map(|file| file.inode.stat().device);
+    let width = |highest: Option<u32>| highest.map_or(0, |number| number.to_string().len());
+    let majors = width(devices().map(|(major, _)| major).max());
+    let minors = width(devices().map(|(_, minor)| minor).max());
+    files.iter().map(move |file| match file.inode.stat() {
+        Stat { device: Some((major, minor)), .. } => format!("{major:>majors$}, {minor:>minors$}"),
+        stat if people => human(stat.size),
+        stat => stat.size.to_string(),
+    })
+}
+
+/// A mark if it has an access list, or gives one to its files. What cannot be read shows none.
+fn list_mark(file: &Listed) -> &'static str {
+    let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
+    if has_list { "+" } else { "" }
 }
 
 fn long(
     out: &mut Out,
     files: &[Listed],
     numbers: &[String],
-    rows: &[[String; 6]],
+    columns: &[Vec<String>; 6],
     names: &[Vec<u8>],
 ) -> io::Result<()> {
-    let width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
-    let [mode_w, links_w, user_w, group_w, size_w] = [0, 1, 2, 3, 4].map(width);
-    for (((row, file), name), number) in rows.iter().zip(files).zip(names).zip(numbers) {
-        let [mode, links, user, group, size, time] = row;
-        write!(
-            out,
-            "{number}{mode:mode_w$} {links:>links_w$} {user:user_w$} {group:group_w$} {size:>size_w$} {time} "
-        )?;
+    for (at, ((file, name), number)) in files.iter().zip(names).zip(numbers).enumerate() {
+        write!(out, "{number}")?;
+        for column in columns {
+            write!(out, "{} ", column[at])?;
+        }
         out.write_all(name)?;
         if let Some(target) = &file.target {
             out.write_all(b" -> ")?;

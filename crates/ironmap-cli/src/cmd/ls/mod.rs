@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use ironmap::ErrorKind;
 use ironmap::fs::{FileType, Follow, Inode};
 
 use self::form::Writer;
@@ -44,7 +45,7 @@ pub(crate) struct Args {
     /// Show mode, links, owner, group, size, time of modification, and a link's target
     #[arg(short)]
     long: bool,
-    /// Show user and group as numbers
+    /// The same, with user and group as numbers
     #[arg(short, long)]
     numeric: bool,
     /// List the directories below, too
@@ -65,6 +66,12 @@ pub(crate) struct Args {
     /// The directories, or files; a volume alone is its root
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
+}
+
+impl Args {
+    fn is_long(&self) -> bool {
+        self.long || self.numeric
+    }
 }
 
 /// A file that is listed.
@@ -115,12 +122,13 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 /// What an argument names. As ls: a link to a directory is followed, unless the link itself is asked about.
 fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
     let mut found = volumes.file(target, Follow::NotLast)?;
-    if found.inode.file_type() == FileType::Symlink && !args.long && !args.directory {
-        // One that leads nowhere is listed as it is.
-        if let Ok(there) = volumes.file(target, Follow::All)
-            && there.is_directory()
-        {
-            found = there;
+    if found.inode.file_type() == FileType::Symlink && !args.is_long() && !args.directory {
+        match volumes.file(target, Follow::All) {
+            Ok(there) if there.is_directory() => found = there,
+            Ok(_) => {}
+            // One that leads nowhere is listed as it is.
+            Err(failure) if failure.is_of(ErrorKind::NotFound) => {}
+            Err(failure) => return Err(failure),
         }
     }
     // Where there are several, the volume belongs to the name.

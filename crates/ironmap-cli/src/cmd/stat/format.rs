@@ -99,12 +99,11 @@ impl Field {
         let device = stat.device.unwrap_or_default();
         let seconds = |at: Timestamp| at.seconds.to_string();
         let text = match self.letter {
-            b'a' if self.alternate => format!("0{:o}", stat.mode & 0o7777),
-            b'a' => format!("{:o}", stat.mode & 0o7777),
+            b'a' => self.prefixed("0", format!("{:o}", stat.mode & 0o7777)),
             b'A' => mode_string(stat),
             b'b' => stat.blocks.to_string(),
             b'B' => "512".to_owned(),
-            b'f' => format!("{:x}", stat.mode),
+            b'f' => self.prefixed("0x", format!("{:x}", stat.mode)),
             b'F' => type_name(stat).to_owned(),
             b'g' => stat.gid.to_string(),
             b'G' => named(owners, owners.group(stat.gid), stat.gid),
@@ -117,8 +116,8 @@ impl Field {
             },
             b'o' => stat.block_size.to_string(),
             b's' => stat.size.to_string(),
-            b't' => format!("{:x}", device.0),
-            b'T' => format!("{:x}", device.1),
+            b't' => self.prefixed("0x", format!("{:x}", device.0)),
+            b'T' => self.prefixed("0x", format!("{:x}", device.1)),
             b'u' => stat.uid.to_string(),
             b'U' => named(owners, owners.user(stat.uid), stat.uid),
             b'w' => stat.created.map_or("-".to_owned(), |at| clock.full(at)),
@@ -133,12 +132,20 @@ impl Field {
         text.into_bytes()
     }
 
+    /// With `#` a number has the prefix of its base, except for zero.
+    fn prefixed(self, prefix: &str, digits: String) -> String {
+        if self.alternate && digits != "0" { format!("{prefix}{digits}") } else { digits }
+    }
+
     fn fill(self, value: Vec<u8>) -> Vec<u8> {
         let missing = self.width.saturating_sub(value.len());
         let number = b"abBfghiostTuWXYZ".contains(&self.letter);
         match (self.left, self.zeros && number) {
             (true, _) => [value, vec![b' '; missing]].concat(),
-            (false, true) => [vec![b'0'; missing], value].concat(),
+            (false, true) => {
+                let prefix = if value.starts_with(b"0x") { 2 } else { 0 };
+                [&value[..prefix], &vec![b'0'; missing], &value[prefix..]].concat()
+            }
             (false, false) => [vec![b' '; missing], value].concat(),
         }
     }

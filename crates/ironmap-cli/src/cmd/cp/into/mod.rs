@@ -13,6 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
+use rustix_libc::io::Errno;
 
 pub(crate) use self::archive::needs_of as needs_of_archive;
 pub(crate) use self::host::needs_of_tree;
@@ -24,6 +25,7 @@ use super::{Args, Keep, progress};
 use crate::archive::Archive;
 use crate::epoch::source_time;
 use crate::failure::{Failure, Report};
+use crate::host_stat;
 use crate::interrupt;
 use crate::needs::Needs;
 use crate::owners::Owners;
@@ -209,5 +211,10 @@ fn standard_input(
     if args.recurses() {
         return Err(Failure::usage("of '-' only the content is copied, without -r and -a"));
     }
-    host::copy_host(Path::new("/dev/stdin"), Follow::All, name.clone(), writer, report)
+    let input = Path::new("/dev/stdin");
+    let failed = |errno| Failure::host("standard input", errno);
+    if host_stat::stat(input, true).map_err(failed)?.file_type == FileType::Directory {
+        return Err(failed(Errno::ISDIR));
+    }
+    host::copy_host(input, Follow::All, name.clone(), writer, report)
 }

@@ -6,6 +6,7 @@ use std::fs::File as HostFile;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use ironmap::bio::Buffer;
 use ironmap::fs::{FileType, Inode, Xattr};
@@ -16,25 +17,49 @@ use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
-use super::place::{Directory, Place};
+use super::place::{self, Directory, Place};
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::{Source, join};
 use crate::spared::Spared;
 
+/// A file of one of the volumes that are copied from, which stay open as long as the command runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Origin(*const Source, InodeNo);
+
+impl Origin {
+    pub(super) fn new(source: &Rc<Source>, number: InodeNo) -> Self {
+        Self(Rc::as_ptr(source), number)
+    }
+}
+
+/// What one command has copied so far, of all its sources.
+#[derive(Default)]
+pub(super) struct Done {
+    /// Copies of files with several names: the second name becomes a hard link. Paths, since descriptors are few;
+    /// everything on their way below DEST is a directory, and no step of a copy replaces one.
+    links: HashMap<Origin, Copied>,
+    /// Copies of what the user named, but for directories.
+    pub(super) named: HashMap<PathBuf, Origin>,
+}
+
+/// A copy, with the device and inode that it had: another source may have replaced it.
+struct Copied {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
 /// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
 pub(super) struct Copier<'a> {
     args: &'a Args,
-    source: &'a Source,
+    source: &'a Rc<Source>,
     spared: Spared,
     report: &'a mut Report,
     queue: Queue,
     buffer: Buffer,
     attributes: Attributes,
-    /// Copies of files with several names, by inode: the second name becomes a hard link. Paths, since descriptors are few;
-    /// everything on their way below DEST is a directory, and no step of a copy replaces one.
-    links: HashMap<InodeNo, PathBuf>,
+    pub(super) done: &'a mut Done,
     /// Directories copied so far: a damaged volume may have one in several places, or below itself.
     directories: HashSet<InodeNo>,
 }
@@ -42,11 +67,12 @@ pub(super) struct Copier<'a> {
 impl<'a> Copier<'a> {
     pub(super) fn new(
         args: &'a Args,
-        source: &'a Source,
+        source: &'a Rc<Source>,
         spared: Spared,
-        queue: Queue,
+        done: &'a mut Done,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
+        let queue = source.queue()?;
         let buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
         Ok(Self {
             args,
@@ -56,7 +82,7 @@ impl<'a> Copier<'a> {
             queue,
             buffer,
             attributes: Attributes::new(),
-            links: HashMap::new(),
+            done,
             directories: HashSet::new(),
         })
     }
@@ -68,8 +94,12 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies an inode, and all below it, to a place.
-    pub(super) fn copy(&mut self, place: &Place, inode: Inode, path: &[u8]) {
+    /// Copies an inode, and all below it, to a place. Says whether the file itself could be copied.
+    pub(super) fn copy(&mut self, place: &Place, inode: Inode, path: &[u8]) -> bool {
+        let directory = inode.file_type() == FileType::Directory;
+        if self.args.no_clobber && !directory && place.is_taken() {
+            return false;
+        }
         let shown = self.source.name(path);
         if self.args.verbose
             && let Err(failure) =
@@ -82,9 +112,7 @@ impl<'a> Copier<'a> {
             FileType::Directory => place.make_directory().map(|dir| self.fill(&dir, &inode, path)),
             _ => self.copy_file(place, inode, path),
         };
-        if let Err(failure) = result {
-            self.report.error(&failure);
-        }
+        result.map_err(|failure| self.report.error(&failure)).is_ok()
     }
 
     /// Copies what a directory holds into a directory that is there, and then its attributes.
@@ -111,7 +139,9 @@ impl<'a> Copier<'a> {
                 continue;
             }
             match self.source.inode(entry.inode, &path) {
-                Ok(inode) => self.copy(&into.place(OsStr::from_bytes(&entry.name)), inode, &path),
+                Ok(inode) => {
+                    self.copy(&into.place(OsStr::from_bytes(&entry.name)), inode, &path);
+                }
                 Err(failure) => self.report.error(&failure),
             }
         }
@@ -123,20 +153,17 @@ impl<'a> Copier<'a> {
 
     /// Anything but a directory.
     fn copy_file(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<(), Failure> {
-        if self.args.no_clobber && place.is_taken() {
-            return Ok(());
-        }
-        let number = inode.number();
-        if let Some(first) = self.links.get(&number) {
+        let origin = Origin::new(self.source, inode.number());
+        if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
+            && place::identity(CWD, first) == Some(*identity)
+        {
+            if place.identity() == Some(*identity) {
+                return Ok(());
+            }
             place.clear(host_type(&inode), &self.spared)?;
-            return rustix_libc::fs::linkat(
-                CWD,
-                first,
-                &*place.dir.fd,
-                &place.name,
-                AtFlags::empty(),
-            )
-            .map_err(|errno| place.failed(errno));
+            let (dir, none) = (&*place.dir.fd, AtFlags::empty());
+            let linked = rustix_libc::fs::linkat(CWD, first, dir, &place.name, none);
+            return linked.map_err(|errno| place.failed(errno));
         }
         let several = inode.stat().links > 1;
         let made = match inode.file_type() {
@@ -144,8 +171,11 @@ impl<'a> Copier<'a> {
             FileType::Symlink => self.copy_symlink(place, &inode, path)?,
             _ => self.copy_node(place, &inode, path)?,
         };
-        if made && several {
-            self.links.insert(number, place.path());
+        if made
+            && several
+            && let Some(identity) = place.identity()
+        {
+            self.done.links.insert(origin, Copied { path: place.path(), identity });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use ironmap::fs::FileType;
 
-use self::copier::Copier;
+use self::copier::{Copier, Done, Origin};
 use self::place::{Directory, Place};
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
@@ -30,9 +30,10 @@ pub(super) fn run(args: &Args, dest: &Path, report: &mut Report) -> Result<(), F
     };
     interrupt::catch();
     let mut volumes = Volumes::to_read();
+    let mut done = Done::default();
     for source in sources {
         interrupt::check()?;
-        if let Err(failure) = copy(args, &mut volumes, source, dest, report) {
+        if let Err(failure) = copy(args, &mut volumes, source, dest, &mut done, report) {
             report.error(&failure);
         }
     }
@@ -44,20 +45,38 @@ fn copy(
     volumes: &mut Volumes,
     target: &Target,
     dest: &Path,
+    done: &mut Done,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let Found { name, inode } = volumes.file(target, args.follow())?;
-    let source = &*name.source;
+    let source = &name.source;
     let kind = inode.file_type();
     args.check_kind(target, kind)?;
     args.check_content(target, kind)?;
-    let queue = source.queue()?;
     let destination = destination(args, &target.path, dest, kind == FileType::Directory)?;
+    let origin = Origin::new(source, inode.number());
+    if let Destination::As(place) = &destination
+        && kind != FileType::Directory
+        && let Some(first) = done.named.get(&place.path())
+        && !(args.no_clobber && place.is_taken())
+    {
+        if *first == origin {
+            report.warning(format_args!("{target}: is named more than once"));
+            return Ok(());
+        }
+        let what = "was just made, and is not replaced";
+        return Err(Failure::new(format!("{}: {what}", place.path().display())));
+    }
     report.progress = progress(kind, inode.size());
-    let mut copier = Copier::new(args, source, Spared::of(&target.volume), queue, report)?;
+    let spared = Spared::of(&target.volume);
+    let mut copier = Copier::new(args, source, spared, done, report)?;
     match destination {
         Destination::Within(into) => copier.fill(&into, &inode, &target.path),
-        Destination::As(place) => copier.copy(&place, inode, &target.path),
+        Destination::As(place) => {
+            if copier.copy(&place, inode, &target.path) {
+                copier.done.named.insert(place.path(), origin);
+            }
+        }
     }
     copier.finish();
     report.progress.finish_and_clear();

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -96,6 +96,11 @@ impl Place {
         fd.map(File::from).map_err(|errno| self.failed(errno))
     }
 
+    /// Device and inode of what has the name.
+    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+        identity(&*self.dir.fd, Path::new(&self.name))
+    }
+
     /// Whether something has the name.
     pub(super) fn is_taken(&self) -> bool {
         rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
@@ -136,4 +141,10 @@ impl Place {
         rustix_libc::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::empty())
             .map_err(|errno| self.failed(errno))
     }
+}
+
+/// Device and inode of a file, or of a symbolic link itself.
+pub(super) fn identity(dir: impl AsFd, path: &Path) -> Option<(u64, u64)> {
+    let stat = rustix_libc::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((stat.st_dev, stat.st_ino))
 }
