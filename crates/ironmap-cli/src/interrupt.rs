@@ -87,7 +87,8 @@ pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Er
             return Err(Errno::CANCELED);
         }
         match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
-            Ok(0) => {}
+            // Interrupted by a signal, which the next turn sees: a read would wait for data that may never come.
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
             // It is for the read to tell what is wrong.
             _ => return Ok(()),
         }

@@ -1,12 +1,8 @@
 //! `ironmap write`: standard input to a file of a volume.
 
-use std::os::fd::BorrowedFd;
-
 use ironmap::fs::{FileSystem, FileType, Follow, Inode};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
@@ -110,7 +106,8 @@ fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
     // Not by the standard library, which takes a descriptor that is not for reading as an empty one.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        wait(input)?;
+        // Only a signal ends the wait without data.
+        interrupt::wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
         // One read of what is there: a second one might wait, and not hear of a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];
@@ -122,17 +119,4 @@ fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
         chunk.extend_from_slice(&part[..count]);
     }
     Ok(false)
-}
-
-/// Waits for input, and hears of signals meanwhile.
-fn wait(input: BorrowedFd<'_>) -> Result<(), Failure> {
-    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    loop {
-        interrupt::check()?;
-        // What is wrong is for the read to tell; an interrupted wait is for the check.
-        match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&turn)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            _ => return Ok(()),
-        }
-    }
 }

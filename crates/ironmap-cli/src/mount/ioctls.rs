@@ -67,7 +67,7 @@ impl Mount {
             return Err(Fail(Errno::EPERM));
         }
         // A flag that is not shown stays.
-        self.fs().set_flags(inode, flags & InodeFlags::SHOWN | old - InodeFlags::SHOWN)?;
+        self.fs().set_flags(inode, (flags & InodeFlags::SHOWN) | (old - InodeFlags::SHOWN))?;
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;

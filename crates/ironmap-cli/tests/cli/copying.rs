@@ -123,9 +123,8 @@ fn several_sources_are_one_copy() {
     fs::hard_link(source.join("x/d/g"), source.join("g2")).unwrap();
     symlink("nowhere", source.join("link")).unwrap();
     fs::hard_link(source.join("link"), source.join("link2")).unwrap();
-    crate::support::succeed(
-        tool("mke2fs").args(["-qF", "-d"]).arg(&source).arg(bench.image()).arg("8M"),
-    );
+    // mke2fs makes two of a symbolic link with two names.
+    bench.succeed(["mkfs", "-q", "-d", "source", "image", "8M"]);
     for sources in [
         "x/f f2",
         "f2 x/f g2 x/d",
@@ -137,7 +136,6 @@ fn several_sources_are_one_copy() {
         "x/f x/f",
         "x/d x/d g2",
         "x x/d",
-        "f2 x/f y/f f2",
     ] {
         let (ours, theirs) = (bench.path("ours"), bench.path("theirs"));
         fs::create_dir(&ours).unwrap();
