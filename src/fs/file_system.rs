@@ -247,7 +247,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// From now on, or no longer, the device is told of blocks once the change that frees them is durable.
+    /// From now on, or no longer, blocks are discarded on the device once the change that frees them is durable.
     ///
     /// # Errors
     /// `ReadOnly`.
