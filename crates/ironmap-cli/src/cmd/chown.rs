@@ -46,7 +46,7 @@ pub(crate) struct Args {
     targets: Vec<Target>,
 }
 
-/// USER[:GROUP], and what `-v` shows of it.
+/// `USER[:GROUP]`, and its form in the lines of `-v`.
 #[derive(Clone, Debug)]
 struct Owner {
     ids: Ownership,
