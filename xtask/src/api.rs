@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::nightly;
-use crate::shell::{Result, command, fail, output, skip, target};
+use crate::shell::{Result, command, fail, output, run, skip, succeeds, target};
 
 const LIST: &str = "docs/public-api.txt";
+/// The version of Rust that makes the list: others name items of the standard library by other paths.
+const TOOLCHAIN: &str = "1.95.0";
 
 /// Compares the list with the code.
 pub(crate) fn check() -> Result {
     let Some(now) = list()? else {
-        return skip(
-            "public interface: Rust nightly and cargo-public-api are needed, and do not work here",
-        );
+        return skip("public interface: needs Rust 1.95.0 and cargo-public-api");
     };
     let kept = fs::read_to_string(LIST)?;
     let (kept, now): (BTreeSet<_>, BTreeSet<_>) = (kept.lines().collect(), now.lines().collect());
@@ -31,20 +30,25 @@ pub(crate) fn check() -> Result {
 pub(crate) fn write() -> Result {
     match list()? {
         Some(list) => Ok(fs::write(LIST, list)?),
-        None => fail("needs Rust nightly and cargo-public-api"),
+        None => fail("needs Rust 1.95.0 and cargo-public-api"),
     }
 }
 
 /// The items that users see, sorted. Modules that are hidden in the documentation are left out, and their items that another module shows are listed there:
 /// for this the tool must see hidden items too.
 fn list() -> Result<Option<String>> {
-    if !nightly::has_toolchain() {
+    let installed = format!("rustup toolchain install {TOOLCHAIN} --profile minimal");
+    if !succeeds(&format!("cargo +{TOOLCHAIN} --version")) && !succeeds(&installed) {
         return Ok(None);
     }
-    let mut tool = command("cargo public-api --package ironmap -sss");
-    tool.env("RUSTDOCFLAGS", "-Z unstable-options --document-hidden-items");
-    tool.env("CARGO_TARGET_DIR", target("api"));
-    let Ok(all) = output(&mut tool) else { return Ok(None) };
+    let mut rustdoc =
+        command(&format!("cargo +{TOOLCHAIN} rustdoc --quiet --lib --package ironmap"));
+    rustdoc.args(["--", "-Z", "unstable-options", "--document-hidden-items"]);
+    rustdoc.args(["--output-format", "json"]);
+    // The options are unstable, and so is their form: it is that of one version.
+    run(rustdoc.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", target("api")))?;
+    let mut tool = command("cargo public-api -sss --rustdoc-json");
+    let Ok(all) = output(tool.arg(target("api/doc/ironmap.json"))) else { return Ok(None) };
     let mut hidden = hidden_modules("src/lib.rs", "ironmap::")?;
     hidden.extend(hidden_modules("src/fs/mod.rs", "ironmap::fs::")?);
     // It repeats what it exports.

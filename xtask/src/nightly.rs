@@ -31,7 +31,7 @@ pub(crate) fn miri() -> Result {
 }
 
 /// Whether there is a nightly toolchain, if need be after an installation.
-pub(crate) fn has_toolchain() -> bool {
+fn has_toolchain() -> bool {
     let install = "rustup toolchain install nightly --profile minimal";
     has("cargo +nightly --version", "Rust nightly", install)
 }
