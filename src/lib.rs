@@ -136,6 +136,7 @@
 //! Positions in files, offsets on the device and block numbers are types of their own ([`units`]): the compiler refuses to mix
 //! them. Sizes are bytes unless a name says blocks.
 
+mod cursor;
 pub mod error;
 pub mod events;
 mod file;
@@ -174,10 +175,11 @@ pub mod partition;
 pub mod protection;
 
 pub use bio::{Buffer, Memory};
+pub use cursor::Cursor;
 pub use device::{Device, Engine, QueueOptions};
 pub use dio::{Completion, DioFlags, Rejected};
 pub use error::{Errno, Error, ErrorKind, Result};
-pub use file::{Cursor, File, FileOptions};
+pub use file::{File, FileOptions};
 pub use files::Files;
 pub use fs::host::Refusal;
 pub use host::{DeviceReport, HostReport};

@@ -57,6 +57,11 @@ impl Dev {
     pub const OWN: Self = Self(0);
 }
 
+impl CompletionWork {
+    /// A write that leaves any of this is complete only when it is done.
+    pub(crate) const BEFORE_COMPLETION: Self = Self::DATASYNC.union(Self::SYNC).union(Self::REMAP);
+}
+
 bitflags! {
     /// The work that a successful write leaves; an overwrite leaves none.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +74,8 @@ bitflags! {
         const DATASYNC = 0x4;
         /// All of the file is to be synced.
         const SYNC = 0x8;
-        /// It went to new blocks in the place of shared ones, which the file's map has to take in.
+        /// It went to new blocks in the place of shared ones. The file's map takes them in before the write is reported as complete: until then
+        /// reads go to the old blocks.
         const REMAP = 0x20;
         /// It has a place beyond the end of the file, which no other write takes until it has ended.
         const PLACE = 0x10;

@@ -4,8 +4,8 @@ use std::io::IoSliceMut;
 
 use smallvec::SmallVec;
 
-use super::transfer::{self, Parts};
-use super::{Request, State, Target, bounce, parts};
+use super::transfer::Parts;
+use super::{Io, Request, State, Target, parts};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
@@ -30,7 +30,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
         return result;
     }
     let request = *request;
-    read_any(queue, state, target, bufs, &request)
+    Io { queue, state }.read_any(target, bufs, &request)
 }
 
 /// Reads a range that is one piece of the device, as most are; `None` for any other.
@@ -63,7 +63,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
             let request = *request;
-            Some(reread_whole(queue, state, target, buf, &request))
+            Some(Io { queue, state }.reread_whole(target, buf, &request))
         }
         Err(errno) => {
             let device = Request { len: span.device, ..*request };
@@ -72,89 +72,87 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Repeats the read of one contiguous range that did not match its checksums.
-#[cold]
-pub(super) fn reread_whole<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    buf: &mut [u8],
-    request: &Request,
-) -> Result<usize> {
-    let span = target.span(request);
-    let device = Request { len: span.device, ..*request };
-    let Some(at) = one_piece(target, request.pos, span.device, request.is_nowait())? else {
-        return read_any(queue, state, target, &mut [IoSliceMut::new(buf)], request);
-    };
-    let (to, part) = (target.transfer_to(request.flags.for_bio()), &mut buf[..span.device]);
-    bounce::read_again(queue, state, to, at, &mut [part])
-        .map_err(|errno| state.failed(errno, target.inode, &device))?;
-    buf[span.count..span.device].fill(0);
-    Ok(span.count)
-}
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// Repeats the read of one contiguous range that did not match its checksums.
+    #[cold]
+    pub(super) fn reread_whole<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        buf: &mut [u8],
+        request: &Request,
+    ) -> Result<usize> {
+        let span = target.span(request);
+        let device = Request { len: span.device, ..*request };
+        let Some(at) = one_piece(target, request.pos, span.device, request.is_nowait())? else {
+            return self.read_any(target, &mut [IoSliceMut::new(buf)], request);
+        };
+        let (to, part) = (target.transfer_to(request.flags.for_bio()), &mut buf[..span.device]);
+        self.reread(to, at, &mut [part])
+            .map_err(|errno| self.state.failed(errno, target.inode, &device))?;
+        buf[span.count..span.device].fill(0);
+        Ok(span.count)
+    }
 
-#[inline(never)]
-fn read_any<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    bufs: &mut [IoSliceMut<'_>],
-    request: &Request,
-) -> Result<usize> {
-    if request.len == 0 || request.pos.0 >= target.size {
-        return Ok(0);
-    }
-    let geometry = target.geometry;
-    let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
-    if target.strict && !geometry.is_aligned(request.pos, addresses.clone()) {
-        return Err(geometry.misaligned(request.pos, request.len));
-    }
-    if !geometry.is_direct(geometry.copied.reads, request, addresses) {
-        return bounce::read_now(queue, state, target, bufs, request);
-    }
-    read_aligned(queue, state, target, bufs, request)
-}
-
-/// Reads a range that the device can take. The position lies before the file's end.
-pub(super) fn read_aligned<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    bufs: &mut [IoSliceMut<'_>],
-    request: &Request,
-) -> Result<usize> {
-    let span = target.span(request);
-    let device = Request { len: span.device, ..*request };
-    let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
-    let mut parts = Parts::new();
-    let mut flags = target.geometry.for_read(request.flags);
-    let failed = |state: &State, errno| state.failed(errno, target.inode, &device);
-    for iomap in target.mappings(request.pos, span.device, request.is_nowait()) {
-        let mut iomap = iomap?;
-        if iomap.len < span.device as u64 {
-            flags -= BioFlags::HIPRI;
+    #[inline(never)]
+    fn read_any<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        bufs: &mut [IoSliceMut<'_>],
+        request: &Request,
+    ) -> Result<usize> {
+        if request.len == 0 || request.pos.0 >= target.size {
+            return Ok(0);
         }
-        while iomap.len > 0 {
-            let count = iomap.len.min(u64::from(target.geometry.limits.max_transfer));
-            let mut bufs = rest.take(count as usize);
-            if iomap.kind == IomapType::Mapped {
-                parts.push(LentPart::new(bufs, iomap.addr));
-            } else {
-                let bufs = bufs.iter_mut().map(|buf| &mut **buf);
-                target.read_unmapped(iomap.kind, iomap.pos, bufs)?;
+        let geometry = target.geometry;
+        let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
+        if target.strict && !geometry.is_aligned(request.pos, addresses.clone()) {
+            return Err(geometry.misaligned(request.pos, request.len));
+        }
+        if !geometry.is_direct(geometry.copied.reads, request, addresses) {
+            return self.read_bounced(target, bufs, request);
+        }
+        self.read_aligned(target, bufs, request)
+    }
+
+    /// Reads a range that the device can take. The position lies before the file's end.
+    pub(super) fn read_aligned<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        bufs: &mut [IoSliceMut<'_>],
+        request: &Request,
+    ) -> Result<usize> {
+        let span = target.span(request);
+        let device = Request { len: span.device, ..*request };
+        let mut rest = Rest { current: &mut [], more: bufs.iter_mut() };
+        let mut parts = Parts::new();
+        let mut flags = target.geometry.for_read(request.flags);
+        let failed = |state: &State, errno| state.failed(errno, target.inode, &device);
+        for iomap in target.mappings(request.pos, span.device, request.is_nowait()) {
+            let mut iomap = iomap?;
+            if iomap.len < span.device as u64 {
+                flags -= BioFlags::HIPRI;
             }
-            iomap = iomap.skip(count);
-            if parts.len() == PARTS {
-                let full = std::mem::take(&mut parts);
-                transfer::read_parts(queue, state, target.transfer_to(flags), full)
-                    .map_err(|errno| failed(state, errno))?;
+            while iomap.len > 0 {
+                let count = iomap.len.min(u64::from(target.geometry.limits.max_transfer));
+                let mut bufs = rest.take(count as usize);
+                if iomap.kind == IomapType::Mapped {
+                    parts.push(LentPart::new(bufs, iomap.addr));
+                } else {
+                    let bufs = bufs.iter_mut().map(|buf| &mut **buf);
+                    target.read_unmapped(iomap.kind, iomap.pos, bufs)?;
+                }
+                iomap = iomap.skip(count);
+                if parts.len() == PARTS {
+                    self.read_parts(target.transfer_to(flags), std::mem::take(&mut parts))
+                        .map_err(|errno| failed(self.state, errno))?;
+                }
             }
         }
+        self.read_parts(target.transfer_to(flags), parts)
+            .map_err(|errno| failed(self.state, errno))?;
+        parts::zero(bufs, span.count..span.device);
+        Ok(span.count)
     }
-    transfer::read_parts(queue, state, target.transfer_to(flags), parts)
-        .map_err(|errno| failed(state, errno))?;
-    parts::zero(bufs, span.count..span.device);
-    Ok(span.count)
 }
 
 /// The position on the device of a range that is contiguous, needs one transfer, and needs no verification, as most requests.

@@ -114,6 +114,12 @@ pub(crate) struct Target<'a, M> {
     pub(crate) live: Option<Holding>,
 }
 
+/// A device's queue and the state of this layer beside it, for all that is not on the simple path.
+pub(crate) struct Io<'a, Q> {
+    pub(crate) queue: &'a mut Q,
+    pub(crate) state: &'a mut State,
+}
+
 /// The state of this layer in a queue.
 pub(crate) struct State {
     /// Of the device with the largest logical block: the unit to which a short transfer is rounded down.
@@ -267,7 +273,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
                 other => {
                     let target = *target;
                     let request = *request;
-                    read_again(queue, state, &target, buf, &request, other)
+                    Io { queue, state }.read_again(&target, buf, &request, other)
                 }
             }
         }
@@ -285,29 +291,6 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
             }
             generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], request)
         }
-    }
-}
-
-/// The result of a simple read that was not clean: a read that was short, or refused for the moment, is repeated from its start
-/// if transfers are continued.
-#[cold]
-#[inline(never)]
-fn read_again<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    buf: &mut [u8],
-    request: &Request,
-    result: Result<usize, Errno>,
-) -> Result<usize> {
-    match result {
-        Err(Errno::EILSEQ) if target.geometry.rereads() => {
-            generic::reread_whole(queue, state, target, buf, request)
-        }
-        Err(errno) if errno != Errno::EAGAIN || request.is_nowait() => {
-            Err(state.failed(errno, target.inode, request))
-        }
-        _ => generic::read_now(queue, state, target, &mut [IoSliceMut::new(buf)], request),
     }
 }
 
@@ -375,7 +358,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 {
                     return short::pop(queue, state, done, request);
                 }
-                _ => unclean(queue, state, done),
+                _ => Io { queue, state }.unclean(done),
             },
             None => {
                 if let Some(completion) = state.finished.pop_front() {
@@ -383,7 +366,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                     state.fresh = true;
                     return Some(completion);
                 }
-                if state.owed == 0 || !wait_for_owed(queue, state) {
+                if state.owed == 0 || !(Io { queue, state }).wait_for_owed() {
                     return None;
                 }
             }
@@ -391,36 +374,81 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
     }
 }
 
-/// Continues with a completion that is not a clean completion of one bio.
-#[cold]
-#[inline(never)]
-fn unclean<Q: DeviceQueue>(queue: &mut Q, state: &mut State, done: Done) {
-    if !matches!(done.bio.end, BioEnd::Part { part, .. } if part != COPY) {
-        state.owed += usize::from(state.waited);
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// The result of a simple read that was not clean: a read that was short, or refused for the moment, is repeated from its start
+    /// if transfers are continued.
+    #[cold]
+    #[inline(never)]
+    fn read_again<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        buf: &mut [u8],
+        request: &Request,
+        result: Result<usize, Errno>,
+    ) -> Result<usize> {
+        match result {
+            Err(Errno::EILSEQ) if target.geometry.rereads() => {
+                self.reread_whole(target, buf, request)
+            }
+            Err(errno) if errno != Errno::EAGAIN || request.is_nowait() => {
+                Err(self.state.failed(errno, target.inode, request))
+            }
+            _ => {
+                let bufs = &mut [IoSliceMut::new(buf)];
+                generic::read_now(self.queue, self.state, target, bufs, request)
+            }
+        }
     }
-    let there = |state: &State| state.finished.len() + state.lives.unsynced();
-    let before = there(state);
-    split::complete(queue, state, done);
-    // Requests that it completed can be popped, now or after a sync.
-    state.owed = state.owed.saturating_sub(there(state) - before);
-}
 
-/// Waits until one of the requests that are owed has completed. After an error nothing is owed: the next [`wait`] meets it again,
-/// and tells it.
-#[cold]
-#[inline(never)]
-fn wait_for_owed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> bool {
-    while queue.in_flight() > 0 && queue.wait(1).is_ok() {
-        while let Some(done) = queue.pop() {
-            split::complete(queue, state, done);
+    /// Continues with a completion that is not a clean completion of one bio.
+    #[cold]
+    #[inline(never)]
+    fn unclean(&mut self, done: Done) {
+        if !matches!(done.bio.end, BioEnd::Part { part, .. } if part != COPY) {
+            self.state.owed += usize::from(self.state.waited);
         }
-        if !state.finished.is_empty() {
-            state.owed = state.owed.saturating_sub(state.finished.len());
-            return true;
+        let there = |state: &State| state.finished.len() + state.lives.unsynced();
+        let before = there(self.state);
+        self.complete(done);
+        // Requests that it completed can be popped, now or after a sync.
+        self.state.owed = self.state.owed.saturating_sub(there(self.state) - before);
+    }
+
+    /// Waits until one of the requests that are owed has completed. After an error nothing is owed: the next [`wait`] meets it again,
+    /// and tells it.
+    #[cold]
+    #[inline(never)]
+    fn wait_for_owed(&mut self) -> bool {
+        while self.queue.in_flight() > 0 && self.queue.wait(1).is_ok() {
+            self.take_completed();
+            if !self.state.finished.is_empty() {
+                self.state.owed = self.state.owed.saturating_sub(self.state.finished.len());
+                return true;
+            }
+        }
+        self.state.owed = 0;
+        false
+    }
+
+    /// Takes what the device has completed, and keeps it to be popped.
+    #[cold]
+    pub(crate) fn take_completed(&mut self) {
+        while let Some(done) = self.queue.pop() {
+            self.complete(done);
         }
     }
-    state.owed = 0;
-    false
+
+    /// Takes one completion of the requests in flight, waits for one if necessary, and keeps it to be popped. Before that, it submits all
+    /// requests since the last time together.
+    pub(crate) fn pump(&mut self) -> Result<()> {
+        let mut done = self.queue.pop();
+        if done.is_none() {
+            self.queue.wait(1).map_err(hand_over_failed)?;
+            done = self.queue.pop();
+        }
+        done.into_iter().for_each(|done| self.complete(done));
+        Ok(())
+    }
 }
 
 /// Waits until `min` completions (or all that are outstanding, if fewer) can be popped.
@@ -436,9 +464,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         return queue.wait(missing).map_err(hand_over_failed);
     }
     loop {
-        while let Some(done) = queue.pop() {
-            split::complete(queue, state, done);
-        }
+        Io { queue, state }.take_completed();
         let missing = min.saturating_sub(state.finished.len() + state.lives.unsynced());
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
@@ -446,28 +472,6 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         // Each request that is missing has a bio in flight at least.
         queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
-}
-
-/// Takes what the device has completed, and keeps it to be popped.
-#[cold]
-pub(crate) fn take_completed<Q: DeviceQueue>(queue: &mut Q, state: &mut State) {
-    while let Some(done) = queue.pop() {
-        split::complete(queue, state, done);
-    }
-}
-
-/// Takes one completion of the requests in flight, waits for one if necessary, and keeps it to be popped. Before that, it submits all
-/// requests since the last time together.
-pub(crate) fn pump<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
-    let mut done = queue.pop();
-    if done.is_none() {
-        queue.wait(1).map_err(hand_over_failed)?;
-        done = queue.pop();
-    }
-    if let Some(done) = done {
-        split::complete(queue, state, done);
-    }
-    Ok(())
 }
 
 /// Submits queued requests and collects completions, without waiting.

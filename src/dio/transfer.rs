@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use smallvec::SmallVec;
 
-use super::{RETRIES, State, bounce, parts};
+use super::{Io, RETRIES, parts};
 use crate::bio::{BioFlags, Dev};
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::Errno;
@@ -23,43 +23,6 @@ pub(super) struct TransferTo {
     pub(super) flags: BioFlags,
 }
 
-/// Reads all parts. The first error wins.
-pub(super) fn read_parts<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    to: TransferTo,
-    mut parts: Parts<'_>,
-) -> Result<(), Errno> {
-    let mut retries = RETRIES;
-    while !parts.is_empty() {
-        queue.read_parts_now(to.dev, &mut parts, to.flags);
-        let mut again = Parts::new();
-        for mut part in parts {
-            match part.result {
-                Ok(count) if count == part.len() => {}
-                // Only whole logical blocks count, since the rest must be aligned again.
-                Ok(count) => match count & !(to.sector_mask as usize) {
-                    0 => return Err(Errno::EIO),
-                    whole => {
-                        state.stats.short += 1;
-                        again.push(skip(part, whole));
-                    }
-                },
-                Err(Errno::EAGAIN) if !to.flags.contains(BioFlags::NOWAIT) => {
-                    retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
-                    again.push(skip(part, 0));
-                }
-                Err(Errno::EILSEQ) if to.flags.contains(BioFlags::REREAD) => {
-                    bounce::read_again(queue, state, to, part.at, &mut part.bufs)?;
-                }
-                Err(errno) => return Err(errno),
-            }
-        }
-        parts = again;
-    }
-    Ok(())
-}
-
 /// The rest of a part after its first `count` bytes.
 fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     let mut bufs = &mut part.bufs[..];
@@ -70,36 +33,70 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     LentPart::new(part.bufs, DevOffset(part.at.0 + count as u64))
 }
 
-/// Writes buffers that follow one another.
-pub(super) fn write_all<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    to: TransferTo,
-    bufs: &[IoSlice<'_>],
-    at: DevOffset,
-) -> Result<(), Errno> {
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let (mut done, mut retries) = (0, RETRIES);
-    while done < len {
-        let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
-        match queue.write_now(to.dev, &rest, DevOffset(at.0 + done as u64), to.flags) {
-            Ok(count) if count == len - done => break,
-            Ok(count) => match count & !(to.sector_mask as usize) {
-                0 => return Err(Errno::EIO),
-                whole => {
-                    state.stats.short += 1;
-                    done += whole;
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// Reads all parts. The first error wins.
+    pub(super) fn read_parts(&mut self, to: TransferTo, mut parts: Parts<'_>) -> Result<(), Errno> {
+        let mut retries = RETRIES;
+        while !parts.is_empty() {
+            self.queue.read_parts_now(to.dev, &mut parts, to.flags);
+            let mut again = Parts::new();
+            for mut part in parts {
+                match part.result {
+                    Ok(count) if count == part.len() => {}
+                    // Only whole logical blocks count, since the rest must be aligned again.
+                    Ok(count) => match count & !(to.sector_mask as usize) {
+                        0 => return Err(Errno::EIO),
+                        whole => {
+                            self.state.stats.short += 1;
+                            again.push(skip(part, whole));
+                        }
+                    },
+                    Err(Errno::EAGAIN) if !to.flags.contains(BioFlags::NOWAIT) => {
+                        retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
+                        again.push(skip(part, 0));
+                    }
+                    Err(Errno::EILSEQ) if to.flags.contains(BioFlags::REREAD) => {
+                        self.reread(to, part.at, &mut part.bufs)?;
+                    }
+                    Err(errno) => return Err(errno),
                 }
-            },
-            // A write that is done in part is no longer refused.
-            Err(Errno::EAGAIN) if done > 0 || !to.flags.contains(BioFlags::NOWAIT) => {
-                retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
             }
-            Err(errno) => {
-                state.write_failed(to.flags, errno);
-                return Err(errno);
+            parts = again;
+        }
+        Ok(())
+    }
+
+    /// Writes buffers that follow one another.
+    pub(super) fn write_all(
+        &mut self,
+        to: TransferTo,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+    ) -> Result<(), Errno> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let (mut done, mut retries) = (0, RETRIES);
+        while done < len {
+            let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
+            let at = DevOffset(at.0 + done as u64);
+            match self.queue.write_now(to.dev, &rest, at, to.flags) {
+                Ok(count) if count == len - done => break,
+                Ok(count) => match count & !(to.sector_mask as usize) {
+                    0 => return Err(Errno::EIO),
+                    whole => {
+                        self.state.stats.short += 1;
+                        done += whole;
+                    }
+                },
+                // A write that is done in part is no longer refused.
+                Err(Errno::EAGAIN) if done > 0 || !to.flags.contains(BioFlags::NOWAIT) => {
+                    retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
+                }
+                Err(errno) => {
+                    self.state.write_failed(to.flags, errno);
+                    return Err(errno);
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }

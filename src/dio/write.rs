@@ -6,7 +6,8 @@ use std::io::IoSlice;
 use smallvec::SmallVec;
 
 use super::simple::Passed;
-use super::{DioFlags, NotSimple, Request, State, Target, bounce, parts, plan, simple, transfer};
+use super::transfer::TransferTo;
+use super::{DioFlags, Io, NotSimple, Request, State, Target, parts, plan, simple};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, CompletionWork, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Result};
@@ -47,8 +48,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     if address & copied.lent_writes == 0 {
         let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, request.for_write());
         if written != Ok(buf.len()) {
-            let request = *request;
-            go_on(queue, state, target, buf, &request, (at, written))?;
+            let to = target.transfer_to(request.for_write());
+            Io { queue, state }.go_on(to, buf, (at, written))?;
         }
         state.stats.overwrites += 1;
     } else {
@@ -58,8 +59,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
             queue.write_now(target.dev, &[IoSlice::new(copy)], at, request.for_write())
         };
         if written != Ok(buf.len()) {
-            let request = *request;
-            go_on_with_copy(queue, state, target, &request, (at, written))?;
+            let to = target.transfer_to(request.for_write());
+            Io { queue, state }.go_on_with_copy(to, buf.len(), (at, written))?;
         }
         state.stats.bounced += 1;
         state.stats.writes += 1;
@@ -67,40 +68,39 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     Some(left)
 }
 
-/// Writes the rest of what the device took in part: that can no longer be refused. `None` where it took nothing, or an error ended it.
-#[cold]
-fn go_on<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    buf: &[u8],
-    request: &Request,
-    (at, written): (DevOffset, Result<usize, Errno>),
-) -> Option<()> {
-    let to = target.transfer_to(request.for_write() - BioFlags::NOWAIT);
-    let done = written.inspect_err(|errno| state.write_failed(to.flags, *errno)).ok()?
-        & !(to.sector_mask as usize);
-    if done == 0 {
-        return None;
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// Writes the rest of what the device took in part: that can no longer be refused. `None` where it took nothing, or an error ended it.
+    #[cold]
+    fn go_on(
+        &mut self,
+        mut to: TransferTo,
+        buf: &[u8],
+        (at, written): (DevOffset, Result<usize, Errno>),
+    ) -> Option<()> {
+        to.flags -= BioFlags::NOWAIT;
+        let done = written.inspect_err(|errno| self.state.write_failed(to.flags, *errno)).ok()?
+            & !(to.sector_mask as usize);
+        if done == 0 {
+            return None;
+        }
+        self.state.stats.short += 1;
+        let at = DevOffset(at.0 + done as u64);
+        self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
-    state.stats.short += 1;
-    let at = DevOffset(at.0 + done as u64);
-    transfer::write_all(queue, state, to, &[IoSlice::new(&buf[done..])], at).ok()
-}
 
-/// The same of the pool's [own copy](bounce::Pool::own_copy).
-#[cold]
-fn go_on_with_copy<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    request: &Request,
-    written: (DevOffset, Result<usize, Errno>),
-) -> Option<()> {
-    let piece = state.pool.take_last().ok()?;
-    let done = go_on(queue, state, target, &piece[..request.len], request, written);
-    state.pool.give_last(piece);
-    done
+    /// The same of `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
+    #[cold]
+    fn go_on_with_copy(
+        &mut self,
+        to: TransferTo,
+        len: usize,
+        written: (DevOffset, Result<usize, Errno>),
+    ) -> Option<()> {
+        let piece = self.state.pool.take_last().ok()?;
+        let done = self.go_on(to, &piece[..len], written);
+        self.state.pool.give_last(piece);
+        done
+    }
 }
 
 /// Where a write of owned memory goes that may take the simple path, and what it leaves to be done.
@@ -169,20 +169,19 @@ pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
     }
     let to = target.transfer_to(plan::bio_flags(target, &plan, request, direct));
     let failed = |state: &State, errno| state.failed(errno, target.inode, request);
-    let mut done = 0;
+    let (mut done, mut io) = (0, Io { queue, state });
     for iomap in &plan {
         let (from, at) = (done, iomap.addr);
         done += iomap.len as usize;
         let slices: SmallVec<[_; 2]> = parts::within(bufs, from..done).map(IoSlice::new).collect();
         if direct {
-            transfer::write_all(queue, state, to, &slices, at)
-                .map_err(|errno| failed(state, errno))?;
+            io.write_all(to, &slices, at).map_err(|errno| failed(io.state, errno))?;
         } else {
-            bounce::write_now(queue, state, to, &slices, at, failed)?;
+            io.write_bounced(to, &slices, at, failed)?;
         }
     }
-    state.stats.writes += 1;
+    io.state.stats.writes += 1;
     let left = plan::left_by(&plan);
-    state.spare_plan = plan;
+    io.state.spare_plan = plan;
     Ok(left)
 }

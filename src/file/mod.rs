@@ -1,6 +1,5 @@
 //! A file open for direct I/O: of a volume, or of a file system that the kernel has mounted.
 
-mod cursor;
 mod live;
 mod of_host;
 mod of_volume;
@@ -8,17 +7,16 @@ mod options;
 
 use std::io::{IoSlice, IoSliceMut};
 
-pub use self::cursor::Cursor;
 pub(crate) use self::live::{FileIndexes, LiveFile};
 pub(crate) use self::of_host::HostHandle;
 pub(crate) use self::of_volume::VolumeFile;
 pub use self::options::FileOptions;
 
 use crate::bio::Memory;
-use crate::dio::{DioFlags, Rejected};
+use crate::dio::{DioFlags, Rejected, Request};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::host::HostReport;
-use crate::iomap::{self, Iomap, MapFile, Mappings};
+use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
@@ -123,10 +121,11 @@ impl File {
         pos: impl Into<FilePos>,
         flags: DioFlags,
     ) -> Result<usize> {
+        let request = Request::read(pos.into(), buf.len(), flags);
         match &self.backing {
-            Backing::Volume(file) => file.read_at(queue, buf, pos.into(), flags),
-            Backing::Live(file) => file.read_at(queue, buf, pos.into(), flags),
-            Backing::Host(file) => file.read_at(queue, buf, pos.into(), flags),
+            Backing::Volume(file) => file.read_at(queue, buf, request),
+            Backing::Live(file) => file.read_at(queue, buf, request),
+            Backing::Host(file) => file.read_at(queue, buf, request),
         }
     }
 
@@ -189,10 +188,12 @@ impl File {
         pos: impl Into<FilePos>,
         flags: DioFlags,
     ) -> Result<usize> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let request = Request::read(pos.into(), len, flags);
         match &self.backing {
-            Backing::Volume(file) => file.read_vectored_at(queue, bufs, pos.into(), flags),
-            Backing::Live(file) => file.read_vectored_at(queue, bufs, pos.into(), flags),
-            Backing::Host(file) => file.read_vectored_at(queue, bufs, pos.into(), flags),
+            Backing::Volume(file) => file.read_vectored_at(queue, bufs, request),
+            Backing::Live(file) => file.read_vectored_at(queue, bufs, request),
+            Backing::Host(file) => file.read_vectored_at(queue, bufs, request),
         }
     }
 
@@ -211,11 +212,11 @@ impl File {
         flags: DioFlags,
         token: u64,
     ) -> Result<(), Box<Rejected>> {
-        let memory = memory.into();
+        let (memory, request) = (memory.into(), Request::queued_read(pos.into(), flags, token));
         match &self.backing {
-            Backing::Volume(file) => file.submit_read(queue, memory, pos.into(), flags, token),
-            Backing::Live(file) => file.submit_read(queue, memory, pos.into(), flags, token),
-            Backing::Host(file) => file.submit_read(queue, memory, pos.into(), flags, token),
+            Backing::Volume(file) => file.submit_read(queue, memory, request),
+            Backing::Live(file) => file.submit_read(queue, memory, request),
+            Backing::Host(file) => file.submit_read(queue, memory, request),
         }
     }
 
@@ -249,8 +250,9 @@ impl File {
         pos: impl Into<FilePos>,
         flags: DioFlags,
     ) -> Result<usize> {
+        let request = Request::write(pos.into(), buf.len(), flags);
         match &self.backing {
-            Backing::Live(file) => file.write_at(queue, buf, pos.into(), flags),
+            Backing::Live(file) => file.write_at(queue, buf, request),
             _ => Err(self.read_only()),
         }
     }
@@ -285,7 +287,7 @@ impl File {
         flags: DioFlags,
     ) -> Result<usize> {
         match &self.backing {
-            Backing::Live(file) => file.write_vectored_at(queue, bufs, pos.into(), flags),
+            Backing::Live(file) => file.write_lent(queue, bufs, WriteAt::Pos(pos.into()), flags),
             _ => Err(self.read_only()),
         }
     }
@@ -316,8 +318,9 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let memory = memory.into();
+        let request = Request::write(pos.into(), memory.len(), flags).token(token);
         match &self.backing {
-            Backing::Live(file) => file.submit_write(queue, memory, pos.into(), flags, token),
+            Backing::Live(file) => file.submit_write(queue, memory, request),
             _ => Err(Rejected::boxed(self.read_only(), memory)),
         }
     }
@@ -335,8 +338,9 @@ impl File {
         token: u64,
     ) -> Result<FilePos, Box<Rejected>> {
         let memory = memory.into();
+        let request = Request::write(FilePos(0), memory.len(), flags).token(token);
         match &self.backing {
-            Backing::Live(file) => file.submit_append(queue, memory, flags, token),
+            Backing::Live(file) => file.submit_somewhere(queue, memory, WriteAt::End, request),
             _ => Err(Rejected::boxed(self.read_only(), memory)),
         }
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Completion, DioFlags, Rejected, Request, Target, UNTOLD};
+use crate::dio::{self, Completion, Rejected, Request, Target, UNTOLD};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::host::{HostMap, Refusal, Tenure};
 use crate::host::{HostReport, Lanes, OpenFile, Straight};
 use crate::queue::Queue;
-use crate::units::{FilePos, InodeNo};
+use crate::units::InodeNo;
 
 /// A handle to a host file.
 #[derive(Clone)]
@@ -58,17 +58,15 @@ impl HostHandle {
         &self,
         queue: &mut Queue,
         buf: &mut [u8],
-        pos: FilePos,
-        flags: DioFlags,
+        request: Request,
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
-        let len = buf.len();
-        // Made for each: an argument lent to a function must lie in memory, and is put there on its own way only.
-        let request = || Request::read(pos, len, flags);
-        match self.read_raw(queue, buf, &request()) {
+        // Copied for each: an argument lent to a function must lie in memory, and is put there on its own path only.
+        let copy = || Request { ..request };
+        match self.read_raw(queue, buf, &copy()) {
             Attempt::Done(result) => result,
-            Attempt::Kernel => self.read_kernel(queue, &mut [IoSliceMut::new(buf)], &request()),
-            Attempt::Unknown(tenure) => self.read_first(queue, buf, &request(), tenure),
+            Attempt::Kernel => self.read_kernel(queue, &mut [IoSliceMut::new(buf)], &copy()),
+            Attempt::Unknown(tenure) => self.read_first(queue, buf, &copy(), tenure),
         }
     }
 
@@ -151,11 +149,9 @@ impl HostHandle {
         &self,
         queue: &mut Queue,
         bufs: &mut [IoSliceMut<'_>],
-        pos: FilePos,
-        flags: DioFlags,
+        request: Request,
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
-        let request = Request::read(pos, bufs.iter().map(|buf| buf.len()).sum(), flags);
         let tenure = self.open.file.tenure().current();
         let known = |lanes: Option<&Lanes>| {
             lanes.and_then(|lanes| lanes.get(self.open.file.index(), tenure).cloned())
@@ -180,9 +176,7 @@ impl HostHandle {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        pos: FilePos,
-        flags: DioFlags,
-        token: u64,
+        request: Request,
     ) -> Result<(), Box<Rejected>> {
         if let Err(error) = queue.check(self.open.owner()) {
             return Err(Rejected::boxed(error, memory));
@@ -193,15 +187,14 @@ impl HostHandle {
             && let Some(lane) = lanes.get(index, tenure)
         {
             let lane = std::rc::Rc::clone(lane);
-            let booked = lanes.begin_raw(&lane, &self.open, token, pos);
-            let request = Request::queued_read(pos, flags, booked);
+            let booked = lanes.begin_raw(&lane, &self.open, request.token, request.pos);
+            let request = request.token(booked);
             let target = lane.target(self.strict);
             let submitted = with_queue!(&mut queue.device, device => {
                 dio::submit_read(device, &mut queue.state, &target, memory, &request)
             });
             return submitted.inspect_err(|_| lanes.cancel(&mut queue.device, booked));
         }
-        let request = Request::queued_read(pos, flags, token);
         self.submit_first(queue, memory, &request, tenure)
     }
 
@@ -216,7 +209,7 @@ impl HostHandle {
         tenure: u64,
     ) -> Result<(), Box<Rejected>> {
         if self.learn(queue, tenure) && self.open.file.tenure().stands(tenure) {
-            return self.submit_read(queue, memory, request.pos, request.flags, request.token);
+            return self.submit_read(queue, memory, *request);
         }
         self.open.file.want();
         self.submit_kernel(queue, memory, request)

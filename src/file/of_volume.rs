@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::bio::{Dev, Memory};
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Geometry, Rejected, Request, Target};
+use crate::dio::{self, Geometry, Rejected, Request, Target};
 use crate::error::Result;
 use crate::file::FileOptions;
 use crate::fs::Inode;
@@ -92,12 +92,10 @@ impl VolumeFile {
         &self,
         queue: &mut Queue,
         buf: &mut [u8],
-        pos: FilePos,
-        flags: DioFlags,
+        request: Request,
     ) -> Result<usize> {
         queue.check(self.volume)?;
         let target = self.target();
-        let request = Request::read(pos, buf.len(), flags);
         with_queue!(&mut queue.device, device => dio::read_now(device, &mut queue.state, &target, buf, &request))
     }
 
@@ -105,13 +103,10 @@ impl VolumeFile {
         &self,
         queue: &mut Queue,
         bufs: &mut [IoSliceMut<'_>],
-        pos: FilePos,
-        flags: DioFlags,
+        request: Request,
     ) -> Result<usize> {
         queue.check(self.volume)?;
-        let len = bufs.iter().map(|buf| buf.len()).sum();
         let target = self.target();
-        let request = Request::read(pos, len, flags);
         with_queue!(&mut queue.device, device => {
             dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
         })
@@ -122,14 +117,11 @@ impl VolumeFile {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        pos: FilePos,
-        flags: DioFlags,
-        token: u64,
+        request: Request,
     ) -> Result<(), Box<Rejected>> {
         if let Err(error) = queue.check(self.volume) {
             return Err(Rejected::boxed(error, memory));
         }
-        let request = Request::queued_read(pos, flags, token);
         let target = self.target();
         with_queue!(&mut queue.device, device => {
             dio::submit_read(device, &mut queue.state, &target, memory, &request)

@@ -1,19 +1,26 @@
-//! The write half of iomap: the calls of a write to its file system before the device gets the data, and the work after that.
+//! The write half of iomap: the questions that a write asks its file system before the device gets the data, and the work that it leaves.
 //!
-//! | Step | Caller | Result |
+//! | Step | Asked by | Answer |
 //! |---|---|---|
-//! | [`WriteFile::read`] | once for each change of the inode | size and map that requests need, and the change number for which they are valid |
+//! | [`WriteFile::read`] | once for each change of the inode | a [`Snapshot`]: size, map, and the change number under which both are valid |
 //! | [`WriteMap::begin`] | each write that is not a plain overwrite | whether it is permitted, and which part does it |
-//! | [`MapFile::map`], [`WriteFile::allocate`] | the same | its position on the device; holes get unwritten blocks |
+//! | [`MapFile::map_to_write`], [`WriteFile::allocate`] | the same | its mapping: device, position, flags; holes get unwritten blocks, shared blocks get others |
 //! | the device | all | one bio, or several |
-//! | [`Iomap::completion_work`] | all | the [`CompletionWork`] that the mapping leaves |
-//! | [`WriteFile::convert`] | some time later, many writes together | one transaction updates the metadata for all that was written |
+//! | [`Iomap::completion_work`] | all | the [`CompletionWork`] that the mapping leaves after a transfer that succeeded; one that failed leaves none |
+//! | [`WriteFile::convert`] | later, many writes together; before the completion if blocks were shared | one transaction updates the metadata for all that was written |
 //!
-//! A plain overwrite takes only the device's step and its completion work: its mapping is in memory, and is valid as long as the change number
-//! stays. The core (`open_file`) keeps written ranges that are not converted, for all formats.
+//! A plain overwrite takes only the device's step: its mapping is in memory, and is valid as long as the change number stays. A mapping is stale when
+//! the number has changed: the core reads the [`Snapshot`] again, and no flag of the mapping tells it. The core (`open_file`) adds the new size and
+//! the sync to the work, and keeps written ranges that are not converted, for all formats.
 //!
-//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`). There `begin` gives one mapping at a time; here it answers for
-//! the range of the write, since one transaction allocates all of it.
+//! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`]. `map_to_write` gives the blocks
+//! that the data go to, or a hole, which `allocate` fills. The write leaves [`CompletionWork::REMAP`]: `convert` puts the new blocks into the map, and
+//! the write completes after that. So reads need one map only. A write of a part of a shared block is the [file system's](Begun::ByFileSystem).
+//!
+//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), and where this differs: there `begin` gives one mapping and the core asks
+//! again for the rest; here it answers once for the whole range, because one transaction allocates all of it, and mappings are asked for without
+//! a lock. There `end` is called for each mapping; here the work follows from the mapping alone, because a format that were called for each
+//! write would cost more than the write. Zeroing past the end is a step of its own ([`WriteFile::zero_tail`]), as `iomap_zero_range` is there.
 
 use std::io::IoSlice;
 use std::ops::Range;

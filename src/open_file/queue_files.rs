@@ -27,7 +27,7 @@ pub(crate) trait OpenHandle: Send + Sync {
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests that only need a sync of their files to be complete.
+    /// Requests that only need a sync of their files, or a conversion, to be complete.
     unsynced: Vec<Unsynced>,
     /// Among the requests in flight may be some that leave something to be done.
     expects: bool,
@@ -48,7 +48,7 @@ pub(crate) struct QueueFile {
     keep: RefCell<Option<Keep>>,
 }
 
-/// A request that waits for a sync of its file.
+/// A request that waits for a sync of its file, or for a conversion.
 pub(crate) struct Unsynced {
     pub(crate) keep: Keep,
     pub(crate) left: CompletionWork,
@@ -264,14 +264,14 @@ impl QueueFiles {
         let Some(file) = self.file(slot) else { return Some(completion) };
         let full = file.inode.wrote(pos, len, left) && self.full.is_empty();
         self.end_place(&completing);
-        let sync = left.intersects(CompletionWork::DATASYNC | CompletionWork::SYNC);
-        let kept = if full || sync { file.keep.borrow().clone() } else { None };
+        let waits = left.intersects(CompletionWork::BEFORE_COMPLETION);
+        let kept = if full || waits { file.keep.borrow().clone() } else { None };
         if full {
             self.full.extend(kept.clone());
             self.expects = true;
         }
         self.leave(slot, hold);
-        match kept.filter(|_| sync) {
+        match kept.filter(|_| waits) {
             None => Some(completion),
             Some(keep) => {
                 self.unsynced.push(Unsynced { keep, left, completion });
@@ -316,7 +316,7 @@ impl QueueFiles {
 
     /// A request was submitted that leaves this to be done when it is complete.
     pub(crate) fn expect(&mut self, left: CompletionWork) {
-        self.expects |= left.intersects(CompletionWork::DATASYNC | CompletionWork::SYNC);
+        self.expects |= left.intersects(CompletionWork::BEFORE_COMPLETION);
     }
 
     /// Whether completions are to be looked at before they are popped, since something may be left to be done.
@@ -325,7 +325,7 @@ impl QueueFiles {
         self.expects
     }
 
-    /// How many requests wait for a sync.
+    /// How many requests wait for a sync, or for a conversion.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use super::Queue;
 use crate::bio::CompletionWork;
-use crate::device::with_queue;
-use crate::dio::{self, Unsynced};
+use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
+/// A sync converts, too.
+const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
+
 impl Queue {
-    /// Converts files of which much is to be converted, and syncs those of writes that wait for it, each once.
+    /// Converts files of which much is to be converted, and syncs or converts those of writes that wait for it, each once.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.lives.take_full() {
@@ -21,8 +23,12 @@ impl Queue {
             let keep = Arc::clone(&first.keep);
             let same = |write: &mut Unsynced| write.keep.id() == keep.id();
             let writes: Vec<_> = unsynced.extract_if(.., same).collect();
-            let data_only = !writes.iter().any(|write| write.left.contains(CompletionWork::SYNC));
-            let failed = self.alone(|| keep.file().sync(data_only)).err();
+            let left: CompletionWork = writes.iter().map(|write| write.left).collect();
+            let failed = self.alone(|| match left.intersects(SYNCS) {
+                true => keep.file().sync(!left.contains(CompletionWork::SYNC)),
+                false => keep.file().convert(),
+            });
+            let failed = failed.err();
             for Unsynced { mut completion, .. } in writes {
                 if let Some(error) = &failed {
                     completion.result = Err(Error::io(error.errno(), error.to_string()));
@@ -37,7 +43,7 @@ impl Queue {
         loop {
             match work() {
                 Err(error) if error.kind() == ErrorKind::Busy && !self.state.lives.is_idle() => {
-                    with_queue!(&mut self.device, device => dio::pump(device, &mut self.state))?;
+                    self.pump()?;
                 }
                 result => return result,
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::bio::Buffer;
 use crate::device::{AnyQueue, DeviceQueue, Drained, QueueOptions, with_queue};
-use crate::dio::{self, Completion, State, Stats};
+use crate::dio::{self, Completion, Io, State, Stats};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::host::Lanes;
@@ -129,7 +129,7 @@ impl Queue {
     #[inline]
     fn finish_writes(&mut self) {
         if self.state.lives.expects() {
-            with_queue!(&mut self.device, queue => dio::take_completed(queue, &mut self.state));
+            with_queue!(&mut self.device, queue => Io { queue, state: &mut self.state }.take_completed());
             self.finish_left();
         }
     }
@@ -147,6 +147,11 @@ impl Queue {
         }
         // And each device by itself: data of one of several lie in memory too.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
+    }
+
+    /// Completes one of the requests in flight, and waits for one if necessary; it can be popped then.
+    pub(crate) fn pump(&mut self) -> Result<()> {
+        with_queue!(&mut self.device, queue => Io { queue, state: &mut self.state }.pump())
     }
 
     #[inline(never)]

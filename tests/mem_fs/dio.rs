@@ -334,6 +334,46 @@ fn a_volume_that_was_closed_refuses_writes() {
 }
 
 /// Random requests of one queue, several in flight, beside a vector of bytes.
+/// Copy-on-write: data go to other blocks than those that are read, and the map takes these in before the write completes.
+#[test]
+fn a_write_to_shared_blocks_changes_one_file() {
+    for kind in [Kind::WHOLE, LAZY] {
+        let mut world = World::new(kind, 64);
+        let old = vec![1; 8 * BLOCK];
+        world.write(0, &old);
+        let copy = create(&world.fs, b"copy");
+        world.fs.reflink(world.number, copy).unwrap();
+        let mut other = World::of(&world.fs, kind, copy);
+        // Lent, owned, of a part of a block, past the end, and once more where nothing is shared any longer.
+        world.write(BLOCK, &vec![2; BLOCK]);
+        let memory = buffer(&vec![3; 2 * BLOCK]);
+        world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();
+        assert_eq!(world.completion().0, 7);
+        world.write(6 * BLOCK + 100, &[4; 50]);
+        world.write(8 * BLOCK, &vec![5; BLOCK]);
+        world.write(BLOCK, &vec![6; BLOCK]);
+        let mut model = old.clone();
+        model.resize(9 * BLOCK, 5);
+        model[BLOCK..2 * BLOCK].fill(6);
+        model[3 * BLOCK..5 * BLOCK].fill(3);
+        model[6 * BLOCK + 100..6 * BLOCK + 150].fill(4);
+        assert!(world.read(0, 10 * BLOCK) == model, "{kind:?}");
+        assert!(other.read(0, 10 * BLOCK) == old, "{kind:?}: the other file has changed");
+        world.sync();
+        assert!(world.seen_as(READ).read(0, 10 * BLOCK) == model, "{kind:?}: the metadata");
+        assert!(other.seen_as(READ).read(0, 10 * BLOCK) == old);
+        // Both at once, several in flight.
+        for (token, pos) in (0..8).enumerate() {
+            let memory = buffer(&vec![9; BLOCK]);
+            let pos = (pos * BLOCK) as u64;
+            other.file.submit_write(&mut other.queue, memory, pos, NONE, token as u64).unwrap();
+        }
+        (0..8).for_each(|_| drop(other.completion()));
+        assert!(other.read(0, 8 * BLOCK) == vec![9; 8 * BLOCK]);
+        assert!(world.read(0, 10 * BLOCK) == model);
+    }
+}
+
 #[test]
 fn random_requests_agree_with_a_vector_of_bytes() {
     for kind in KINDS {

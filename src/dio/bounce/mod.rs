@@ -14,157 +14,146 @@ use smallvec::SmallVec;
 pub(super) use self::pool::{PIECE, Pool, is_long, room_for};
 
 use super::parts::{Buffers, copy, within, within_mut};
-use super::transfer::{self, TransferTo};
-use super::{Request, State, Target, generic, pump};
+use super::transfer::TransferTo;
+use super::{Io, Request, State, Target};
 use crate::bio::{BioFlags, Buffer, Memory};
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Error, Result};
 use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
-/// Takes pieces of so many bytes together; waits for those that requests in flight have.
-pub(super) fn take<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    len: usize,
-    nowait: bool,
-) -> Result<Buffers> {
-    let mut pieces = Buffers::new();
-    let mut left = len;
-    if room_for(len) > state.pool.limit() {
-        // Only an atomic write must be in memory as a whole.
-        let what = format!("an atomic write of {len} bytes that is copied");
-        return Err(Error::io(Errno::EOPNOTSUPP, what));
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// Takes pieces of so many bytes together; waits for those that requests in flight have.
+    pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
+        let mut pieces = Buffers::new();
+        let mut rest = len;
+        if room_for(len) > self.state.pool.limit() {
+            // Only an atomic write must be in memory as a whole.
+            let what = format!("an atomic write of {len} bytes that is copied");
+            return Err(Error::io(Errno::EOPNOTSUPP, what));
+        }
+        while rest > 0 {
+            let taken = match self.state.pool.take(self.queue, rest) {
+                Ok(Some(piece)) => {
+                    rest -= piece.len();
+                    pieces.push(piece);
+                    continue;
+                }
+                Ok(None) if nowait => Err(Error::would_block("no bounce buffer is free")),
+                Ok(None) if self.queue.in_flight() == 0 => {
+                    Err(Error::io(Errno::ENOMEM, format!("{len} bytes of bounce buffers")))
+                }
+                Ok(None) => self.pump(),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = taken {
+                self.give_pieces(pieces);
+                return Err(error);
+            }
+        }
+        Ok(pieces)
     }
-    while left > 0 {
-        let taken = match state.pool.take(queue, left) {
-            Ok(Some(piece)) => {
-                left -= piece.len();
-                pieces.push(piece);
-                continue;
-            }
-            Ok(None) if nowait => Err(Error::would_block("no bounce buffer is free")),
-            Ok(None) if queue.in_flight() == 0 => {
-                Err(Error::io(Errno::ENOMEM, format!("{len} bytes of bounce buffers")))
-            }
-            Ok(None) => pump(queue, state),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = taken {
-            give(queue, state, pieces);
-            return Err(error);
+
+    pub(super) fn give_pieces(&mut self, pieces: impl IntoIterator<Item = Buffer>) {
+        pieces.into_iter().for_each(|piece| self.state.pool.give(self.queue, piece));
+    }
+
+    /// The same of a bio's memory.
+    #[inline(always)]
+    pub(super) fn give_memory(&mut self, memory: Memory) {
+        match memory {
+            Memory::Flat(piece) => self.state.pool.give(self.queue, piece),
+            Memory::Vectored(pieces) => self.give_pieces(pieces),
         }
     }
-    Ok(pieces)
-}
 
-pub(super) fn give<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    pieces: impl IntoIterator<Item = Buffer>,
-) {
-    pieces.into_iter().for_each(|piece| state.pool.give(queue, piece));
-}
-
-/// The same of a bio's memory.
-#[inline(always)]
-pub(super) fn give_back<Q: DeviceQueue>(queue: &mut Q, state: &mut State, memory: Memory) {
-    match memory {
-        Memory::Flat(piece) => state.pool.give(queue, piece),
-        Memory::Vectored(pieces) => give(queue, state, pieces),
+    /// The device begins with the copied pieces while the next one is copied.
+    pub(super) fn hand_over(&mut self) {
+        // A failed request stays queued, and the thread that waits gets the error.
+        let _ = self.queue.commit();
     }
-}
 
-/// The device begins with the copied pieces while the next one is copied.
-pub(super) fn hand_over<Q: DeviceQueue>(queue: &mut Q) {
-    // A failed request stays queued, and the thread that waits gets the error.
-    let _ = queue.commit();
-}
+    /// Reads any range at any address. The position lies before the file's end.
+    pub(super) fn read_bounced<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        bufs: &mut [IoSliceMut<'_>],
+        request: &Request,
+    ) -> Result<usize> {
+        self.state.stats.bounced += 1;
+        let want = target.span(request).count;
+        let mut done = 0;
+        while done < want {
+            let here = FilePos(request.pos.0 + done as u64);
+            let (start, widened, skip) = target.geometry.widen(here, want - done);
+            let len = self.state.pool.transfer(widened);
+            let mut pieces = self.take_pieces(len, request.is_nowait())?;
+            let widened = Request { pos: start, len, ..*request };
+            let mut slices: SmallVec<[_; 2]> =
+                pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+            let result = self.read_aligned(target, &mut slices, &widened);
+            drop(slices);
+            if let Ok(count) = result {
+                let count = count.min(skip + want - done) - skip;
+                copy(within(&pieces, skip..skip + count), within_mut(bufs, done..done + count));
+                done += count;
+            }
+            self.give_pieces(pieces);
+            result?;
+        }
+        Ok(done)
+    }
 
-/// Reads any range at any address. The position lies before the file's end.
-pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    bufs: &mut [IoSliceMut<'_>],
-    request: &Request,
-) -> Result<usize> {
-    state.stats.bounced += 1;
-    let want = target.span(request).count;
-    let mut done = 0;
-    while done < want {
-        let here = FilePos(request.pos.0 + done as u64);
-        let (start, widened, skip) = target.geometry.widen(here, want - done);
-        let len = state.pool.transfer(widened);
-        let mut pieces = take(queue, state, len, request.is_nowait())?;
-        let widened = Request { pos: start, len, ..*request };
-        let mut slices: SmallVec<[_; 2]> =
-            pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-        let result = generic::read_aligned(queue, state, target, &mut slices, &widened);
-        drop(slices);
-        if let Ok(count) = result {
-            let count = count.min(skip + want - done) - skip;
-            copy(within(&pieces, skip..skip + count), within_mut(bufs, done..done + count));
+    /// Writes lent memory to the device; all in one where it is atomic.
+    pub(super) fn write_bounced(
+        &mut self,
+        to: TransferTo,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        failed: impl Fn(&State, Errno) -> Error,
+    ) -> Result<()> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let atomic = to.flags.contains(BioFlags::ATOMIC);
+        let mut done = 0;
+        while done < len {
+            let count = if atomic { len } else { self.state.pool.transfer(len - done) };
+            let mut pieces = self.take_pieces(count, to.flags.contains(BioFlags::NOWAIT))?;
+            copy(within(bufs, done..done + count), within_mut(&mut pieces, 0..count));
+            let slices: SmallVec<[_; 2]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            let result = self.write_all(to, &slices, DevOffset(at.0 + done as u64));
+            drop(slices);
+            self.give_pieces(pieces);
+            result.map_err(|errno| failed(self.state, errno))?;
             done += count;
         }
-        give(queue, state, pieces);
-        result?;
+        Ok(())
     }
-    Ok(done)
-}
 
-/// Writes lent memory to the device; all in one where it is atomic.
-pub(super) fn write_now<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    to: TransferTo,
-    bufs: &[IoSlice<'_>],
-    at: DevOffset,
-    failed: impl Fn(&State, Errno) -> Error,
-) -> Result<()> {
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let atomic = to.flags.contains(BioFlags::ATOMIC);
-    let mut done = 0;
-    while done < len {
-        let count = if atomic { len } else { state.pool.transfer(len - done) };
-        let mut pieces = take(queue, state, count, to.flags.contains(BioFlags::NOWAIT))?;
-        copy(within(bufs, done..done + count), within_mut(&mut pieces, 0..count));
-        let slices: SmallVec<[_; 2]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        let at = DevOffset(at.0 + done as u64);
-        let result = transfer::write_all(queue, state, to, &slices, at);
-        drop(slices);
-        give(queue, state, pieces);
-        result.map_err(|errno| failed(state, errno))?;
-        done += count;
-    }
-    Ok(())
-}
-
-/// Repeats a read that did not match its checksums, into memory that no other code can reach, and copies it. It never waits for a piece.
-#[cold]
-pub(super) fn read_again<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    to: TransferTo,
-    at: DevOffset,
-    bufs: &mut [impl DerefMut<Target = [u8]>],
-) -> Result<(), Errno> {
-    state.stats.reread += 1;
-    let to = TransferTo { flags: to.flags - BioFlags::REREAD, ..to };
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    let mut piece = state.pool.take_last().map_err(|_| Errno::ENOMEM)?;
-    let (mut done, mut result) = (0, Ok(()));
-    while done < len && result.is_ok() {
-        let count = PIECE.min(len - done);
-        let slice = IoSliceMut::new(&mut piece[..count]);
-        let part = LentPart::new([slice].into_iter().collect(), DevOffset(at.0 + done as u64));
-        result = transfer::read_parts(queue, state, to, [part].into_iter().collect());
-        if result.is_ok() {
-            let from = std::iter::once(&piece[..count]);
-            copy(from, within_mut(bufs, done..done + count));
+    /// Repeats a read that did not match its checksums, into memory that no other code can reach, and copies it. It never waits for a piece.
+    #[cold]
+    pub(super) fn reread(
+        &mut self,
+        to: TransferTo,
+        at: DevOffset,
+        bufs: &mut [impl DerefMut<Target = [u8]>],
+    ) -> Result<(), Errno> {
+        self.state.stats.reread += 1;
+        let to = TransferTo { flags: to.flags - BioFlags::REREAD, ..to };
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut piece = self.state.pool.take_last().map_err(|_| Errno::ENOMEM)?;
+        let (mut done, mut result) = (0, Ok(()));
+        while done < len && result.is_ok() {
+            let count = PIECE.min(len - done);
+            let slice = IoSliceMut::new(&mut piece[..count]);
+            let part = LentPart::new([slice].into_iter().collect(), DevOffset(at.0 + done as u64));
+            result = self.read_parts(to, [part].into_iter().collect());
+            if result.is_ok() {
+                let from = std::iter::once(&piece[..count]);
+                copy(from, within_mut(bufs, done..done + count));
+            }
+            done += count;
         }
-        done += count;
+        self.state.pool.give_last(piece);
+        result
     }
-    state.pool.give_last(piece);
-    result
 }

@@ -2,12 +2,12 @@
 //!
 //! It has the gate of the simple path, without the check of the memory. Requests that do not pass, or find no piece, take the generic path.
 
-use super::{PIECE, give_back, hand_over, is_long};
+use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
 use crate::device::DeviceQueue;
-use crate::dio::split::{self, COPY};
+use crate::dio::split::COPY;
 use crate::dio::write::REFUSED;
-use crate::dio::{Completion, DioFlags, Hold, Holding, Request, State, Target, read_again, simple};
+use crate::dio::{Completion, DioFlags, Hold, Holding, Io, Request, State, Target, simple};
 use crate::error::{Errno, Result};
 use crate::iomap::MapFile;
 use crate::open_file::Completing;
@@ -45,13 +45,51 @@ impl Short {
     }
 }
 
-/// Takes one piece, if one is free.
-#[inline(always)]
-fn take_one<Q: DeviceQueue>(queue: &mut Q, state: &mut State, len: usize) -> Option<Buffer> {
-    if len > PIECE {
-        return None;
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// Takes one piece, if one is free.
+    #[inline(always)]
+    fn take_one(&mut self, len: usize) -> Option<Buffer> {
+        if len > PIECE {
+            return None;
+        }
+        self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
-    state.pool.take_idle(len).or_else(|| make_one(queue, state, len))
+
+    /// There was room, and yet a bio was not taken: the generic way can wait for some.
+    #[cold]
+    fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
+        self.give_memory(bio.memory);
+        self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
+    }
+
+    /// Gives the piece back: of a read that was `clean`, when it has been copied.
+    #[inline(always)]
+    fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
+        let Bio { op, memory: piece, .. } = done.bio;
+        let short = self.state.shorts.remove(request).map(|mut short| {
+            if let (true, BioOp::Read, Memory::Flat(piece)) = (clean, op, &piece) {
+                copy(piece, &mut short.memory);
+            }
+            short
+        });
+        self.give_memory(piece);
+        short
+    }
+
+    /// Goes on with one that the device has given back, in whatever way.
+    pub(in crate::dio) fn complete_short(&mut self, mut done: Done, request: u32) {
+        let (op, result) = (done.bio.op, self.finish_transfer(&mut done));
+        let Some(short) = self.end_transfer(done, request, result.is_ok()) else { return };
+        let (completing, pos, len) = (short.completing(), short.pos, short.memory.len());
+        let inode = match short.of {
+            Of::Frozen(inode) => inode,
+            Of::Live { slot, .. } => self.state.lives.number(slot),
+        };
+        let failed = |errno| self.state.failed(errno, inode, &Request::of(op, pos, len));
+        let result = result.map(|()| len).map_err(failed);
+        let completion = Completion { token: short.token, memory: short.memory.into(), result };
+        self.state.end(completing, completion);
+    }
 }
 
 #[cold]
@@ -71,7 +109,7 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
 ) -> Option<(Buffer, DevOffset)> {
     let request = Request::read(pos, buf.len(), flags);
     let at = simple::gate_copied(state, target, &request, buf.as_ptr().addr()).ok()?;
-    Some((take_one(queue, state, buf.len())?, at))
+    Some((Io { queue, state }.take_one(buf.len())?, at))
 }
 
 /// The result of that read, from the piece and the bytes in it.
@@ -94,7 +132,7 @@ pub(in crate::dio) fn end_read<Q: DeviceQueue, M: MapFile>(
         return Ok(buf.len());
     }
     let request = Request::read(pos, buf.len(), flags);
-    read_again(queue, state, target, buf, &request, read)
+    Io { queue, state }.read_again(target, buf, &request, read)
 }
 
 /// Starts a request for owned memory, which is given back where it is not this way's.
@@ -118,7 +156,8 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
         simple::gate_copied(state, target, request, address).map(|at| (at, CompletionWork::empty()))
     };
     let Ok((at, left)) = passed else { return Err(buffer.into()) };
-    let Some(mut piece) = take_one(queue, state, len) else { return Err(buffer.into()) };
+    let piece = Io { queue, state }.take_one(len);
+    let Some(mut piece) = piece else { return Err(buffer.into()) };
     let flags = if is_write {
         copy(&buffer, &mut piece);
         request.flags.for_bio()
@@ -134,30 +173,15 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     let end = BioEnd::Part { request: index, part: COPY };
     let bio = Bio { op: request.op, flags, dev: target.dev, at, memory: Memory::Flat(piece), end };
     if let Err(bio) = queue.submit(bio) {
-        return refused(queue, state, bio, index);
+        return Io { queue, state }.refused(bio, index);
     }
     state.outstanding += 1;
     state.stats.bounced += 1;
     state.stats.writes += u64::from(is_write);
     if is_write && is_long(len) {
-        hand_over(queue);
+        Io { queue, state }.hand_over();
     }
     Ok(())
-}
-
-/// There was room, and yet a bio was not taken: the generic way can wait for some.
-#[cold]
-fn refused<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    bio: Bio,
-    request: u32,
-) -> Result<(), Memory> {
-    give_back(queue, state, bio.memory);
-    match state.shorts.remove(request) {
-        Some(short) => Err(short.memory.into()),
-        None => Ok(()),
-    }
 }
 
 /// Whether one leaves nothing to be done that could be waited for.
@@ -175,53 +199,11 @@ pub(in crate::dio) fn pop<Q: DeviceQueue>(
     done: Done,
     request: u32,
 ) -> Option<Completion> {
-    let short = end_transfer(queue, state, done, request, true)?;
+    let short = Io { queue, state }.end_transfer(done, request, true)?;
     if let Of::Live { slot, .. } = short.of {
         state.lives.leave(slot, Hold::Lane);
     }
     state.outstanding -= 1;
     let result = Ok(short.memory.len());
     Some(Completion { token: short.token, memory: short.memory.into(), result })
-}
-
-/// Gives the piece back: of a read that was `clean`, when it has been copied.
-#[inline(always)]
-fn end_transfer<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    done: Done,
-    request: u32,
-    clean: bool,
-) -> Option<Short> {
-    let Bio { op, memory: piece, .. } = done.bio;
-    let short = state.shorts.remove(request).map(|mut short| {
-        if let (true, BioOp::Read, Memory::Flat(piece)) = (clean, op, &piece) {
-            copy(piece, &mut short.memory);
-        }
-        short
-    });
-    give_back(queue, state, piece);
-    short
-}
-
-/// Goes on with one that the device has given back, in whatever way.
-pub(in crate::dio) fn complete<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    mut done: Done,
-    request: u32,
-) {
-    let (op, result) = (done.bio.op, split::finish_transfer(queue, state, &mut done));
-    let Some(short) = end_transfer(queue, state, done, request, result.is_ok()) else { return };
-    let (completing, pos, len) = (short.completing(), short.pos, short.memory.len());
-    let inode = match short.of {
-        Of::Frozen(inode) => inode,
-        Of::Live { slot, .. } => state.lives.number(slot),
-    };
-    let result = match result {
-        Ok(()) => Ok(len),
-        Err(errno) => Err(state.failed(errno, inode, &Request::of(op, pos, len))),
-    };
-    let completion = Completion { token: short.token, memory: short.memory.into(), result };
-    split::finish(state, completing, completion);
 }

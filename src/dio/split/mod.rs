@@ -9,14 +9,15 @@ mod slab;
 use std::collections::VecDeque;
 use std::fmt;
 
-pub(super) use self::bounced::finish_transfer;
 pub(super) use self::slab::Slab;
 
 use self::bounced::Bounced;
-use super::bounce::{self, short};
+use super::bounce::short;
 use super::parts::{Buffers, Shape, join, take, to_memory, zero};
 use super::transfer::TransferTo;
-use super::{Completion, DioFlags, Hold, Holding, RETRIES, Request, State, Target, generic, plan};
+use super::{
+    Completion, DioFlags, Hold, Holding, Io, RETRIES, Request, State, Target, generic, plan,
+};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, CompletionWork, Dev, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -136,48 +137,10 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     let bio_flags = target.geometry.for_read(flags);
     let bio = Bio { op: BioOp::Read, flags: bio_flags, dev: target.dev, at, memory, end };
     if let Err(bio) = queue.submit(bio) {
-        submit_when_room(queue, state, bio, flags)?;
+        Io { queue, state }.submit_when_room(bio, flags)?;
     }
     state.outstanding += 1;
     Ok(())
-}
-
-/// Submits a bio that found no slot: waits for one, unless the caller will not.
-#[cold]
-fn submit_when_room<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    bio: Bio,
-    flags: DioFlags,
-) -> Result<(), Box<Rejected>> {
-    if flags.contains(DioFlags::NOWAIT) {
-        let error = Error::new(ErrorKind::WouldBlock, "no slot is free");
-        return Err(Rejected::boxed(error, bio.memory));
-    }
-    submit_waiting(queue, state, bio)
-        .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
-}
-
-/// Submits a bio, making room by taking completions first.
-#[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
-fn submit_waiting<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    mut bio: Bio,
-) -> Result<(), (Errno, Bio)> {
-    loop {
-        match queue.submit(bio) {
-            Ok(()) => return Ok(()),
-            Err(back) => bio = back,
-        }
-        if let Err(errno) = queue.wait(1) {
-            return Err((errno, bio));
-        }
-        // One is enough; the completion of a part may submit that part again, into the slot that became free.
-        if let Some(done) = queue.pop() {
-            complete(queue, state, done);
-        }
-    }
 }
 
 /// Starts a read of any range.
@@ -203,7 +166,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
         state.outstanding += 1;
         let left = CompletionWork::empty();
         let completing = target.live.map(|holding| holding.completing(left, pos, len));
-        finish(state, completing, Completion { token, memory, result: Ok(0) });
+        state.end(completing, Completion { token, memory, result: Ok(0) });
         return Ok(());
     }
     let geometry = target.geometry;
@@ -270,163 +233,186 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     state.outstanding += 1;
     state.stats.bounced += u64::from(!direct);
     state.stats.writes += u64::from(is_write);
-    start(queue, state, target, split, &plan);
+    state.lives.expect(left);
+    Io { queue, state }.start(target, split, &plan);
     state.spare_plan = plan;
     Ok(())
 }
 
-/// Submits the bios of all mappings that lie on the device, and reads the others. The first error stops it.
-fn start<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
-    state: &mut State,
-    target: &Target<'_, M>,
-    split: SplitRequest,
-    plan: &[Iomap],
-) {
-    let index = state.splits.insert(split);
-    let mut offset = 0;
-    for iomap in plan {
-        let Some(split) = state.splits.get_mut(index).filter(|split| split.error.is_none()) else {
-            break;
-        };
-        let started = if !plan::is_transferred(split.request.op, iomap.kind) {
-            split.read_unmapped(target, iomap, offset)
-        } else if split.bounced.is_some() {
-            bounced::start_pieces(queue, state, target.dev, index, iomap, offset)
-        } else {
-            let bio = split.next_part(target.dev, index, iomap);
-            submit_part(queue, state, bio);
-            Ok(())
-        };
-        if let Err(error) = started
-            && let Some(split) = state.splits.get_mut(index)
-        {
-            split.error.get_or_insert(error);
+impl<Q: DeviceQueue> Io<'_, Q> {
+    /// Submits a bio that found no slot: waits for one, unless the caller will not.
+    #[cold]
+    fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {
+        if flags.contains(DioFlags::NOWAIT) {
+            let error = Error::new(ErrorKind::WouldBlock, "no slot is free");
+            return Err(Rejected::boxed(error, bio.memory));
         }
-        offset += iomap.len as usize;
+        self.submit_waiting(bio)
+            .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
     }
-    // The end of the submission.
-    release(state, index);
-}
 
-/// Deals with a completion that is not a clean one of the simple path.
-#[cold]
-pub(super) fn complete<Q: DeviceQueue>(queue: &mut Q, state: &mut State, mut done: Done) {
-    let len = done.bio.memory.len();
-    if done.result == Err(Errno::EILSEQ) && done.bio.flags.contains(BioFlags::REREAD) {
-        let Bio { dev, at, flags, memory, .. } = &mut done.bio;
-        let to = TransferTo { dev: *dev, sector_mask: state.sector_mask, flags: *flags };
-        done.result = bounce::read_again(queue, state, to, *at, memory.buffers_mut()).map(|()| len);
-    }
-    let (token, inode, pos, completing) = match done.bio.end {
-        BioEnd::Part { request, part: COPY } => {
-            return short::complete(queue, state, done, request);
-        }
-        BioEnd::Part { request, part } => {
-            let bounced = state.splits.get(request).is_some_and(|split| split.bounced.is_some());
-            let complete = if bounced { bounced::complete_piece } else { complete_part };
-            return complete(queue, state, done, request, part);
-        }
-        BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
-        BioEnd::Live { token, pos, slot, left } => {
-            let holding = Holding { slot, hold: Hold::Lane };
-            (token, state.lives.number(slot), pos, Some(holding.completing(left, pos, len)))
-        }
-    };
-    if done.result == Ok(len) {
-        let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
-        return finish(state, completing, completion);
-    }
-    // Anything else makes it a request of one part, which knows what to do.
-    let request = Request::of(done.bio.op, pos, len).token(token);
-    let mut split = SplitRequest::new(request, inode, completing, len);
-    split.parts.push(Buffers::new());
-    let index = state.splits.insert(split);
-    // A repeated submission belongs to that request.
-    done.bio.end = BioEnd::Part { request: index, part: 0 };
-    complete_part(queue, state, done, index, 0);
-}
-
-/// Ends a request that has its result.
-pub(super) fn finish(state: &mut State, completing: Option<Completing>, completion: Completion) {
-    let completion = match completing {
-        None => Some(completion),
-        Some(completing) => state.lives.end(completing, completion),
-    };
-    state.finished.extend(completion);
-}
-
-fn complete_part<Q: DeviceQueue>(
-    queue: &mut Q,
-    state: &mut State,
-    done: Done,
-    index: u32,
-    part: u32,
-) {
-    let Done { bio, result } = done;
-    let len = bio.memory.len();
-    let whole = result.map(|count| count & !(state.sector_mask as usize));
-    let none = matches!(result, Ok(0));
-    let Some(split) = state.splits.get_mut(index) else { return };
-    let Some(buffers) = split.parts.get_mut(part as usize) else { return };
-    let errno = match whole {
-        _ if result == Ok(len) => None,
-        // A part was transferred: the rest, from a whole logical block on, is asked for again.
-        Ok(count) if count > 0 && split.error.is_none() => {
-            state.stats.short += 1;
-            let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
-            buffers.extend(take(&mut rest, count));
-            let at = DevOffset(bio.at.0 + count as u64);
-            // The rest of a request that is done in part is no longer refused.
-            let flags = bio.flags - BioFlags::NOWAIT;
-            let bio = Bio { at, flags, memory: to_memory(rest.into_iter().collect()), ..bio };
-            return submit_part(queue, state, bio);
-        }
-        // Less than a logical block of the coarsest device is asked for again too.
-        Ok(_) | Err(Errno::EAGAIN) if !none && !bio.flags.contains(BioFlags::NOWAIT) => {
-            if split.retries > 0 && split.error.is_none() {
-                split.retries -= 1;
-                return submit_part(queue, state, bio);
+    /// Submits a bio, making room by taking completions first.
+    #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
+    fn submit_waiting(&mut self, mut bio: Bio) -> Result<(), (Errno, Bio)> {
+        loop {
+            match self.queue.submit(bio) {
+                Ok(()) => return Ok(()),
+                Err(back) => bio = back,
             }
-            Some(Errno::EIO)
+            if let Err(errno) = self.queue.wait(1) {
+                return Err((errno, bio));
+            }
+            // One is enough; the completion of a part may submit that part again, into the slot that became free.
+            if let Some(done) = self.queue.pop() {
+                self.complete(done);
+            }
         }
-        Ok(_) => Some(Errno::EIO),
-        Err(errno) => Some(errno),
-    };
-    buffers.extend(bio.memory.into_buffers());
-    if let Some(errno) = errno {
-        state.write_failed(bio.flags, errno);
-        fail(state, index, errno);
     }
-    release(state, index);
+
+    /// Submits a bio of a request that is started, for the first time or again.
+    fn submit_part(&mut self, bio: Bio) {
+        if let Err((errno, bio)) = self.submit_waiting(bio) {
+            self.complete(Done { bio, result: Err(errno) });
+        }
+    }
+
+    /// Submits the bios of all mappings that lie on the device, and reads the others. The first error stops it.
+    fn start<M: MapFile>(&mut self, target: &Target<'_, M>, split: SplitRequest, plan: &[Iomap]) {
+        let index = self.state.splits.insert(split);
+        let mut offset = 0;
+        for iomap in plan {
+            let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
+            let Some(split) = split else { break };
+            let started = if !plan::is_transferred(split.request.op, iomap.kind) {
+                split.read_unmapped(target, iomap, offset)
+            } else if split.bounced.is_some() {
+                self.start_pieces(target.dev, index, iomap, offset)
+            } else {
+                let bio = split.next_part(target.dev, index, iomap);
+                self.submit_part(bio);
+                Ok(())
+            };
+            if let Err(error) = started
+                && let Some(split) = self.state.splits.get_mut(index)
+            {
+                split.error.get_or_insert(error);
+            }
+            offset += iomap.len as usize;
+        }
+        // The end of the submission.
+        self.state.release_part(index);
+    }
+
+    /// Deals with a completion that is not a clean one of the simple path.
+    #[cold]
+    pub(super) fn complete(&mut self, mut done: Done) {
+        let len = done.bio.memory.len();
+        if done.result == Err(Errno::EILSEQ) && done.bio.flags.contains(BioFlags::REREAD) {
+            let Bio { dev, at, flags, memory, .. } = &mut done.bio;
+            let (sector_mask, flags) = (self.state.sector_mask, *flags);
+            let to = TransferTo { dev: *dev, sector_mask, flags };
+            done.result = self.reread(to, *at, memory.buffers_mut()).map(|()| len);
+        }
+        let (token, inode, pos, completing) = match done.bio.end {
+            BioEnd::Part { request, part: COPY } => return self.complete_short(done, request),
+            BioEnd::Part { request, part } => {
+                let split = self.state.splits.get(request);
+                return match split.is_some_and(|split| split.bounced.is_some()) {
+                    true => self.complete_piece(done, request, part),
+                    false => self.complete_part(done, request, part),
+                };
+            }
+            BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
+            BioEnd::Live { token, pos, slot, left } => {
+                let holding = Holding { slot, hold: Hold::Lane };
+                let completing = holding.completing(left, pos, len);
+                (token, self.state.lives.number(slot), pos, Some(completing))
+            }
+        };
+        if done.result == Ok(len) {
+            let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
+            return self.state.end(completing, completion);
+        }
+        // Anything else makes it a request of one part, which knows what to do.
+        let request = Request::of(done.bio.op, pos, len).token(token);
+        let mut split = SplitRequest::new(request, inode, completing, len);
+        split.parts.push(Buffers::new());
+        let index = self.state.splits.insert(split);
+        // A repeated submission belongs to that request.
+        done.bio.end = BioEnd::Part { request: index, part: 0 };
+        self.complete_part(done, index, 0);
+    }
+
+    fn complete_part(&mut self, done: Done, index: u32, part: u32) {
+        let Done { bio, result } = done;
+        let len = bio.memory.len();
+        let whole = result.map(|count| count & !(self.state.sector_mask as usize));
+        let none = matches!(result, Ok(0));
+        let Some(split) = self.state.splits.get_mut(index) else { return };
+        let Some(buffers) = split.parts.get_mut(part as usize) else { return };
+        let errno = match whole {
+            _ if result == Ok(len) => None,
+            // A part was transferred: the rest, from a whole logical block on, is asked for again.
+            Ok(count) if count > 0 && split.error.is_none() => {
+                self.state.stats.short += 1;
+                let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
+                buffers.extend(take(&mut rest, count));
+                let at = DevOffset(bio.at.0 + count as u64);
+                // The rest of a request that is done in part is no longer refused.
+                let flags = bio.flags - BioFlags::NOWAIT;
+                let memory = to_memory(rest.into_iter().collect());
+                return self.submit_part(Bio { at, flags, memory, ..bio });
+            }
+            // Less than a logical block of the coarsest device is asked for again too.
+            Ok(_) | Err(Errno::EAGAIN) if !none && !bio.flags.contains(BioFlags::NOWAIT) => {
+                if split.retries > 0 && split.error.is_none() {
+                    split.retries -= 1;
+                    return self.submit_part(bio);
+                }
+                Some(Errno::EIO)
+            }
+            Ok(_) => Some(Errno::EIO),
+            Err(errno) => Some(errno),
+        };
+        buffers.extend(bio.memory.into_buffers());
+        if let Some(errno) = errno {
+            self.state.write_failed(bio.flags, errno);
+            self.state.fail(index, errno);
+        }
+        self.state.release_part(index);
+    }
 }
 
-/// A request has failed; the first error is told.
-#[cold]
-fn fail(state: &mut State, index: u32, errno: Errno) {
-    let Some(split) = state.splits.get(index).filter(|split| split.error.is_none()) else { return };
-    let error = state.failed(errno, split.inode, &split.request);
-    if let Some(split) = state.splits.get_mut(index) {
-        split.error = Some(error);
+impl State {
+    /// Ends a request that has its result.
+    pub(super) fn end(&mut self, completing: Option<Completing>, completion: Completion) {
+        let completion = match completing {
+            None => Some(completion),
+            Some(completing) => self.lives.end(completing, completion),
+        };
+        self.finished.extend(completion);
     }
-}
 
-/// Submits a bio of a request that is started, for the first time or again.
-fn submit_part<Q: DeviceQueue>(queue: &mut Q, state: &mut State, bio: Bio) {
-    if let Err((errno, bio)) = submit_waiting(queue, state, bio) {
-        complete(queue, state, Done { bio, result: Err(errno) });
+    /// A request has failed; the first error is told.
+    #[cold]
+    fn fail(&mut self, index: u32, errno: Errno) {
+        let split = self.splits.get(index).filter(|split| split.error.is_none());
+        let Some(split) = split else { return };
+        let error = self.failed(errno, split.inode, &split.request);
+        if let Some(split) = self.splits.get_mut(index) {
+            split.error = Some(error);
+        }
     }
-}
 
-/// Lets go of one of the things that keep a request open; the last one completes it.
-fn release(state: &mut State, index: u32) {
-    let Some(split) = state.splits.get_mut(index) else { return };
-    split.in_flight -= 1;
-    if split.in_flight > 0 {
-        return;
-    }
-    if let Some(split) = state.splits.remove(index) {
-        finish(state, split.completing, split.into_completion());
+    /// Lets go of one of the things that keep a request open; the last one completes it.
+    fn release_part(&mut self, index: u32) {
+        let Some(split) = self.splits.get_mut(index) else { return };
+        split.in_flight -= 1;
+        if split.in_flight == 0
+            && let Some(split) = self.splits.remove(index)
+        {
+            self.end(split.completing, split.into_completion());
+        }
     }
 }
 

@@ -4,9 +4,9 @@
 use std::io::IoSlice;
 
 use super::LiveFile;
-use super::write::would_change;
-use crate::bio::{CompletionWork, Memory};
-use crate::dio::{DioFlags, Rejected};
+use super::write::{Lent, would_change};
+use crate::bio::CompletionWork;
+use crate::dio::DioFlags;
 use crate::error::{Error, ErrorKind, Result};
 use crate::iomap::WriteAt;
 use crate::queue::Queue;
@@ -20,25 +20,13 @@ impl LiveFile {
         bufs: &[IoSlice<'_>],
         flags: DioFlags,
     ) -> Result<FilePos> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let mut place = FilePos(0);
-        match self.write_somewhere(queue, bufs, WriteAt::End, flags, &mut place)? {
-            count if count == len => Ok(place),
-            count => {
-                let what = format!("{count} of {len} bytes were appended");
-                Err(Error::new(ErrorKind::NoSpace, what))
-            }
+        let mut write = Lent { bufs, at: WriteAt::End, flags, pos: FilePos(0) };
+        let (count, len) = (self.write_somewhere(queue, &mut write)?, write.len());
+        if count == len {
+            return Ok(write.pos);
         }
-    }
-
-    pub(in crate::file) fn submit_append(
-        &self,
-        queue: &mut Queue,
-        memory: Memory,
-        flags: DioFlags,
-        token: u64,
-    ) -> Result<FilePos, Box<Rejected>> {
-        self.submit_somewhere(queue, memory, WriteAt::End, flags, token)
+        let what = format!("{count} of {len} bytes were appended");
+        Err(Error::new(ErrorKind::NoSpace, what))
     }
 
     /// Where a write goes whose content is held. An append has the place until it [ends](Self::end_place).

@@ -6,9 +6,8 @@ use super::LiveFile;
 use super::target::{stamp_overwrite, target_by_metadata};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, Keep, Request};
+use crate::dio::{self, Hold, Holding, Keep, Request};
 use crate::queue::Queue;
-use crate::units::FilePos;
 
 impl LiveFile {
     /// Starts a write of a copy of owned memory, which is given back where it is another write.
@@ -16,9 +15,7 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        pos: FilePos,
-        flags: DioFlags,
-        token: u64,
+        request: &Request,
     ) -> Result<(), Memory> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
@@ -31,9 +28,8 @@ impl LiveFile {
         let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         let submitted = if view.takes_overwrites(inode) {
             let target = target_by_metadata(view, live, Some(holding));
-            let request = Request::write(pos, memory.len(), flags).token(token);
             with_queue!(&mut queue.device, device => {
-                dio::submit_copied(device, &mut queue.state, &target, memory, &request)
+                dio::submit_copied(device, &mut queue.state, &target, memory, request)
             })
         } else {
             Err(memory)

@@ -21,8 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::device::with_queue;
-use crate::dio::{self, Geometry, Hold};
+use crate::dio::{Geometry, Hold};
 use crate::error::{Error, Result};
 use crate::file::FileOptions;
 use crate::fs::{Held, KeepSetId};
@@ -260,7 +259,7 @@ impl LiveFile {
             } else if queue.state.lives.is_idle() {
                 InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {
-                with_queue!(&mut queue.device, device => dio::pump(device, &mut queue.state))
+                queue.pump()
             };
             if let Err(error) = waited {
                 content.give_back(ticket);

@@ -1,10 +1,12 @@
 //! A file that can change, as a request meets it.
 
 use super::Live;
+use super::write::would_change;
 use crate::bio::Dev;
 use crate::dio::{Holding, Target};
+use crate::error::{Error, Result};
 use crate::fs::Access;
-use crate::open_file::{OpenInode, View};
+use crate::open_file::{OpenInode, QueueFiles, View, Views};
 
 /// The file where its view is current, for a request that is at its content.
 #[inline(always)]
@@ -18,16 +20,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, live, holding) })
 }
 
-/// The file; written ranges that are not converted yet count as written.
-pub(super) fn target<'a>(
-    view: &'a View,
-    live: &'a Live,
-    holding: Option<Holding>,
-) -> Target<'a, View> {
-    Target { size: view.size(), ..target_by_metadata(view, live, holding) }
-}
-
-/// The same, ending where its metadata say: an overwrite beyond that is not a simple one.
+/// The file, ending where its metadata say: an overwrite beyond that is not a simple one.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -55,6 +48,27 @@ pub(super) fn stamp_overwrite(view: &View, live: &Live) {
 }
 
 impl Live {
+    /// The file for a request that holds its content. Size and map are of one time: with an older map, data appended since would read as
+    /// zeros.
+    pub(super) fn target<'a>(
+        &'a self,
+        views: &'a mut Views,
+        files: &mut QueueFiles,
+        holding: Option<Holding>,
+        nowait: bool,
+    ) -> Result<Target<'a, View>> {
+        let size = loop {
+            let view = self.current(views, files, nowait)?;
+            match view.current_size(view.open()) {
+                Some(size) => break size,
+                None if nowait => return Err(would_change()),
+                None => {}
+            }
+        };
+        let view = self.view(views).ok_or_else(|| Error::invalid("a file without a view"))?;
+        Ok(Target { size, ..target_by_metadata(view, self, holding) })
+    }
+
     #[cold]
     pub(super) fn stamp_write(&self) {
         self.held.stamp(Access::Write);

@@ -4,8 +4,7 @@
 use std::io::IoSlice;
 
 use super::LiveFile;
-use super::target::target;
-use super::write::{Ready, SYNCED, Wanted, cut, cut_from, would_change};
+use super::write::{Lent, Ready, SYNCED, Wanted, cut_from, would_change};
 use crate::bio::{Buffer, CompletionWork};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Request};
@@ -29,15 +28,9 @@ enum Unaligned {
 impl LiveFile {
     /// Writes data that do not begin and end with sectors: the sectors at both ends are read, and no other request uses the range meanwhile; at
     /// the content, if it goes where that ends.
-    pub(super) fn write_unaligned(
-        &self,
-        queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        at: WriteAt,
-        flags: DioFlags,
-        place: &mut FilePos,
-    ) -> Result<usize> {
-        let (live, len) = (&*self.0, bufs.iter().map(|buf| buf.len()).sum());
+    pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
+        let (live, len) = (&*self.0, write.len());
+        let (at, flags) = (write.at, write.flags);
         if flags.contains(DioFlags::NOWAIT) {
             return Err(would_change());
         }
@@ -56,8 +49,8 @@ impl LiveFile {
             let ticket = live.open.content.ask(range.clone(), true);
             self.wait_for(queue, ticket, false)?;
             let hold = Hold::Range(ticket);
-            let wanted = Wanted { at, len, flags, hold, zeroed };
-            let written = self.write_unaligned_held(queue, bufs, wanted, place);
+            let written =
+                self.write_unaligned_held(queue, write, Wanted { at, len, flags, hold, zeroed });
             self.leave(queue, hold);
             live.file.contended(Contended::Alone);
             match written? {
@@ -65,14 +58,12 @@ impl LiveFile {
                     self.zero_gap(queue)?;
                     zeroed = Some(size);
                 }
+                Unaligned::ByFileSystem(0) => return self.write_by_file_system(queue, write),
                 Unaligned::ByFileSystem(done) => {
-                    let (rest, begin) = (cut_from(bufs, done, len - done), *place);
-                    let at =
-                        if done == 0 { at } else { WriteAt::Pos(FilePos(begin.0 + done as u64)) };
-                    let written = self.write_by_file_system(queue, &rest, at, flags, place);
-                    if done > 0 {
-                        *place = begin;
-                    }
+                    let bufs = cut_from(write.bufs, done, len - done);
+                    let at = WriteAt::Pos(FilePos(write.pos.0 + done as u64));
+                    let mut rest = Lent { bufs: &bufs, at, ..*write };
+                    let written = self.write_by_file_system(queue, &mut rest);
                     return written.map(|count| done + count);
                 }
                 Unaligned::Written(count, full) => {
@@ -91,13 +82,12 @@ impl LiveFile {
     fn write_unaligned_held(
         &self,
         queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
+        write: &mut Lent<'_>,
         wanted: Wanted,
-        place: &mut FilePos,
     ) -> Result<Unaligned> {
         let pos = self.place(wanted.at, wanted.len, wanted.flags)?;
-        *place = pos;
-        let written = self.write_pieces(queue, bufs, pos, wanted);
+        write.pos = pos;
+        let written = self.write_pieces(queue, write.bufs, pos, wanted);
         if wanted.at == WriteAt::End {
             self.end_place(CompletionWork::PLACE);
         }
@@ -181,14 +171,11 @@ impl LiveFile {
             edges[1] = Some(last);
         }
         for edge in edges.into_iter().flatten() {
-            let view = live.current(&mut queue.views, &mut queue.state.lives, false)?;
-            let target = target(view, live, None);
+            let request = Request::read(start + edge as u64, sector, DioFlags::empty());
+            let Queue { device, state, views, .. } = &mut *queue;
+            let target = live.target(views, &mut state.lives, None, false)?;
             let into = &mut buffer[edge..edge + sector];
-            let at = FilePos(start.0 + edge as u64);
-            let request = Request::read(at, sector, DioFlags::empty());
-            with_queue!(&mut queue.device, device => {
-                dio::read_now(device, &mut queue.state, &target, into, &request)
-            })?;
+            with_queue!(device, device => dio::read_now(device, state, &target, into, &request))?;
         }
         Ok(())
     }
@@ -196,7 +183,7 @@ impl LiveFile {
 
 fn copy(bufs: &[IoSlice<'_>], into: &mut [u8]) {
     let mut at = 0;
-    for part in cut(bufs, into.len()) {
+    for part in cut_from(bufs, 0, into.len()) {
         into[at..at + part.len()].copy_from_slice(&part);
         at += part.len();
     }

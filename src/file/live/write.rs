@@ -42,16 +42,31 @@ pub(super) struct Wanted {
     pub(super) zeroed: Option<u64>,
 }
 
+/// A write of lent memory.
+pub(super) struct Lent<'a> {
+    pub(super) bufs: &'a [IoSlice<'a>],
+    pub(super) at: WriteAt,
+    pub(super) flags: DioFlags,
+    /// Where it went, also where it failed after a part.
+    pub(super) pos: FilePos,
+}
+
+impl Lent<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.bufs.iter().map(|buf| buf.len()).sum()
+    }
+}
+
 impl LiveFile {
     #[inline(always)]
     pub(in crate::file) fn write_at(
         &self,
         queue: &mut Queue,
         buf: &[u8],
-        pos: FilePos,
-        flags: DioFlags,
+        request: Request,
     ) -> Result<usize> {
         let live = &*self.0;
+        let Request { pos, flags, .. } = request;
         let mut full = false;
         if let Some(view) = live.view(&queue.views)
             && let Some(inside) = view.enter()
@@ -60,7 +75,7 @@ impl LiveFile {
             let target = target_by_metadata(view, live, None);
             // By one bio that reaches the medium, where nothing else is to be synced.
             let through = flags.contains(DioFlags::DSYNC) && view.is_durable();
-            let request = Request { through, ..Request::write(pos, buf.len(), flags) };
+            let request = Request { through, ..request };
             let written = with_queue!(&mut queue.device, device => {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, &request)
             });
@@ -76,57 +91,51 @@ impl LiveFile {
             self.write_done(queue, flags);
             return Ok(buf.len());
         }
-        self.write_vectored_at(queue, &[IoSlice::new(buf)], pos, flags)
+        self.write_lent(queue, &[IoSlice::new(buf)], WriteAt::Pos(pos), flags)
     }
 
     #[inline(never)]
-    pub(in crate::file) fn write_vectored_at(
-        &self,
-        queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        pos: FilePos,
-        flags: DioFlags,
-    ) -> Result<usize> {
-        self.write_somewhere(queue, bufs, WriteAt::Pos(pos), flags, &mut FilePos(pos.0))
-    }
-
-    /// Gives how many bytes were written. `place` becomes where, also where it fails after a part.
-    pub(super) fn write_somewhere(
+    pub(in crate::file) fn write_lent(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
         at: WriteAt,
         flags: DioFlags,
-        place: &mut FilePos,
     ) -> Result<usize> {
+        self.write_somewhere(queue, &mut Lent { bufs, at, flags, pos: FilePos(0) })
+    }
+
+    /// Gives how many bytes were written.
+    pub(super) fn write_somewhere(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let live = &*self.0;
         queue.check(live.volume)?;
-        let at = live.writing.admit(at)?;
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        write.at = live.writing.admit(write.at)?;
+        let (at, flags, len) = (write.at, write.flags, write.len());
         // That of the end is known when the content is held.
-        let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
+        write.pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
+        let pos = write.pos;
         if len == 0 {
-            *place = if at == WriteAt::End { FilePos(self.size()) } else { pos };
+            if at == WriteAt::End {
+                write.pos = FilePos(self.size());
+            }
             return Ok(0);
         }
-        let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
+        let addresses = write.bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         if live.strict && !live.geometry.is_aligned(pos, addresses) {
             return Err(live.geometry.misaligned(pos, len));
         }
         if !live.geometry.takes(pos, len) {
-            return self.write_unaligned(queue, bufs, at, flags, place);
+            return self.write_unaligned(queue, write);
         }
         let (hold, request, left) = match self.prepare(queue, at, len, flags)? {
             Ready::Blocks { hold, request, left } => (hold, request, left),
             Ready::Unaligned(pos) if live.strict => return Err(live.geometry.misaligned(pos, len)),
-            Ready::Unaligned(_) | Ready::Gap(_) => {
-                return self.write_unaligned(queue, bufs, at, flags, place);
-            }
-            Ready::ByFileSystem => return self.write_by_file_system(queue, bufs, at, flags, place),
+            Ready::Unaligned(_) | Ready::Gap(_) => return self.write_unaligned(queue, write),
+            Ready::ByFileSystem => return self.write_by_file_system(queue, write),
         };
         let Request { pos, len, .. } = request;
-        *place = pos;
-        let result = self.write_held(queue, &cut(bufs, len), &request);
+        write.pos = pos;
+        let result = self.write_held(queue, &cut_from(write.bufs, 0, len), &request);
         let full = match &result {
             Ok(more) => {
                 live.stamp_write();
@@ -136,8 +145,9 @@ impl LiveFile {
         };
         self.end_place(left);
         self.leave(queue, hold);
-        result?;
-        if full {
+        if result?.contains(CompletionWork::REMAP) {
+            self.convert(queue)?;
+        } else if full {
             self.write_done(queue, flags);
         }
         if left.intersects(CompletionWork::SYNC | CompletionWork::DATASYNC) {
@@ -309,16 +319,14 @@ impl LiveFile {
     pub(super) fn write_by_file_system(
         &self,
         queue: &mut Queue,
-        bufs: &[IoSlice<'_>],
-        at: WriteAt,
-        flags: DioFlags,
-        place: &mut FilePos,
+        write: &mut Lent<'_>,
     ) -> Result<usize> {
+        let (at, flags) = (write.at, write.flags);
         let mut intent = self.0.intent;
         intent.set(WriteIntent::WHOLE, flags.contains(DioFlags::WHOLE));
-        *place = if let WriteAt::Pos(pos) = at { pos } else { FilePos(self.size()) };
-        let (pos, count) = queue.alone(|| self.0.file.write_from(at, bufs, intent))?;
-        *place = pos;
+        write.pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(self.size()) };
+        let (pos, count) = queue.alone(|| self.0.file.write_from(at, write.bufs, intent))?;
+        write.pos = pos;
         if flags.intersects(SYNCED) {
             self.sync(queue, !flags.contains(DioFlags::SYNC))?;
         }
@@ -330,9 +338,7 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         memory: Memory,
-        pos: FilePos,
-        flags: DioFlags,
-        token: u64,
+        request: Request,
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
@@ -341,7 +347,6 @@ impl LiveFile {
         {
             let holding = Holding { slot: live.index.number, hold: Hold::Lane };
             let target = target_by_metadata(view, live, Some(holding));
-            let request = Request::write(pos, memory.len(), flags).token(token);
             if view.takes_overwrites(inode)
                 && let Some(passed) =
                     dio::pass_overwrite(&mut queue.state, &target, &memory, &request)
@@ -356,92 +361,84 @@ impl LiveFile {
                     }
                     Err(memory) => {
                         queue.state.lives.turn_back(&view.known);
-                        self.submit_write_slowly(queue, memory, pos, flags, token)
+                        self.submit_write_slowly(queue, memory, request)
                     }
                 };
             }
             queue.state.lives.turn_back(&view.known);
         }
-        self.submit_write_slowly(queue, memory, pos, flags, token)
+        self.submit_write_slowly(queue, memory, request)
     }
 
     #[inline(never)]
     fn submit_write_slowly(
         &self,
         queue: &mut Queue,
-        memory: Memory,
-        pos: FilePos,
-        flags: DioFlags,
-        token: u64,
+        mut memory: Memory,
+        request: Request,
     ) -> Result<(), Box<Rejected>> {
-        let memory = if self.0.geometry.copies_owned_writes() {
-            match self.submit_copied(queue, memory, pos, flags, token) {
+        if self.0.geometry.copies_owned_writes() {
+            match self.submit_copied(queue, memory, &request) {
                 Ok(()) => return Ok(()),
-                Err(memory) => memory,
+                Err(back) => memory = back,
             }
-        } else {
-            memory
-        };
-        self.submit_somewhere(queue, memory, WriteAt::Pos(pos), flags, token).map(drop)
+        }
+        self.submit_somewhere(queue, memory, WriteAt::Pos(request.pos), request).map(drop)
     }
 
     /// Starts a write that is not just an overwrite; gives where it goes.
-    pub(super) fn submit_somewhere(
+    pub(in crate::file) fn submit_somewhere(
         &self,
         queue: &mut Queue,
         memory: Memory,
         at: WriteAt,
-        flags: DioFlags,
-        token: u64,
+        request: Request,
     ) -> Result<FilePos, Box<Rejected>> {
         let live = &*self.0;
         let at = match queue.check(live.volume).and_then(|()| live.writing.admit(at)) {
             Ok(at) => at,
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
+        let Request { flags, token, len, .. } = request;
         // That of the end is known when the content is held.
         let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
-        let len = memory.len();
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
         if live.strict && len > 0 && !live.geometry.is_aligned(pos, addresses) {
             return Err(Rejected::boxed(live.geometry.misaligned(pos, len), memory));
         }
         if !live.geometry.takes(pos, len) || len == 0 {
-            return self.write_at_once(queue, memory, at, flags, token);
+            return self.write_at_once(queue, memory, at, &request);
         }
-        let (hold, request, left) = match self.prepare(queue, at, len, flags) {
+        let (hold, ready, left) = match self.prepare(queue, at, len, flags) {
             Ok(Ready::Blocks { hold, request, left }) => (hold, request.token(token), left),
-            Ok(_) => return self.write_at_once(queue, memory, at, flags, token),
+            Ok(_) => return self.write_at_once(queue, memory, at, &request),
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
-        if request.len < len {
+        if ready.len < len {
             self.end_place(left);
             self.leave(queue, hold);
-            return self.write_at_once(queue, memory, at, flags, token);
+            return self.write_at_once(queue, memory, at, &request);
         }
         let holding = Holding { slot: live.index.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
-        let nowait = request.is_nowait();
-        let submitted = match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
+        let Queue { device, state, views, .. } = queue;
+        let submitted = match live.current(views, &mut state.lives, ready.is_nowait()) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
                 let target = target_by_metadata(view, live, Some(holding));
-                with_queue!(&mut queue.device, device => {
-                    dio::submit_write(device, &mut queue.state, &target, memory, &request, left)
+                with_queue!(device, device => {
+                    dio::submit_write(device, state, &target, memory, &ready, left)
                 })
             }
         };
         match &submitted {
-            Ok(()) => {
-                live.stamp_write();
-                queue.state.lives.expect(left);
-            }
+            Ok(()) => live.stamp_write(),
             Err(_) => {
                 self.end_place(left);
-                queue.state.lives.cancel(holding);
+                state.lives.cancel(holding);
             }
         }
-        submitted.map(|()| request.pos)
+        submitted.map(|()| ready.pos)
     }
 
     /// Writes before it returns; the completion is there to be popped.
@@ -450,22 +447,21 @@ impl LiveFile {
         queue: &mut Queue,
         memory: Memory,
         at: WriteAt,
-        flags: DioFlags,
-        token: u64,
+        &Request { flags, token, .. }: &Request,
     ) -> Result<FilePos, Box<Rejected>> {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
-        let mut place = FilePos(0);
-        let result = self.write_somewhere(queue, &bufs, at, flags, &mut place);
+        let mut write = Lent { bufs: &bufs, at, flags, pos: FilePos(0) };
+        let result = self.write_somewhere(queue, &mut write);
+        let pos = write.pos;
         drop(bufs);
-        let result = match result {
+        match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            result => result,
-        };
-        // A part may have been written of what fails.
-        queue.state.finish(dio::Completion { token, memory, result });
-        Ok(place)
+            // A part may have been written of what fails.
+            result => queue.state.finish(dio::Completion { token, memory, result }),
+        }
+        Ok(pos)
     }
 }
 
@@ -492,11 +488,6 @@ impl Live {
 
 pub(super) fn would_change() -> Error {
     Error::would_block("the file's metadata would have to change, or to be read")
-}
-
-/// The first `len` bytes of several buffers.
-pub(super) fn cut<'a>(bufs: &'a [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'a>; 2]> {
-    cut_from(bufs, 0, len)
 }
 
 /// `len` bytes of several buffers, from `skip` on.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use ironmap::bio::Buffer;
 use ironmap::device::Device;
 use ironmap::fs::Stat;
-use ironmap::iomap::{Extent, ExtentMap, ExtentState};
+use ironmap::iomap::{Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType};
 use ironmap::open_file::{OpenInode, Unconverted};
-use ironmap::units::{BlockSize, DevOffset, FileBlock, FsBlock};
+use ironmap::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 use ironmap::{Error, ErrorKind, Result};
 
 const SIZE: BlockSize = BlockSize::from_shift(12).unwrap();
@@ -28,11 +28,39 @@ struct Block {
     /// Its number on the device.
     place: u64,
     written: bool,
+    /// Another file has it too: it is never written again, and never free.
+    shared: bool,
+    /// The place that a write of it goes to.
+    copy: Option<u64>,
 }
 
 impl Blocks {
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         self.0.values().map(|block| block.place)
+    }
+
+    pub(super) fn are_shared(&self) -> bool {
+        self.0.values().any(|block| block.shared)
+    }
+
+    /// The same blocks for another file.
+    pub(super) fn share(&mut self) -> Self {
+        self.0.values_mut().for_each(|block| block.shared = true);
+        Self(self.0.clone())
+    }
+
+    /// The mapping of a position in a file that shares blocks: one block of it.
+    pub(super) fn lookup(&self, pos: FilePos, to_write: bool) -> Result<Iomap> {
+        let (iomap, number) = (self.map()?.lookup(pos), pos.0 / BLOCK);
+        let Some(block) = self.0.get(&number) else { return Ok(iomap) };
+        let (pos, kind) = (FilePos(number * BLOCK), iomap.kind);
+        let (place, kind, flags) = match (block.shared, to_write, block.copy) {
+            (false, ..) => (block.place, kind, IomapFlags::empty()),
+            (true, true, None) => (0, IomapType::Hole, IomapFlags::SHARED),
+            (true, true, Some(copy)) => (copy, IomapType::Mapped, IomapFlags::SHARED),
+            (true, false, _) => (block.place, kind, IomapFlags::SHARED),
+        };
+        Ok(Iomap { pos, len: BLOCK, addr: DevOffset(place * BLOCK), kind, flags, ..iomap })
     }
 
     pub(super) fn map(&self) -> Result<ExtentMap> {
@@ -59,15 +87,22 @@ pub(super) struct OpenFile<'a> {
 impl OpenFile<'_> {
     /// A block that is the file's: one that it has, or a new one, behind the block before it if that is free.
     fn place(&mut self, block: u64) -> Result<Block> {
-        if let Some(found) = self.blocks.0.get(&block) {
+        if let Some(found) = self.blocks.0.get(&block).filter(|found| !found.shared) {
             return Ok(*found);
+        }
+        if let Some(place) = self.blocks.0.get(&block).and_then(|found| found.copy) {
+            return Ok(Block { place, written: false, shared: false, copy: None });
         }
         let before = block.checked_sub(1).and_then(|before| self.blocks.0.get(&before));
         let goal = before.map_or(0, |before| before.place + 1);
         let place = self.free.range(goal..).chain(self.free.iter()).next().copied();
         let place = place.ok_or_else(no_space)?;
         self.free.remove(&place);
-        let new = Block { place, written: false };
+        if let Some(shared) = self.blocks.0.get_mut(&block) {
+            shared.copy = Some(place);
+            return Ok(Block { place, ..*shared });
+        }
+        let new = Block { place, written: false, shared: false, copy: None };
         self.blocks.0.insert(block, new);
         Ok(new)
     }
@@ -85,7 +120,7 @@ impl OpenFile<'_> {
         let Block { place, .. } = self.place(block)?;
         let at = DevOffset(place * BLOCK);
         self.device.write_all_at(&[IoSlice::new(content)], at, false)?;
-        self.blocks.0.insert(block, Block { place, written: true });
+        self.blocks.0.insert(block, Block { place, written: true, shared: false, copy: None });
         Ok(())
     }
 
@@ -114,6 +149,12 @@ impl OpenFile<'_> {
     }
 
     fn convert_block(&mut self, block: u64, written: &[Range<u64>]) -> Result<()> {
+        if let Some(shared) = self.blocks.0.get_mut(&block).filter(|found| found.shared) {
+            if let Some(place) = shared.copy {
+                *shared = Block { place, written: true, shared: false, copy: None };
+            }
+            return Ok(());
+        }
         let Some(found) = self.blocks.0.get_mut(&block).filter(|found| !found.written) else {
             return Ok(());
         };

@@ -70,7 +70,7 @@ impl WriteFile for Open {
         };
         let changes = self.open.changes();
         let inode = self.fs.decode(&tree, self.number)?;
-        let plain = tree.ended.is_none() && !inode.is_privileged(intent);
+        let plain = tree.ended.is_none() && !inode.is_privileged(intent) && !inode.shares;
         Ok(Snapshot { changes, plain, map: Box::new(inode) })
     }
 

@@ -11,6 +11,7 @@ use ironmap::open_file::OpenInode;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, Result};
 
+use super::content::Blocks;
 use super::content::{BLOCK, LARGEST};
 use super::tree::{Content, Tree};
 use super::{MemFs, SET_ID};
@@ -22,6 +23,8 @@ pub(super) struct MemInode {
     map: OnceLock<Arc<ExtentMap>>,
     link: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
+    /// Blocks of it are another file's too.
+    pub(super) shares: bool,
 }
 
 impl MemFs {
@@ -35,12 +38,13 @@ impl MemFs {
     /// An inode as the metadata have it.
     pub(super) fn decode(&self, tree: &Tree, number: InodeNo) -> Result<MemInode> {
         let node = tree.node(number)?;
-        let (mut stat, map) = (node.stat.clone(), OnceLock::new());
+        let (mut stat, map, mut shares) = (node.stat.clone(), OnceLock::new(), false);
         let mut link = None;
         match &node.content {
             Content::Blocks(blocks) => {
+                shares = blocks.are_shared();
                 stat.blocks = blocks.places().count() as u64 * BLOCK / 512;
-                if self.kind.resident {
+                if self.kind.resident && !blocks.are_shared() {
                     let _ = map.set(Arc::new(blocks.map()?));
                 }
             }
@@ -52,18 +56,26 @@ impl MemFs {
             Xattr { name, value }
         };
         let xattrs = node.xattrs.iter().map(xattr).collect();
-        Ok(MemInode { fs: self.clone(), stat, open: Arc::clone(&node.open), map, link, xattrs })
+        let (fs, open) = (self.clone(), Arc::clone(&node.open));
+        Ok(MemInode { fs, stat, open, map, link, xattrs, shares })
     }
 }
 
 impl MemInode {
-    /// The map of the file as it is now, and the number of changes with which it was read.
-    fn read_map(&self) -> Result<(ExtentMap, u64)> {
+    /// The file's blocks as they are now, and the number of changes with which they were read.
+    fn read_blocks<T>(&self, look: impl FnOnce(&Blocks) -> Result<T>) -> Result<(T, u64)> {
         let tree = self.fs.tree();
         match &tree.node(self.stat.inode)?.content {
-            Content::Blocks(blocks) => Ok((blocks.map()?, self.open.changes())),
+            Content::Blocks(blocks) => Ok((look(blocks)?, self.open.changes())),
             _ => Err(Error::new(ErrorKind::WrongFileType, "has no blocks")),
         }
+    }
+
+    fn look_up(&self, pos: FilePos, to_write: bool) -> Result<(Iomap, u64)> {
+        self.read_blocks(|blocks| match blocks.are_shared() {
+            true => blocks.lookup(pos, to_write),
+            false => Ok(blocks.map()?.lookup(pos)),
+        })
     }
 }
 
@@ -71,8 +83,12 @@ impl MapFile for MemInode {
     fn map(&self, pos: FilePos, _len: u64) -> Result<Iomap> {
         match self.map_resident(pos) {
             Some(iomap) => Ok(iomap),
-            None => Ok(self.read_map()?.0.lookup(pos)),
+            None => Ok(self.look_up(pos, false)?.0),
         }
+    }
+
+    fn map_to_write(&self, pos: FilePos, _len: u64) -> Result<Iomap> {
+        Ok(self.look_up(pos, true)?.0)
     }
 
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
@@ -94,10 +110,9 @@ impl WriteMap for MemInode {
     }
 
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)> {
-        let (map, changes) = self.read_map()?;
-        let iomap = map.lookup(pos);
-        if whole && changes == seen {
-            let _ = self.map.set(Arc::new(map));
+        let (iomap, changes) = self.look_up(pos, false)?;
+        if whole && changes == seen && !self.shares {
+            let _ = self.map.set(Arc::new(self.read_blocks(Blocks::map)?.0));
         }
         Ok((iomap, changes))
     }
@@ -114,6 +129,9 @@ impl WriteMap for MemInode {
         }
         if strips {
             self.fs.strip_privileges(self.stat.inode, KeepSetId::No)?;
+        }
+        if self.shares && (pos.0 | len) % BLOCK != 0 {
+            return Ok(Begun::ByFileSystem);
         }
         if pos.0 > size && !size.is_multiple_of(BLOCK) && zeroed != Some(size) {
             return Ok(Begun::ZeroTail);

@@ -162,8 +162,8 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// These name all layers: two join them, the third shows them to the user.
-const JOINERS: [&str; 5] = ["files", "volume", "mounted", "prelude", "lib"];
+/// These name all layers: they join them, or show them to the user.
+const JOINERS: [&str; 6] = ["cursor", "files", "volume", "mounted", "prelude", "lib"];
 
 /// How high a file stands in the table: 0 is the lowest layer, and modules that join them are above them all. `None` for a file of no layer.
 pub(super) fn height(path: &Path) -> Option<usize> {

@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use super::File;
 use crate::error::{Error, Result};
+use crate::file::File;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
