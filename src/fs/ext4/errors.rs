@@ -18,6 +18,7 @@ use super::Ext4;
 use super::block::Block;
 use super::disk::superblock::RawSuperblock;
 use super::jbd2::Handle;
+use super::raw::change_superblock;
 use super::writing::{Writing, set_time};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::{OnError, Timestamp};
@@ -205,7 +206,7 @@ impl Ext4 {
 
     /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
     pub(super) fn mark_errors(&self, handle: &mut Handle<'_>) -> Result<()> {
-        self.update_superblock(handle, |raw| {
+        handle.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
             Ok(())
         })
@@ -223,8 +224,7 @@ impl Ext4 {
             met.store(raw);
             Ok(())
         };
-        let stored =
-            self.operate(|op| op.transact(1, |handle| op.update_superblock(handle, store)));
+        let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
         // An abort records them, or has come before.
         stored.inspect_err(|_| errors.add(met))
     }
@@ -234,7 +234,7 @@ impl Ext4 {
     pub(super) fn record_last(&self, writing: &Writing, why: &Error) -> Result<()> {
         writing.errors.add(Met::one(why, writing.clock.now()));
         let Some(met) = writing.errors.waiting.lock().take() else { return Ok(()) };
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let newest = self.blocks.dirty().get(block);
         self.write_superblock(|raw| {
             if let Some(newest) = &newest {
@@ -247,9 +247,9 @@ impl Ext4 {
     /// Keeps in the journal's copy of the superblock's block, which goes to its place, the errors that the device's records: those that
     /// end a volume are recorded past the journal, and recovery would lose them.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
-        self.change_superblock(&mut copy.for_change()?[at..], |raw| {
+        change_superblock(&mut copy.for_change()?[at..], |raw| {
             adopt(raw, &device[at..]);
             Ok(())
         })

@@ -16,6 +16,7 @@ use super::ops::Patience;
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
 use super::quota::Quota;
+use super::raw::change_superblock;
 use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -289,9 +290,9 @@ impl Ext4 {
 
     /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.
     pub(super) fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let mut content = self.blocks.read_device(block)?;
-        self.change_superblock(&mut content.for_change()?[at..], |raw| {
+        change_superblock(&mut content.for_change()?[at..], |raw| {
             change(raw);
             Ok(())
         })?;

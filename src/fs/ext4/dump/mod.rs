@@ -37,7 +37,7 @@ impl Ext4 {
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let (block, at) = if group == 0 {
-            self.superblock_place()
+            self.superblock.position()
         } else {
             (self.superblock.group_start(group), 0)
         };
@@ -144,7 +144,7 @@ impl Ext4 {
     /// Where a backup superblock would have this block, or the superblock itself.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
-        let (primary, at) = self.superblock_place();
+        let (primary, at) = self.superblock.position();
         if block == primary {
             return Some(at);
         }

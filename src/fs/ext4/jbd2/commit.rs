@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::LogWriter;
+use super::tid::Tid;
 use super::transactions::Work;
 use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Block;
-use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::mmp_hold::MmpHold;
 use crate::fs::ext4::ops::Patience;
 use crate::fs::ext4::order::{Rank, before};
