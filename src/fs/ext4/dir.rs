@@ -6,6 +6,7 @@ use std::collections::btree_map;
 use super::ROOT;
 use super::casefold::Wanted;
 use super::dir_block::{Area, Found, PLACE};
+use super::disk::dir::MAX_NAME;
 use super::features::Incompat;
 use super::inode::Inode;
 use super::jbd2::fast_commit::DirEdit;
@@ -14,9 +15,6 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
-
-/// The longest name that an entry can hold.
-pub(super) const MAX_NAME: usize = 255;
 
 /// The areas of a directory in their order, one in memory at a time.
 struct Areas<'a> {

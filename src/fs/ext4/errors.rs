@@ -16,16 +16,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Ext4;
 use super::block::Block;
-use super::disk::superblock::RawSuperblock;
-use super::jbd2::Handle;
-use super::raw::change_superblock;
-use super::writing::{Writing, set_time};
+use super::disk::superblock::{RawSuperblock, STATE_ERROR};
+use super::superblock::{change_superblock, set_time};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::{OnError, Timestamp};
 use crate::sync::Mutex;
-
-/// `s_state`: errors were detected.
-pub(super) const STATE_ERROR: u16 = 2;
 
 /// Where the superblock has what is recorded of errors.
 const FIELDS: [Range<usize>; 2] = [
@@ -90,6 +85,13 @@ impl Errors {
     pub(super) fn take_into(&self, raw: &mut RawSuperblock) {
         if let Some(met) = self.waiting.lock().take() {
             met.store(raw);
+        }
+    }
+
+    /// Refuses to read from now on, where that is asked for.
+    pub(super) fn stop(&self, why: &Error) {
+        if self.policy == OnError::Panic {
+            self.stopped.get_or_init(|| why.to_string());
         }
     }
 
@@ -204,14 +206,6 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
-    pub(super) fn mark_errors(&self, handle: &mut Handle<'_>) -> Result<()> {
-        handle.update_superblock(|raw| {
-            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
-            Ok(())
-        })
-    }
-
     /// Brings the errors that wait into the running transaction.
     ///
     /// # Errors
@@ -231,7 +225,8 @@ impl Ext4 {
 
     /// Records the error that ends the volume, and those that wait, in the superblock as it stands on the device, with what transactions
     /// have recorded that are not at their place, or never committed.
-    pub(super) fn record_last(&self, writing: &Writing, why: &Error) -> Result<()> {
+    pub(super) fn record_last(&self, why: &Error) -> Result<()> {
+        let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
         let Some(met) = writing.errors.waiting.lock().take() else { return Ok(()) };
         let (block, at) = self.superblock.position();
@@ -253,13 +248,6 @@ impl Ext4 {
             adopt(raw, &device[at..]);
             Ok(())
         })
-    }
-
-    /// Refuses to read from now on, where that is asked for.
-    pub(super) fn stop(&self, writing: &Writing, why: &Error) {
-        if writing.errors.policy == OnError::Panic {
-            writing.errors.stopped.get_or_init(|| why.to_string());
-        }
     }
 
     /// Whether anything is read. Asked with each inode that is, and not where requests go to the device by what was read before: an

@@ -4,15 +4,15 @@ use bitflags::bitflags;
 use zerocopy::FromBytes;
 
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
-use super::disk::superblock::RawSuperblock;
+use super::disk::superblock::{RawSuperblock, STATE_ERROR};
 use super::group::GroupMut;
 use super::inode::{InodePlace, seal_inode};
 use super::jbd2::Handle;
 use super::operation::MayChange;
 use super::quota::Usage;
-use super::superblock::{Superblock, seal_superblock};
+use super::superblock::change_superblock;
 use crate::error::{Place, Result};
-use crate::units::{FsBlock, InodeNo};
+use crate::units::InodeNo;
 
 const SUPERBLOCK: Place = Place::new("superblock");
 const GROUP: Place = Place::new("group descriptor");
@@ -49,28 +49,6 @@ enum Stage {
     Ends,
 }
 
-impl Superblock {
-    /// The block of the superblock, and where in it.
-    pub(super) fn position(&self) -> (FsBlock, usize) {
-        let (at, _) = Self::RANGE;
-        let size = self.block_size;
-        (FsBlock(at.0 >> size.shift()), at.0 as usize % size.bytes())
-    }
-}
-
-/// Changes a superblock in bytes that begin with it.
-pub(super) fn change_superblock<R>(
-    bytes: &mut [u8],
-    change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
-) -> Result<R> {
-    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(bytes) else {
-        return Err(SUPERBLOCK.corrupt("it is cut short"));
-    };
-    let result = change(raw)?;
-    seal_superblock(raw);
-    Ok(result)
-}
-
 impl Handle<'_> {
     /// Changes the superblock.
     ///
@@ -82,6 +60,14 @@ impl Handle<'_> {
     ) -> Result<R> {
         let (block, at) = self.fs.superblock.position();
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
+    }
+
+    /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
+    pub(super) fn mark_errors(&mut self) -> Result<()> {
+        self.update_superblock(|raw| {
+            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
+            Ok(())
+        })
     }
 
     /// Changes a group's descriptor. `group` is below the number of groups.

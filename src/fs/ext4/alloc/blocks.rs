@@ -318,6 +318,11 @@ impl LockedGroup<'_> {
 }
 
 impl Allocator {
+    /// What anybody may have.
+    pub(crate) fn reserve(&self) -> Reserve {
+        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
+    }
+
     /// How many clusters may be asked for.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);

@@ -91,13 +91,6 @@ impl Allocator {
     }
 }
 
-impl Allocator {
-    /// What anybody may have.
-    pub(crate) fn reserve(&self) -> Reserve {
-        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
-    }
-}
-
 impl Ext4 {
     /// From now on nobody gets the blocks that the volume reserves for the superuser; or everybody again, as at the beginning: who opens
     /// a volume owns it.

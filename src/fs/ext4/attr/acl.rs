@@ -8,8 +8,7 @@ use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::Attributes;
 use super::fields::Times;
-use super::name::Name;
-use super::read::NameIndex;
+use super::name::{Name, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, SetXattr};
 

@@ -44,7 +44,7 @@ impl Operation<'_> {
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let writing = self.writing;
-        let credits = (credits + writing.quota_credits()).min(writing.transactions.limit());
+        let credits = (credits + self.quota_credits()).min(writing.transactions.limit());
         let (member, held) = join(self, writing, credits)?;
         writing.counters.began();
         let mut handle = Handle {
@@ -166,7 +166,7 @@ impl Handle<'_> {
     /// `ReadOnly`, and what a commit gives.
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
-        let credits = credits + self.writing.quota_credits();
+        let credits = credits + self.fs.quota_credits();
         let credits = credits.min(self.writing.transactions.limit());
         let (member, held) = join(self.fs, self.writing, credits)?;
         (self.member, self.credits, self.changed, self.held) = (member, credits, false, Some(held));

@@ -1,9 +1,9 @@
 //! The way to change a volume: an [`Operation`] takes the locks of what it changes, decodes that, checks everything, and then changes
 //! blocks in a transaction.
 //!
-//! There is no other way. Only [`Ext4::operate`] makes an operation, and it counts the corruption that is met;
-//! only an operation locks an inode for a change; what decodes an inode that is to change asks for its [lock](Locked); and blocks are
-//! changed by a [`Handle`](super::jbd2::Handle), which [`transact`](Operation::transact) alone gives.
+//! The compiler refuses any other order. Only [`Ext4::operate`] makes an operation, and it counts the corruption that is met. Only an operation
+//! locks an inode for a change. Blocks are changed by a [`Handle`](super::jbd2::Handle), which [`transact`](Operation::transact) alone makes:
+//! the cache asks for its membership in a transaction. An inode is changed by a handle with a [proof](MayChange) that no other thread does.
 
 mod inode;
 mod locks;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub(crate) use self::inode::{InodeToChange, MayChange};
 use self::locks::Exclusive;
-pub(super) use self::locks::{Content, Locks, Open, Shared};
+pub(super) use self::locks::{Content, Locks, Open, Patience, Shared};
 use super::Ext4;
 use super::order::Ordered;
 use super::writing::Writing;

@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, Result};
 use crate::fs::InodeFlags;
 use crate::fs::KeepSetId;
 use crate::fs::ext4::jbd2::tid::Tid;
-use crate::fs::ext4::operation::{Content, Locked, Operation};
+use crate::fs::ext4::operation::{Content, Locked, Operation, Patience};
 use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::{ExtentState, IomapType};
@@ -18,17 +18,6 @@ use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
 /// The inode, and the orphan list.
 const CREDITS: u32 = 8;
-
-/// How a conversion comes by the blocks that were written in part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// It leaves those that someone is at.
-    None,
-    /// It waits, unless the thread has requests in flight.
-    Some,
-    /// It waits: nobody is at them for long.
-    All,
-}
 
 /// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
 pub(super) struct Quiesced<'a> {

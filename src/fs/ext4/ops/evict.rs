@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::Patience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Open, Operation};
+use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Open, Operation, Patience};
 use crate::fs::ext4::stamps::Waiting;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
@@ -369,7 +368,7 @@ impl Operation<'_> {
 
     /// An orphan was freed as far as its metadata go: that can be committed, with the mark that the volume has errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
-        if is_of_volume(why) && self.mark_errors(handle).is_ok() {
+        if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
         }
     }

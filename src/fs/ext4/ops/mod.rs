@@ -1,7 +1,7 @@
 //! What a program asks of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
 //!
 //! Inodes are given by their numbers: what they are is read under their locks. An operation checks everything before it changes anything;
-//! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps.
+//! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps, and each step asks for the result of the one before.
 
 mod attributes;
 mod content;
@@ -16,7 +16,6 @@ mod size;
 mod space;
 mod unlink;
 
-pub(crate) use direct::Patience;
 pub use evict::Held;
 
 use super::attr::Times;

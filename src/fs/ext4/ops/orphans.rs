@@ -120,7 +120,7 @@ impl Operation<'_> {
                     list.remove(number);
                 }
             }
-            self.mark_errors(handle)
+            handle.mark_errors()
         })
     }
 
@@ -170,7 +170,7 @@ impl Operation<'_> {
                     }
                     None => self.set_first_orphan(handle, None)?,
                 }
-                self.mark_errors(handle)
+                handle.mark_errors()
             })?;
             wrong.push(why);
         }
@@ -185,7 +185,7 @@ impl Operation<'_> {
             self.transact(CREDITS, |handle| {
                 match checked {
                     Ok(_) => self.add_orphan(handle, &filed)?,
-                    Err(_) => self.mark_errors(handle)?,
+                    Err(_) => handle.mark_errors()?,
                 }
                 self.clear_filed(handle, &filed)
             })?;
@@ -211,5 +211,53 @@ impl Operation<'_> {
             return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
         }
         self.inode_or_orphan(number)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Volume;
+    use crate::device::Ram;
+    use crate::fs::ext4::{MkfsOptions, ROOT};
+    use crate::fs::{Clock, Credentials, NewFile};
+
+    /// Neighbours on the list that end at the same time do not cut off the orphans after them: the list on the device has all that are left.
+    #[test]
+    fn threads_that_end_neighbours_keep_the_list_whole() {
+        const COUNT: usize = 64;
+        let ram = Arc::new(Ram::new(8 << 20));
+        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+        let volume = Volume::writable_on(ram, Clock::default()).unwrap();
+        let fs = volume.ext4().unwrap();
+        for round in 0..20 {
+            let held = (0..COUNT).map(|at| {
+                let (name, who) = (format!("file-{at}"), Credentials::default());
+                let name = name.as_bytes();
+                let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+                let held = fs.hold(number).unwrap();
+                fs.unlink(ROOT, name).unwrap();
+                held
+            });
+            // Every fourth stays.
+            let mut ends: [Vec<_>; 3] = Default::default();
+            let mut stays = Vec::new();
+            for (at, held) in held.enumerate() {
+                match at % 4 {
+                    3 => stays.push(held),
+                    thread => ends[thread].push(held),
+                }
+            }
+            std::thread::scope(|scope| {
+                for held in ends {
+                    scope.spawn(move || held.into_iter().for_each(drop));
+                }
+            });
+            assert_eq!(fs.orphans().unwrap(), stays.len() as u64, "round {round}");
+            drop(stays);
+            assert_eq!(fs.orphans().unwrap(), 0, "round {round}");
+        }
     }
 }

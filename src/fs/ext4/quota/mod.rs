@@ -19,7 +19,6 @@ use super::inode::{InodePlace, sectors};
 use super::jbd2::Handle;
 use super::operation::Operation;
 use super::superblock::Superblock;
-use super::writing::Writing;
 use super::{Ext4, Inode};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
@@ -140,14 +139,12 @@ impl Quota {
     }
 }
 
-impl Writing {
+impl Ext4 {
     /// How many more blocks an operation changes because of quota.
     pub(super) fn quota_credits(&self) -> u32 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
-}
 
-impl Ext4 {
     /// Reads where the quota files are, at the opening of a volume for writing.
     pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
         let mut files = [None, None, None];
@@ -156,14 +153,14 @@ impl Ext4 {
         }
         if files.iter().any(Option::is_some) {
             // Nobody else has the volume yet.
-            let _ = self.writing()?.quota.set(Quota { files });
+            let _ = self.quota.set(Quota { files });
         }
         Ok(())
     }
 
     /// The quota that an inode is charged to. The file system's own inodes are nobody's.
     pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
-        let quota = self.writing.as_ref()?.quota.get()?;
+        let quota = self.quota.get()?;
         (!self.superblock.is_reserved(number)).then_some(quota)
     }
 }
@@ -207,7 +204,7 @@ impl Operation<'_> {
     /// # Errors
     /// `Quota`; `NoSpace`; what reading the quota files gives.
     pub(super) fn admit_inode(&self, owners: [u32; 3]) -> Result<()> {
-        match self.writing.quota.get() {
+        match self.quota.get() {
             Some(quota) => self.admit(quota, owners.map(Some), 0, 1),
             None => Ok(()),
         }
