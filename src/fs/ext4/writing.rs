@@ -11,7 +11,7 @@ use super::errors::Errors;
 use super::jbd2::{self, LogWriter, Transactions};
 use super::mmp;
 use super::mmp_hold::MmpHold;
-use super::operation::{Locks, Patience};
+use super::operation::locks::{Locks, Patience};
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
 use super::superblock::{change_superblock, set_time};

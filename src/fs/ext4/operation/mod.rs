@@ -6,7 +6,7 @@
 //! the cache asks for its membership in a transaction. An inode is changed by a handle with a [proof](MayChange) that no other thread does.
 
 mod inode;
-mod locks;
+pub(super) mod locks;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 

@@ -218,7 +218,6 @@ impl Operation<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use crate::Volume;
     use crate::device::Ram;
     use crate::fs::ext4::{MkfsOptions, ROOT};
