@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::block::{Block, Part};
-use super::dirty::{Dirty, Tid, Version};
+use super::dirty::{Dirty, Version};
 use super::disk::journal;
+use super::jbd2::tid::Member;
 use super::order::{Held, Rank, before};
 use crate::device::Device;
 use crate::error::{Context, ErrorKind, Place, Result};
@@ -141,22 +142,22 @@ impl Blocks {
     pub(super) fn update<R>(
         &self,
         block: FsBlock,
-        tid: Tid,
+        member: &Member,
         place: Place,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<(R, bool)> {
-        self.newest(block, place, |version| version.change(tid, change))
+        self.newest(block, place, |version| version.change(member, change))
     }
 
     /// The same for one part of a block, whose checksum `change` stores.
     pub(super) fn update_sealed<R>(
         &self,
         (block, part): (FsBlock, Part),
-        tid: Tid,
+        member: &Member,
         place: Place,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<(R, bool)> {
-        self.newest(block, place, |version| version.change_sealed(tid, part, change))
+        self.newest(block, place, |version| version.change_sealed(member, part, change))
     }
 
     fn newest<R>(
@@ -183,7 +184,7 @@ impl Blocks {
     pub(super) fn create<R>(
         &self,
         block: FsBlock,
-        tid: Tid,
+        member: &Member,
         fill: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<(R, bool)> {
         before(Rank::Block);
@@ -193,7 +194,7 @@ impl Blocks {
         loop {
             let slot = self.dirty.slot(block, || Some(content.clone()));
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
-                return Ok((result, version.replace(tid, content)));
+                return Ok((result, version.replace(member, content)));
             }
         }
     }
@@ -204,8 +205,8 @@ impl Blocks {
     }
 
     /// Forgets all versions of a block that was freed.
-    pub(super) fn forget(&self, block: FsBlock) {
-        self.dirty.forget(block);
+    pub(super) fn forget(&self, block: FsBlock, member: &Member) {
+        self.dirty.forget(block, member);
         self.cache.remove(&block);
     }
 
@@ -319,7 +320,7 @@ mod tests {
         let place = Place::new("counter");
         let change = |block| {
             barrier.wait();
-            blocks.update(FsBlock(block), Tid(1), place, |bytes| {
+            blocks.update(FsBlock(block), &Member::in_test(1), place, |bytes| {
                 bytes[0] += 1;
                 Ok(())
             })

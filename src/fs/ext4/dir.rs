@@ -1,21 +1,20 @@
 //! Directories as a sequence of entries: listing, and the search of one name among them.
 
+use crate::fs::ext4::superblock::Superblock;
 use std::collections::btree_map;
 
+use super::ROOT;
 use super::casefold::Wanted;
 use super::dir_block::{Area, Found, PLACE};
+use super::disk::dir::MAX_NAME;
 use super::features::Incompat;
 use super::inode::Inode;
 use super::jbd2::fast_commit::DirEdit;
 use super::listing::Listing;
-use super::{Ext4, ROOT};
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
-
-/// The longest name that an entry can hold.
-pub(super) const MAX_NAME: usize = 255;
 
 /// The areas of a directory in their order, one in memory at a time.
 struct Areas<'a> {
@@ -285,7 +284,7 @@ impl Inode {
             let place = PLACE.inode(self.number).field("inode");
             place.corrupt(format!("{} points to {what}", shown(name)))
         };
-        if self.fs.is_reserved(number) {
+        if self.fs.superblock.is_reserved(number) {
             return Err(corrupt(&format!("the reserved inode {number}")));
         }
         match self.fs.inode(number) {
@@ -302,7 +301,7 @@ impl Inode {
     /// Whether this is the file system's own, as the journal and the value of an attribute: no name may stand for it.
     #[must_use]
     pub fn is_internal(&self) -> bool {
-        self.fs.is_reserved(self.number) || self.flags.contains(InodeFlags::EA_INODE)
+        self.fs.superblock.is_reserved(self.number) || self.flags.contains(InodeFlags::EA_INODE)
     }
 
     pub(super) fn check_directory(&self) -> Result<()> {
@@ -329,13 +328,12 @@ impl Inode {
     }
 }
 
-impl Ext4 {
+impl Superblock {
     /// Whether an inode is the file system's own: of those that no name leads to, or named by the superblock.
     pub(super) fn is_reserved(&self, number: InodeNo) -> bool {
-        let sb = &self.superblock;
-        number != ROOT && number.0 < u64::from(sb.first_inode)
-            || sb.quota_files.contains(&Some(number))
-            || [sb.journal_inode, sb.orphan_file].contains(&Some(number))
+        number != ROOT && number.0 < u64::from(self.first_inode)
+            || self.quota_files.contains(&Some(number))
+            || [self.journal_inode, self.orphan_file].contains(&Some(number))
     }
 }
 

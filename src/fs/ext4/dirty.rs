@@ -9,15 +9,12 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::block::{Block, Part};
+use super::jbd2::tid::{Member, Tid};
 use crate::error::Result;
 use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::units::FsBlock;
 
 const SHARDS: usize = 64;
-
-/// The number of a transaction, counted from 1 at each opening.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tid(pub(crate) u64);
 
 /// All slots, by their block.
 pub(crate) struct Dirty {
@@ -52,32 +49,32 @@ impl Version {
     /// Changes the content; says whether the transaction had not changed it before.
     pub(super) fn change<R>(
         &mut self,
-        tid: Tid,
+        member: &Member,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<(R, bool)> {
         let result = change(self.content.for_change()?)?;
-        Ok((result, self.joins(tid)))
+        Ok((result, self.joins(member)))
     }
 
     /// The same for one part, whose checksum `change` stores.
     pub(super) fn change_sealed<R>(
         &mut self,
-        tid: Tid,
+        member: &Member,
         part: Part,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<(R, bool)> {
         let result = self.content.change_sealed(part, change)?;
-        Ok((result, self.joins(tid)))
+        Ok((result, self.joins(member)))
     }
 
     /// Takes another content; says the same.
-    pub(super) fn replace(&mut self, tid: Tid, content: Block) -> bool {
+    pub(super) fn replace(&mut self, member: &Member, content: Block) -> bool {
         self.content = content;
-        self.joins(tid)
+        self.joins(member)
     }
 
-    fn joins(&mut self, tid: Tid) -> bool {
-        std::mem::replace(&mut self.tid, tid) != tid
+    fn joins(&mut self, member: &Member) -> bool {
+        std::mem::replace(&mut self.tid, member.tid()) != member.tid()
     }
 }
 
@@ -111,7 +108,7 @@ impl Dirty {
         if let Some(slot) = shard.get(&block) {
             return Some(Arc::clone(slot));
         }
-        let version = Version { content: clean()?, tid: Tid(0), gone: false };
+        let version = Version { content: clean()?, tid: Tid::default(), gone: false };
         let slot = Arc::new(Slot(Mutex::new(version)));
         shard.insert(block, Arc::clone(&slot));
         Some(slot)
@@ -124,7 +121,7 @@ impl Dirty {
         (version.tid == tid).then(|| version.content.clone())
     }
 
-    pub(super) fn forget(&self, block: FsBlock) {
+    pub(super) fn forget(&self, block: FsBlock, _member: &Member) {
         if let Some(slot) = self.shard(block).write().remove(&block) {
             slot.0.lock().gone = true;
         }

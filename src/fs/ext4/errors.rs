@@ -16,15 +16,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Ext4;
 use super::block::Block;
-use super::disk::superblock::RawSuperblock;
-use super::jbd2::Handle;
-use super::writing::{Writing, set_time};
+use super::disk::superblock::{RawSuperblock, STATE_ERROR};
+use super::superblock::{change_superblock, set_time};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::{OnError, Timestamp};
 use crate::sync::Mutex;
-
-/// `s_state`: errors were detected.
-pub(super) const STATE_ERROR: u16 = 2;
 
 /// Where the superblock has what is recorded of errors.
 const FIELDS: [Range<usize>; 2] = [
@@ -89,6 +85,13 @@ impl Errors {
     pub(super) fn take_into(&self, raw: &mut RawSuperblock) {
         if let Some(met) = self.waiting.lock().take() {
             met.store(raw);
+        }
+    }
+
+    /// Refuses to read from now on, where that is asked for.
+    pub(super) fn stop(&self, why: &Error) {
+        if self.policy == OnError::Panic {
+            self.stopped.get_or_init(|| why.to_string());
         }
     }
 
@@ -203,14 +206,6 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
-    pub(super) fn mark_errors(&self, handle: &mut Handle<'_>) -> Result<()> {
-        self.update_superblock(handle, |raw| {
-            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
-            Ok(())
-        })
-    }
-
     /// Brings the errors that wait into the running transaction.
     ///
     /// # Errors
@@ -223,18 +218,18 @@ impl Ext4 {
             met.store(raw);
             Ok(())
         };
-        let stored =
-            self.operate(|op| op.transact(1, |handle| op.update_superblock(handle, store)));
+        let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
         // An abort records them, or has come before.
         stored.inspect_err(|_| errors.add(met))
     }
 
     /// Records the error that ends the volume, and those that wait, in the superblock as it stands on the device, with what transactions
     /// have recorded that are not at their place, or never committed.
-    pub(super) fn record_last(&self, writing: &Writing, why: &Error) -> Result<()> {
+    pub(super) fn record_last(&self, why: &Error) -> Result<()> {
+        let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
         let Some(met) = writing.errors.waiting.lock().take() else { return Ok(()) };
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let newest = self.blocks.dirty().get(block);
         self.write_superblock(|raw| {
             if let Some(newest) = &newest {
@@ -247,19 +242,12 @@ impl Ext4 {
     /// Keeps in the journal's copy of the superblock's block, which goes to its place, the errors that the device's records: those that
     /// end a volume are recorded past the journal, and recovery would lose them.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
-        self.change_superblock(&mut copy.for_change()?[at..], |raw| {
+        change_superblock(&mut copy.for_change()?[at..], |raw| {
             adopt(raw, &device[at..]);
             Ok(())
         })
-    }
-
-    /// Refuses to read from now on, where that is asked for.
-    pub(super) fn stop(&self, writing: &Writing, why: &Error) {
-        if writing.errors.policy == OnError::Panic {
-            writing.errors.stopped.get_or_init(|| why.to_string());
-        }
     }
 
     /// Whether anything is read. Asked with each inode that is, and not where requests go to the device by what was read before: an

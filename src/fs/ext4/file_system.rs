@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::jbd2::CommitTimer;
-use super::ops::{Held, Patience};
+use super::operation::Patience;
+use super::ops::Held;
 use super::{Ext4, Inode, Listing, ROOT, Superblock};
 use crate::error::{Error, Result};
 use crate::fs::{

@@ -10,10 +10,12 @@ use tempfile::TempDir;
 use super::Ext4;
 
 use super::jbd2::Handle;
+use super::operation::MayChange;
 use crate::device::{BlockFile, OpenMode, Psync};
 use crate::error::Result;
 use crate::fs::Clock;
 use crate::fs::Timestamp;
+use crate::units::InodeNo;
 
 /// An image file, gone when dropped.
 pub(super) struct Image {
@@ -151,6 +153,15 @@ impl Ext4 {
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         self.operate(|op| op.transact(credits, work))
+    }
+}
+
+/// A test is alone with its volume: no other thread changes an inode.
+pub(super) struct Alone(pub(super) InodeNo);
+
+impl MayChange for Alone {
+    fn number(&self) -> InodeNo {
+        self.0
     }
 }
 

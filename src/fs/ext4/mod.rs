@@ -48,7 +48,7 @@ mod tree;
 mod tune;
 mod writing;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use crate::fs::OnError;
 pub use dir::ReadDir as Ext4ReadDir;
@@ -69,6 +69,7 @@ use self::inode::Inode;
 use self::jbd2::fast_commit::FastCommits;
 use self::listing::Listing;
 use self::passed_over::PassedOver;
+use self::quota::Quota;
 use self::writing::Writing;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -86,6 +87,8 @@ pub struct Ext4 {
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
     writing: Option<Writing>,
+    /// The quota files of a volume that is open for writing, if it has any.
+    quota: OnceLock<Quota>,
     left: PassedOver,
 }
 
@@ -230,6 +233,7 @@ impl Ext4 {
             fast_commits,
             journal,
             writing: None,
+            quota: OnceLock::new(),
             left: PassedOver::default(),
         }
     }

@@ -42,7 +42,7 @@ impl Ext4 {
 
     /// The inode that begins the list, or 0: as the superblock is now.
     fn newest_orphan(&self) -> Result<u32> {
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let content = self.blocks.read(block, SUPERBLOCK)?;
         let raw = RawSuperblock::ref_from_prefix(&content[at..]);
         raw.map(|(raw, _)| raw.s_last_orphan.get())

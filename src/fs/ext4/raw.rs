@@ -3,16 +3,16 @@
 use bitflags::bitflags;
 use zerocopy::FromBytes;
 
-use super::Ext4;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInode, RawInodeExtra};
-use super::disk::superblock::RawSuperblock;
+use super::disk::superblock::{RawSuperblock, STATE_ERROR};
 use super::group::GroupMut;
 use super::inode::{InodePlace, seal_inode};
 use super::jbd2::Handle;
+use super::operation::MayChange;
 use super::quota::Usage;
-use super::superblock::{Superblock, seal_superblock};
+use super::superblock::change_superblock;
 use crate::error::{Place, Result};
-use crate::units::{FsBlock, InodeNo};
+use crate::units::InodeNo;
 
 const SUPERBLOCK: Place = Place::new("superblock");
 const GROUP: Place = Place::new("group descriptor");
@@ -49,57 +49,43 @@ enum Stage {
     Ends,
 }
 
-impl Ext4 {
-    /// The block of the superblock, and where in it.
-    pub(super) fn superblock_place(&self) -> (FsBlock, usize) {
-        let (at, _) = Superblock::RANGE;
-        let size = self.superblock.block_size;
-        (FsBlock(at.0 >> size.shift()), at.0 as usize % size.bytes())
-    }
-
+impl Handle<'_> {
     /// Changes the superblock.
     ///
     /// # Errors
-    /// As [`Handle::update`].
+    /// As [`update`](Self::update).
     pub(crate) fn update_superblock<R>(
-        &self,
-        handle: &mut Handle<'_>,
+        &mut self,
         change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
     ) -> Result<R> {
-        let (block, at) = self.superblock_place();
-        handle.update(block, SUPERBLOCK, |bytes| self.change_superblock(&mut bytes[at..], change))
+        let (block, at) = self.fs.superblock.position();
+        self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// The same in bytes that begin with the superblock.
-    pub(super) fn change_superblock<R>(
-        &self,
-        bytes: &mut [u8],
-        change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
-    ) -> Result<R> {
-        let Ok((raw, _)) = RawSuperblock::mut_from_prefix(bytes) else {
-            return Err(SUPERBLOCK.corrupt("it is cut short"));
-        };
-        let result = change(raw)?;
-        seal_superblock(raw);
-        Ok(result)
+    /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
+    pub(super) fn mark_errors(&mut self) -> Result<()> {
+        self.update_superblock(|raw| {
+            raw.s_state.set(raw.s_state.get() | STATE_ERROR);
+            Ok(())
+        })
     }
 
     /// Changes a group's descriptor. `group` is below the number of groups.
     ///
     /// # Errors
-    /// As [`Handle::update`].
+    /// As [`update`](Self::update).
     pub(crate) fn update_group<R>(
-        &self,
-        handle: &mut Handle<'_>,
+        &mut self,
         group: u32,
         change: impl FnOnce(&mut GroupMut<'_>) -> Result<R>,
     ) -> Result<R> {
-        let range = self.descriptor_range(group);
-        let (block, part) = (self.descriptor_block(group), self.descriptor_part(group));
-        handle.update_sealed(block, part, GROUP, |bytes| {
+        let fs = self.fs;
+        let range = fs.descriptor_range(group);
+        let (block, part) = (fs.descriptor_block(group), fs.descriptor_part(group));
+        self.update_sealed(block, part, GROUP, |bytes| {
             let descriptor = &mut bytes[range];
             let result = change(&mut GroupMut::new(descriptor))?;
-            self.superblock.seal_descriptor(group, descriptor);
+            fs.superblock.seal_descriptor(group, descriptor);
             Ok(result)
         })
     }
@@ -107,20 +93,37 @@ impl Ext4 {
     /// Changes an inode in its table. Time stamps that waited go with it.
     ///
     /// # Errors
-    /// As [`Handle::update`]; `Corrupt` for a number that is none.
+    /// As [`update`](Self::update); `Corrupt` for a number that is none.
     pub(crate) fn update_inode<R>(
-        &self,
-        handle: &mut Handle<'_>,
+        &mut self,
+        inode: &impl MayChange,
+        change: impl FnOnce(&mut InodeMut<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.change_inode(inode.number(), change)
+    }
+
+    /// Moves the time stamps of an inode that wait into its table. They wait in a table with a lock of its own, so this needs no proof that
+    /// nobody else changes the inode.
+    ///
+    /// # Errors
+    /// As [`update_inode`](Self::update_inode).
+    pub(crate) fn store_stamps(&mut self, number: InodeNo) -> Result<()> {
+        self.change_inode(number, |_| Ok(()))
+    }
+
+    fn change_inode<R>(
+        &mut self,
         number: InodeNo,
         change: impl FnOnce(&mut InodeMut<'_>) -> Result<R>,
     ) -> Result<R> {
-        let InodePlace { block, at, part, .. } = self.inode_place(number)?;
-        let size = usize::from(self.superblock.inode_size);
-        let locks = &self.writing()?.locks;
-        let quota = self.quota_of(number);
-        let usage = |bytes: &[u8]| quota.map(|_| Usage::of(&self.superblock, bytes));
+        let fs = self.fs;
+        let InodePlace { block, at, part, .. } = fs.inode_place(number)?;
+        let size = usize::from(fs.superblock.inode_size);
+        let locks = &self.writing.locks;
+        let quota = fs.quota_of(number);
+        let usage = |bytes: &[u8]| quota.map(|_| Usage::of(&fs.superblock, bytes));
         let place = INODE.inode(number);
-        let (result, before, after) = handle.update_sealed(block, part, place, |bytes| {
+        let (result, before, after) = self.update_sealed(block, part, place, |bytes| {
             let bytes = &mut bytes[at..at + size];
             let mut before = usage(bytes);
             let mut inode = InodeMut {
@@ -146,11 +149,11 @@ impl Ext4 {
                     Stage::Ends => after.clear(),
                 }
             }
-            seal_inode(&self.superblock, number, bytes);
+            seal_inode(&fs.superblock, number, bytes);
             Ok((result, before, after))
         })?;
         if let (Some(quota), Some(before), Some(after)) = (quota, before, after) {
-            quota.charge(self, handle, &before, &after)?;
+            quota.charge(self, &before, &after)?;
         }
         Ok(result)
     }

@@ -1,12 +1,14 @@
 //! The superblock, checked: geometry and features that the rest may rely on.
 
+use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::{MetadataSeed, crc32c_raw};
 use super::disk::group;
 use super::disk::inode::{GOOD_OLD_SIZE, RawInodeExtra};
-use super::disk::superblock::{FIRST_INODE, MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
-use super::errors::STATE_ERROR;
+use super::disk::superblock::{
+    FIRST_INODE, MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock, STATE_ERROR, STATE_VALID,
+};
 use super::features::{Compat, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
@@ -16,8 +18,6 @@ use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// `s_state`: cleanly unmounted.
-const STATE_VALID: u16 = 1;
 /// `s_flags`: directory hashes are computed on unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
@@ -513,4 +513,32 @@ fn stripe(raw: &RawSuperblock) -> u32 {
 
 fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+impl Superblock {
+    /// The block of the superblock, and where in it.
+    pub(super) fn position(&self) -> (FsBlock, usize) {
+        let (at, _) = Self::RANGE;
+        let size = self.block_size;
+        (FsBlock(at.0 >> size.shift()), at.0 as usize % size.bytes())
+    }
+}
+
+/// Changes a superblock in bytes that begin with it.
+pub(super) fn change_superblock<R>(
+    bytes: &mut [u8],
+    change: impl FnOnce(&mut RawSuperblock) -> Result<R>,
+) -> Result<R> {
+    let Ok((raw, _)) = RawSuperblock::mut_from_prefix(bytes) else {
+        return Err(PLACE.corrupt("it is cut short"));
+    };
+    let result = change(raw)?;
+    seal_superblock(raw);
+    Ok(result)
+}
+
+/// Sets a time stamp of the superblock.
+pub(super) fn set_time(low: &mut U32, high: &mut u8, time: Timestamp) {
+    low.set(time.seconds as u32);
+    *high = (time.seconds >> 32) as u8;
 }

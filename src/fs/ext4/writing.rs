@@ -1,21 +1,20 @@
 //! A volume that is open for writing: how it becomes one, what it has besides, and how it ends.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use super::alloc::Allocator;
 use super::counters::Counters;
-use super::disk::superblock::{REV_DYNAMIC, RawSuperblock};
-use super::errors::{Errors, STATE_ERROR};
+use super::disk::superblock::{REV_DYNAMIC, RawSuperblock, STATE_ERROR, STATE_VALID};
+use super::errors::Errors;
 use super::jbd2::{self, LogWriter, Transactions};
 use super::mmp;
 use super::mmp_hold::MmpHold;
-use super::operation::Locks;
-use super::ops::Patience;
+use super::operation::locks::{Locks, Patience};
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
-use super::quota::Quota;
+use super::superblock::{change_superblock, set_time};
 use super::{Ext4, Incompat, JournalState, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,8 +24,6 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// `s_state`: cleanly unmounted.
-const STATE_VALID: u16 = 1;
 /// Without a journal: how many blocks are changed before they are written.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
@@ -55,8 +52,6 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<OrphanList>,
     /// What the next new inode's generation is made of.
     generations: AtomicU32,
-    /// The quota files, where the volume has any: set when it is opened.
-    pub(crate) quota: OnceLock<Quota>,
     /// Keeps other nodes off a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     /// Once it was closed: how that went. Whoever closes it too waits until it has been done.
@@ -80,7 +75,6 @@ impl Writing {
             clock,
             orphans: Mutex::default(),
             generations: AtomicU32::new(clock.now().nanoseconds.wrapping_mul(0x85EB_CA6B)),
-            quota: OnceLock::new(),
             mmp: Mutex::new(None),
             closed: Mutex::default(),
             counters: Counters::default(),
@@ -289,9 +283,9 @@ impl Ext4 {
 
     /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.
     pub(super) fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
-        let (block, at) = self.superblock_place();
+        let (block, at) = self.superblock.position();
         let mut content = self.blocks.read_device(block)?;
-        self.change_superblock(&mut content.for_change()?[at..], |raw| {
+        change_superblock(&mut content.for_change()?[at..], |raw| {
             change(raw);
             Ok(())
         })?;
@@ -310,9 +304,4 @@ impl Drop for Ext4 {
             let _ = self.end(writing);
         }
     }
-}
-
-pub(super) fn set_time(low: &mut zerocopy::little_endian::U32, high: &mut u8, time: Timestamp) {
-    low.set(time.seconds as u32);
-    *high = (time.seconds >> 32) as u8;
 }

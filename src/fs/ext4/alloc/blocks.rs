@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use super::Allocator;
 use super::bitmap::{self, Bits};
+use super::group::LockedGroup;
 use super::loading::{BLOCK_BITMAP, DESCRIPTOR};
 use super::search::{BITMAP, Found, PATIENCE, ROOM, Space, Wish};
-use super::summary::{GroupState, Locked, get};
+use super::summary::{GroupState, get};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::group::Group;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, Incompat, Inode, Superblock};
 use crate::fs::{FileType, InodeFlags};
@@ -64,38 +64,31 @@ impl From<FsBlock> for Goal {
     }
 }
 
-impl Ext4 {
-    /// Where the blocks of an inode should be looked for when it has none yet.
-    pub(crate) fn goal_of(&self, inode: InodeNo) -> FsBlock {
-        self.superblock.group_start(self.superblock.group_of(inode))
-    }
-
+impl Handle<'_> {
     /// At least one block, at most `want`, contiguous, as near behind `goal` as can be. With bigalloc whole clusters, so that there can
     /// be more than `want`. Changes two blocks. The last ones are kept for nodes of maps; the superuser's are not kept back
-    /// unless [that was asked for](Self::keep_reserve).
+    /// unless [that was asked for](Ext4::keep_reserve).
     ///
     /// # Errors
     /// `NoSpace` if there is none, and nothing has been changed: where [`commit_frees`](Allocator::commit_frees), a commit helps. `Corrupt`.
     pub(crate) fn allocate_blocks(
-        &self,
-        handle: &mut Handle<'_>,
+        &mut self,
         goal: impl Into<Goal>,
         want: u32,
     ) -> Result<(FsBlock, u32)> {
-        self.allocate_blocks_for(handle, goal, want, self.allocator()?.reserve())
+        self.allocate_blocks_for(goal, want, self.writing.alloc.reserve())
     }
 
     /// The same for someone who perhaps may not have the reserved blocks.
     pub(crate) fn allocate_blocks_for(
-        &self,
-        handle: &mut Handle<'_>,
+        &mut self,
         goal: impl Into<Goal>,
         want: u32,
         reserve: Reserve,
     ) -> Result<(FsBlock, u32)> {
-        let (sb, allocator) = (&self.superblock, self.allocator()?);
+        let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
         let Goal { block: goal, grows } = goal.into();
-        let want = want.div_ceil(sb.cluster_blocks).min(allocator.left(self, reserve));
+        let want = want.div_ceil(sb.cluster_blocks).min(allocator.left(self.fs, reserve));
         if want == 0 {
             return Err(no_space());
         }
@@ -114,7 +107,7 @@ impl Ext4 {
                     continue;
                 }
                 let goal = (group == first).then_some(cluster);
-                if let Some(run) = self.allocate_in(handle, group, wish, goal, length)? {
+                if let Some(run) = self.allocate_in(group, wish, goal, length)? {
                     let blocks = (run.end - run.start) * sb.cluster_blocks;
                     return Ok((sb.cluster_start(group, run.start), blocks));
                 }
@@ -126,38 +119,35 @@ impl Ext4 {
 
     /// Allocates in one group, if it has a run that is long enough.
     fn allocate_in(
-        &self,
-        handle: &mut Handle<'_>,
+        &mut self,
         number: u32,
         wish: Wish,
         goal: Option<u32>,
         length: u32,
     ) -> Result<Option<Range<u32>>> {
-        let (sb, allocator) = (&self.superblock, self.allocator()?);
-        let state = allocator.group(number);
-        let locked = &mut *state.lock();
-        let group = self.group(number)?;
-        let content = self.block_bitmap(number, &group, locked)?;
-        let bits = Bits::new(&content, locked.kept_back());
+        let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
+        let mut group = allocator.lock_group(self.fs, number)?;
+        let content = group.block_bitmap()?;
+        let bits = Bits::new(&content, group.state.kept_back());
         let clusters = sb.clusters_in(number);
-        let lowest = bits.next_clear(locked.first_cluster, clusters);
+        let lowest = bits.next_clear(group.state.first_cluster, clusters);
         let start = sb.group_start(number).0 / u64::from(sb.cluster_blocks);
         let phase = start.checked_rem(u64::from(wish.stripe)).unwrap_or(0) as u32;
         let space = Space { bits, clusters: lowest..clusters, phase };
         let found = wish.find(&space, goal, length);
-        locked.first_cluster = lowest;
+        group.state.first_cluster = lowest;
         let run = match found {
             Found::Run(run) => run,
             Found::Longest(longest) => {
-                state.longest.store(longest, Ordering::Relaxed);
+                allocator.group(number).longest.store(longest, Ordering::Relaxed);
                 return Ok(None);
             }
         };
         // A version that nobody else holds is changed in place.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
-        self.mark_clusters(handle, number, &group, locked, change)?;
-        allocator.take_clusters(number, locked, &run);
+        group.mark_clusters(self, change)?;
+        allocator.take_clusters(number, &mut group.state, &run);
         let count = u64::from(run.end - run.start);
         allocator.free_clusters.fetch_sub(count, Ordering::Relaxed);
         Ok(Some(run))
@@ -167,32 +157,27 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Corrupt` for blocks that are in use already.
-    pub(crate) fn claim_blocks(
-        &self,
-        handle: &mut Handle<'_>,
-        start: FsBlock,
-        count: u64,
-    ) -> Result<()> {
-        let (sb, allocator) = (&self.superblock, self.allocator()?);
-        if start.0 < u64::from(sb.first_data_block) || !self.blocks.contain(start, count) {
+    pub(crate) fn claim_blocks(&mut self, start: FsBlock, count: u64) -> Result<()> {
+        let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
+        if start.0 < u64::from(sb.first_data_block) || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
             let what = format!("{count} blocks from {start} of {all} are claimed");
             return Err(BLOCK_BITMAP.corrupt(what));
         }
         for (number, range) in sb.cluster_ranges(start, count) {
-            let locked = &mut *allocator.group(number).lock();
-            let group = self.group(number)?;
-            let content = self.block_bitmap(number, &group, locked)?;
-            let used = Bits::new(&content, locked.kept_back()).next_set(range.start, range.end);
+            let mut group = allocator.lock_group(self.fs, number)?;
+            let content = group.block_bitmap()?;
+            let used =
+                Bits::new(&content, group.state.kept_back()).next_set(range.start, range.end);
             if used < range.end {
                 let block = sb.cluster_start(number, used);
-                let place = BLOCK_BITMAP.block(group.block_bitmap);
+                let place = BLOCK_BITMAP.block(group.descriptor.block_bitmap);
                 return Err(place.corrupt(format!("block {block} is claimed and is in use")));
             }
             drop(content);
             let change = Change { clusters: range.clone(), in_use: true };
-            self.mark_clusters(handle, number, &group, locked, change)?;
-            allocator.take_clusters(number, locked, &range);
+            group.mark_clusters(self, change)?;
+            allocator.take_clusters(number, &mut group.state, &range);
             let count = u64::from(range.end - range.start);
             allocator.free_clusters.fetch_sub(count, Ordering::Relaxed);
         }
@@ -204,17 +189,11 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Corrupt` for blocks that are free already, or are the file system's own: nothing has been changed then.
-    pub(crate) fn free_blocks(
-        &self,
-        handle: &mut Handle<'_>,
-        start: FsBlock,
-        count: u64,
-        kind: Freed,
-    ) -> Result<()> {
-        let sb = &self.superblock;
+    pub(crate) fn free_blocks(&mut self, start: FsBlock, count: u64, kind: Freed) -> Result<()> {
+        let sb = &self.fs.superblock;
         let cluster = u64::from(sb.cluster_blocks);
         let first = u64::from(sb.first_data_block);
-        if start.0 < first || !self.blocks.contain(start, count) {
+        if start.0 < first || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
             return Err(
                 BLOCK_BITMAP.corrupt(format!("{count} blocks from {start} of {all} are freed"))
@@ -229,57 +208,61 @@ impl Ext4 {
             sb.cluster_of(start).0 != sb.cluster_of(FsBlock(start.0 + count.max(1) - 1)).0;
         if several {
             for (group, range) in sb.cluster_ranges(start, count) {
-                self.free_in(None, group, range)?;
+                self.writing.alloc.group_to_free(self.fs, group, &range)?;
             }
         }
         for (group, range) in sb.cluster_ranges(start, count) {
-            self.free_in(Some(handle), group, range)?;
+            self.free_in(group, range)?;
         }
         if kind == Freed::Metadata {
-            (start.0..start.0 + count).for_each(|block| handle.forget(FsBlock(block)));
+            (start.0..start.0 + count).for_each(|block| self.forget(FsBlock(block)));
         }
-        handle.release(start, count);
+        self.release(start, count);
         Ok(())
     }
 
-    /// Frees clusters of one group; without a handle only looks whether that is right.
-    fn free_in(
-        &self,
-        handle: Option<&mut Handle<'_>>,
-        number: u32,
-        range: Range<u32>,
-    ) -> Result<()> {
-        let allocator = self.allocator()?;
-        let locked = &mut *allocator.group(number).lock();
-        let group = self.group(number)?;
-        let content = self.block_bitmap(number, &group, locked)?;
-        self.check_in_use(number, &group, locked, &content, &range)?;
-        drop(content);
-        let Some(handle) = handle else { return Ok(()) };
+    /// Frees clusters of one group.
+    fn free_in(&mut self, number: u32, range: Range<u32>) -> Result<()> {
+        let allocator = &self.writing.alloc;
+        let mut group = allocator.group_to_free(self.fs, number, &range)?;
         let change = Change { clusters: range.clone(), in_use: false };
-        self.mark_clusters(handle, number, &group, locked, change)?;
+        group.mark_clusters(self, change)?;
         let count = u64::from(range.end - range.start);
-        allocator.keep_back(locked, range, self.superblock.block_size.bytes());
+        let size = self.fs.superblock.block_size.bytes();
+        allocator.keep_back(&mut group.state, range, size);
         allocator.free_clusters.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }
+}
 
-    fn check_in_use(
-        &self,
+impl Allocator {
+    /// Locks a group, of which these clusters are in use and may be freed.
+    ///
+    /// # Errors
+    /// `Corrupt` where they may not.
+    fn group_to_free<'a>(
+        &'a self,
+        fs: &'a Ext4,
         number: u32,
-        group: &Group,
-        locked: &Locked,
-        content: &[u8],
         range: &Range<u32>,
-    ) -> Result<()> {
-        let place = BLOCK_BITMAP.block(group.block_bitmap);
-        let start = |cluster| self.superblock.cluster_start(number, cluster);
+    ) -> Result<LockedGroup<'a>> {
+        let mut group = self.lock_group(fs, number)?;
+        let content = group.block_bitmap()?;
+        group.check_in_use(&content, range)?;
+        Ok(group)
+    }
+}
+
+impl LockedGroup<'_> {
+    fn check_in_use(&self, content: &[u8], range: &Range<u32>) -> Result<()> {
+        let place = BLOCK_BITMAP.block(self.descriptor.block_bitmap);
+        let start = |cluster| self.fs.superblock.cluster_start(self.number, cluster);
         let free = Bits::new(content, None).next_clear(range.start, range.end);
         if free < range.end {
             return Err(place.corrupt(format!("block {} is freed and is free", start(free))));
         }
-        let system = locked.system.iter().flatten();
-        let hit = system.clone().find(|own| own.start < range.end && range.start < own.end);
+        let mut system = self.system().iter();
+        let hit = system.find(|own| own.start < range.end && range.start < own.end);
         match hit {
             Some(own) => {
                 let block = start(own.start.max(range.start));
@@ -293,20 +276,18 @@ impl Ext4 {
     fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
-        number: u32,
-        group: &Group,
-        locked: &Locked,
         Change { clusters, in_use }: Change,
     ) -> Result<()> {
         let count = clusters.end - clusters.start;
         let free = if in_use {
-            group.free_clusters.checked_sub(count)
+            self.descriptor.free_clusters.checked_sub(count)
         } else {
-            group.free_clusters.checked_add(count)
+            self.descriptor.free_clusters.checked_add(count)
         };
-        let Some(free) = free.filter(|free| *free <= self.superblock.clusters_in(number)) else {
-            let place = DESCRIPTOR.block(self.descriptor_block(number));
-            let what = format!("group {number}: {}", group.free_clusters);
+        let Some(free) = free.filter(|free| *free <= self.fs.superblock.clusters_in(self.number))
+        else {
+            let place = DESCRIPTOR.block(self.fs.descriptor_block(self.number));
+            let what = format!("group {}: {}", self.number, self.descriptor.free_clusters);
             return Err(place.field("bg_free_blocks_count").corrupt(what));
         };
         let change = |bytes: &mut [u8]| {
@@ -315,18 +296,17 @@ impl Ext4 {
             } else {
                 bitmap::clear(bytes, clusters);
             }
-            self.superblock.block_bitmap_checksum(bytes)
+            self.fs.superblock.block_bitmap_checksum(bytes)
         };
-        let sum = if group.blocks_uninit {
-            let system = locked.system.as_deref().unwrap_or_default();
-            handle.create(group.block_bitmap, |bytes| {
-                self.fill_block_bitmap(number, system, bytes);
+        let sum = if self.descriptor.blocks_uninit {
+            handle.create(self.descriptor.block_bitmap, |bytes| {
+                self.fill_block_bitmap(bytes);
                 change(bytes)
             })?
         } else {
-            handle.update(group.block_bitmap, BLOCK_BITMAP, |bytes| Ok(change(bytes)))?
+            handle.update(self.descriptor.block_bitmap, BLOCK_BITMAP, |bytes| Ok(change(bytes)))?
         };
-        self.update_group(handle, number, |group| {
+        handle.update_group(self.number, |group| {
             group.set_free_clusters(free);
             group.set_blocks_initialised();
             if let Some(sum) = sum {
@@ -338,6 +318,11 @@ impl Ext4 {
 }
 
 impl Allocator {
+    /// What anybody may have.
+    pub(crate) fn reserve(&self) -> Reserve {
+        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
+    }
+
     /// How many clusters may be asked for.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
@@ -355,6 +340,11 @@ impl Allocator {
 }
 
 impl Superblock {
+    /// Where the blocks of an inode should be looked for when it has none yet.
+    pub(crate) fn goal_of(&self, inode: InodeNo) -> FsBlock {
+        self.group_start(self.group_of(inode))
+    }
+
     /// So many of the last free clusters are for what a volume owes to its files: the node that a preallocated extent takes that is
     /// cut by a write, or any extent by a hole. With extents only: elsewhere no such change needs a block. As many as Linux keeps.
     pub(super) fn clusters_for_nodes(&self) -> u64 {

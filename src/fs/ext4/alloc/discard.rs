@@ -27,17 +27,17 @@ impl Ext4 {
     /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
     pub fn trim(&self, min_len: u64) -> Result<u64> {
         self.watch(|| {
-            let sb = &self.superblock;
+            let (sb, allocator) = (&self.superblock, self.allocator()?);
             let cluster = sb.cluster_blocks as usize * sb.block_size.bytes();
             let least = u32::try_from(min_len.div_ceil(cluster as u64)).unwrap_or(u32::MAX).max(1);
             let mut bytes = 0;
             for group in 0..sb.groups {
                 let mut from = 0;
-                while let Some(run) = self.keep_back_run(group, from, least)? {
+                while let Some(run) = allocator.keep_back_run(self, group, from, least)? {
                     from = run.end;
                     let blocks = u64::from(run.end - run.start) * u64::from(sb.cluster_blocks);
                     let discarded = self.discard(sb.cluster_start(group, run.start), blocks);
-                    self.allocator()?.end_keeping(group, run);
+                    allocator.end_keeping(group, run);
                     match discarded {
                         Err(error) if has_no_use(error.kind()) => return Ok(bytes),
                         other => other?,
@@ -49,24 +49,6 @@ impl Ext4 {
         })
     }
 
-    /// The next free run of a group that is long enough: nobody gets it while it is discarded.
-    fn keep_back_run(&self, number: u32, from: u32, least: u32) -> Result<Option<Range<u32>>> {
-        let allocator = self.allocator()?;
-        if get(&allocator.group(number).available) < least {
-            return Ok(None);
-        }
-        let locked = &mut *allocator.group(number).lock();
-        let group = self.group(number)?;
-        let content = self.block_bitmap(number, &group, locked)?;
-        let bits = Bits::new(&content, locked.kept_back());
-        let long = |run: &Range<u32>| run.end - run.start >= least;
-        let run = bits.runs(from..self.superblock.clusters_in(number)).find(long);
-        let Some(run) = run else { return Ok(None) };
-        allocator.take_clusters(number, locked, &run);
-        allocator.keep_back(locked, run.clone(), content.len());
-        Ok(Some(run))
-    }
-
     fn discard(&self, start: FsBlock, count: u64) -> Result<()> {
         let size = self.superblock.block_size;
         self.blocks.device().discard(size.offset_of(start), count << size.shift())
@@ -74,6 +56,29 @@ impl Ext4 {
 }
 
 impl Allocator {
+    /// The next free run of a group that is long enough: nobody gets it while it is discarded.
+    fn keep_back_run(
+        &self,
+        fs: &Ext4,
+        number: u32,
+        from: u32,
+        least: u32,
+    ) -> Result<Option<Range<u32>>> {
+        if get(&self.group(number).available) < least {
+            return Ok(None);
+        }
+        let mut group = self.lock_group(fs, number)?;
+        let content = group.block_bitmap()?;
+        let locked = &mut *group.state;
+        let bits = Bits::new(&content, locked.kept_back());
+        let long = |run: &Range<u32>| run.end - run.start >= least;
+        let run = bits.runs(from..fs.superblock.clusters_in(number)).find(long);
+        let Some(run) = run else { return Ok(None) };
+        self.take_clusters(number, locked, &run);
+        self.keep_back(locked, run.clone(), content.len());
+        Ok(Some(run))
+    }
+
     /// Discards what a transaction has freed, neighbours together, before anyone may have it. The device may fail at it: nothing is lost.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();

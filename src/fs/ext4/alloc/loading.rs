@@ -1,15 +1,14 @@
 //! What is on disk: descriptors, added up when the volume is opened, and bitmaps, each checked before it is used for the first time.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use super::Allocator;
 use super::bitmap::{self, Bits};
-use super::summary::{GroupState, Locked, chunks};
+use super::group::LockedGroup;
+use super::summary::{GroupState, chunks};
 use crate::error::{Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Block;
-use crate::fs::ext4::group::Group;
 use crate::sys::Buffer;
 
 pub(super) const DESCRIPTOR: Place = Place::new("group descriptor");
@@ -66,63 +65,52 @@ impl Allocator {
     }
 }
 
-impl Ext4 {
+impl LockedGroup<'_> {
     /// The block bitmap of a group; where none was ever written, what it would be.
-    pub(super) fn block_bitmap(
-        &self,
-        number: u32,
-        group: &Group,
-        locked: &mut Locked,
-    ) -> Result<Block> {
-        let system = match &locked.system {
-            Some(system) => system,
-            None => locked.system.insert(self.system_clusters(number)?),
-        };
-        let content = if group.blocks_uninit {
-            let mut fresh = Buffer::aligned(self.superblock.block_size.bytes())?;
-            self.fill_block_bitmap(number, system, &mut fresh);
+    pub(super) fn block_bitmap(&mut self) -> Result<Block> {
+        if self.state.system.is_none() {
+            self.state.system = Some(self.system_clusters()?);
+        }
+        let content = if self.descriptor.blocks_uninit {
+            let mut fresh = Buffer::aligned(self.fs.superblock.block_size.bytes())?;
+            self.fill_block_bitmap(&mut fresh);
             Block::new(fresh)
         } else {
-            self.blocks.read(group.block_bitmap, BLOCK_BITMAP)?
+            self.fs.blocks.read(self.descriptor.block_bitmap, BLOCK_BITMAP)?
         };
-        if !locked.blocks_checked {
-            self.check_block_bitmap(number, group, system, &content)?;
-            locked.blocks_checked = true;
+        if !self.state.blocks_checked {
+            self.check_block_bitmap(&content)?;
+            self.state.blocks_checked = true;
         }
         Ok(content)
     }
 
     /// The block bitmap of a group in which nothing was allocated: `bytes` are zeros.
-    pub(super) fn fill_block_bitmap(&self, number: u32, system: &[Range<u32>], bytes: &mut [u8]) {
-        for range in system {
+    pub(super) fn fill_block_bitmap(&self, bytes: &mut [u8]) {
+        for range in self.system() {
             bitmap::set(bytes, range.clone());
         }
-        bitmap::set(bytes, self.superblock.clusters_in(number)..bytes.len() as u32 * 8);
+        bitmap::set(bytes, self.fs.superblock.clusters_in(self.number)..bytes.len() as u32 * 8);
     }
 
-    fn check_block_bitmap(
-        &self,
-        number: u32,
-        group: &Group,
-        system: &[Range<u32>],
-        content: &[u8],
-    ) -> Result<()> {
-        let sb = &self.superblock;
-        let place = BLOCK_BITMAP.block(group.block_bitmap);
-        if !group.blocks_uninit {
+    fn check_block_bitmap(&self, content: &[u8]) -> Result<()> {
+        let sb = &self.fs.superblock;
+        let place = BLOCK_BITMAP.block(self.descriptor.block_bitmap);
+        if !self.descriptor.blocks_uninit {
             let computed = sb.block_bitmap_checksum(content);
-            self.compare_checksum(group.block_bitmap_checksum, computed, place)?;
+            self.compare_checksum(self.descriptor.block_bitmap_checksum, computed, place)?;
         }
         let bits = Bits::new(content, None);
-        let (free, counted) = (bits.clear_bits(0..sb.clusters_in(number)), group.free_clusters);
+        let (free, counted) =
+            (bits.clear_bits(0..sb.clusters_in(self.number)), self.descriptor.free_clusters);
         if free != counted {
             return Err(
                 place.corrupt(format!("{free} clusters are free, the descriptor counts {counted}"))
             );
         }
-        match system.iter().find(|range| !bits.is_set((*range).clone())) {
+        match self.system().iter().find(|range| !bits.is_set((*range).clone())) {
             Some(range) => {
-                let start = sb.cluster_start(number, range.start);
+                let start = sb.cluster_start(self.number, range.start);
                 Err(place.corrupt(format!("metadata from block {start} on is not marked in use")))
             }
             None => Ok(()),
@@ -130,41 +118,42 @@ impl Ext4 {
     }
 
     /// The inode bitmap of a group; where none was ever written, what it would be.
-    pub(super) fn inode_bitmap(&self, group: &Group, locked: &mut Locked) -> Result<Block> {
-        let content = if group.inodes_uninit {
-            let mut fresh = Buffer::aligned(self.superblock.block_size.bytes())?;
+    pub(super) fn inode_bitmap(&mut self) -> Result<Block> {
+        let content = if self.descriptor.inodes_uninit {
+            let mut fresh = Buffer::aligned(self.fs.superblock.block_size.bytes())?;
             self.fill_inode_bitmap(&mut fresh);
             Block::new(fresh)
         } else {
-            self.blocks.read(group.inode_bitmap, INODE_BITMAP)?
+            self.fs.blocks.read(self.descriptor.inode_bitmap, INODE_BITMAP)?
         };
-        if !locked.inodes_checked {
-            self.check_inode_bitmap(group, &content)?;
-            locked.inodes_checked = true;
+        if !self.state.inodes_checked {
+            self.check_inode_bitmap(&content)?;
+            self.state.inodes_checked = true;
         }
         Ok(content)
     }
 
     /// The inode bitmap of a group without inodes: `bytes` are zeros.
     pub(super) fn fill_inode_bitmap(&self, bytes: &mut [u8]) {
-        bitmap::set(bytes, self.superblock.inodes_per_group..bytes.len() as u32 * 8);
+        bitmap::set(bytes, self.fs.superblock.inodes_per_group..bytes.len() as u32 * 8);
     }
 
-    fn check_inode_bitmap(&self, group: &Group, content: &[u8]) -> Result<()> {
-        let sb = &self.superblock;
-        let place = INODE_BITMAP.block(group.inode_bitmap);
-        if !group.inodes_uninit {
+    fn check_inode_bitmap(&self, content: &[u8]) -> Result<()> {
+        let sb = &self.fs.superblock;
+        let place = INODE_BITMAP.block(self.descriptor.inode_bitmap);
+        if !self.descriptor.inodes_uninit {
             let computed = sb.inode_bitmap_checksum(content);
-            self.compare_checksum(group.inode_bitmap_checksum, computed, place)?;
+            self.compare_checksum(self.descriptor.inode_bitmap_checksum, computed, place)?;
         }
         let bits = Bits::new(content, None);
-        let (free, counted) = (bits.clear_bits(0..sb.inodes_per_group), group.free_inodes);
+        let (free, counted) =
+            (bits.clear_bits(0..sb.inodes_per_group), self.descriptor.free_inodes);
         if free != counted {
             return Err(
                 place.corrupt(format!("{free} inodes are free, the descriptor counts {counted}"))
             );
         }
-        let used = sb.inodes_per_group - group.unused_inodes;
+        let used = sb.inodes_per_group - self.descriptor.unused_inodes;
         if bits.next_set(used, sb.inodes_per_group) < sb.inodes_per_group {
             return Err(place.corrupt(format!("inodes are in use behind the first {used}")));
         }
@@ -174,7 +163,7 @@ impl Ext4 {
     /// Small descriptors hold the lower half of a sum only.
     fn compare_checksum(&self, stored: u32, computed: Option<u32>, place: Place) -> Result<()> {
         let Some(computed) = computed else { return Ok(()) };
-        let whole = self.superblock.descriptor_size >= 64;
+        let whole = self.fs.superblock.descriptor_size >= 64;
         let computed = if whole { computed } else { computed & 0xFFFF };
         if stored == computed { Ok(()) } else { Err(place.bad_checksum(stored, computed)) }
     }

@@ -9,6 +9,7 @@
 mod bitmap;
 mod blocks;
 mod discard;
+mod group;
 mod inodes;
 mod loading;
 mod orlov;
@@ -29,6 +30,7 @@ use crate::fs::FreeSpace;
 use crate::units::FsBlock;
 
 pub(crate) use blocks::{Freed, Goal, Reserve};
+pub(crate) use inodes::FreshInode;
 
 /// What allocation knows in memory.
 pub(crate) struct Allocator {
@@ -86,13 +88,6 @@ impl Allocator {
                 self.end_keeping(group, range);
             }
         }
-    }
-}
-
-impl Allocator {
-    /// What anybody may have.
-    pub(crate) fn reserve(&self) -> Reserve {
-        if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 }
 

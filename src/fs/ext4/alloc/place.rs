@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::group::LockedGroup;
 use crate::error::Result;
+use crate::fs::ext4::Incompat;
 use crate::fs::ext4::superblock::Superblock;
-use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::{FsBlock, InodeNo};
 
 impl Superblock {
@@ -79,14 +80,14 @@ impl Superblock {
     }
 }
 
-impl Ext4 {
+impl LockedGroup<'_> {
     /// The clusters of a group with blocks of the file system itself. With flex_bg, bitmaps and tables of its neighbours may be among
     /// them.
-    pub(super) fn system_clusters(&self, group: u32) -> Result<Box<[Range<u32>]>> {
-        let sb = &self.superblock;
+    pub(super) fn system_clusters(&self) -> Result<Box<[Range<u32>]>> {
+        let (sb, group) = (&self.fs.superblock, self.number);
         let mut blocks = vec![(sb.group_start(group), sb.copies_in(group))];
         for neighbour in sb.flex_of(group) {
-            let descriptor = self.group(neighbour)?;
+            let descriptor = self.fs.group(neighbour)?;
             blocks.push((descriptor.block_bitmap, 1));
             blocks.push((descriptor.inode_bitmap, 1));
             blocks.push((descriptor.inode_table, sb.inode_table_blocks()));

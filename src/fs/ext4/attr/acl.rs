@@ -3,13 +3,12 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::Ext4;
 use super::super::disk::xattr::{ACL_VERSION, RawAclEntry};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
+use super::Attributes;
 use super::fields::Times;
-use super::name::Name;
-use super::read::NameIndex;
+use super::name::{Name, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, SetXattr};
 
@@ -80,17 +79,17 @@ struct Entry {
 /// A valid list.
 struct Acl(Vec<Entry>);
 
-impl Ext4 {
+impl Inode {
     /// What an inode of this mode inherits from its directory. The umask holds only where the directory says nothing.
     ///
     /// # Errors
     /// Those of reading attributes.
-    pub(crate) fn inherited_acl(&self, dir: &Inode, mode: u32, umask: u32) -> Result<Inherited> {
+    pub(crate) fn inherited_acl(&self, mode: u32, umask: u32) -> Result<Inherited> {
         let file_type = FileType::from_mode(mode);
         if file_type == Some(FileType::Symlink) {
             return Ok(Inherited { mode, ..Inherited::default() });
         }
-        let Some(mut acl) = Acl::of(dir, b"system.posix_acl_default")? else {
+        let Some(mut acl) = Acl::of(self, b"system.posix_acl_default")? else {
             return Ok(Inherited { mode: mode & !(umask & 0o777), ..Inherited::default() });
         };
         let default = (file_type == Some(FileType::Directory)).then(|| acl.stored());
@@ -99,71 +98,58 @@ impl Ext4 {
         let access = (!acl.is_minimal()).then(|| acl.stored());
         Ok(Inherited { mode, access, default })
     }
+}
 
+impl Attributes<'_> {
     /// Gives a new inode the lists that it has inherited; its mode is the caller's.
     ///
     /// # Errors
     /// `NoSpace`.
-    pub(crate) fn set_inherited(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        inherited: &Inherited,
-    ) -> Result<()> {
+    pub(crate) fn set_inherited(&self, h: &mut Handle<'_>, inherited: &Inherited) -> Result<()> {
         if let Some(default) = &inherited.default {
-            self.put(h, inode, &DEFAULT, default, SetXattr::Any)?;
+            self.put(h, &DEFAULT, default, SetXattr::Any)?;
         }
         let Some(access) = &inherited.access else { return Ok(()) };
         if inherited.default.is_none() {
-            return self.put(h, inode, &ACCESS, access, SetXattr::Any);
+            return self.put(h, &ACCESS, access, SetXattr::Any);
         }
-        let inode = inode.fs.inode_or_orphan(inode.number)?;
-        self.put(h, &inode, &ACCESS, access, SetXattr::Any)
+        let inode = self.again()?;
+        Attributes(&inode).put(h, &ACCESS, access, SetXattr::Any)
     }
 
     /// Changes the access list, if there is one, to what a new mode says. The mode itself is the caller's.
     ///
     /// # Errors
     /// Those of reading attributes.
-    pub(crate) fn chmod_acl(&self, h: &mut Handle<'_>, inode: &Inode, mode: u32) -> Result<()> {
-        let Some(mut acl) = Acl::of(inode, b"system.posix_acl_access")? else { return Ok(()) };
+    pub(crate) fn chmod_acl(&self, h: &mut Handle<'_>, mode: u32) -> Result<()> {
+        let Some(mut acl) = Acl::of(self, b"system.posix_acl_access")? else { return Ok(()) };
         acl.replace(mode);
-        self.put(h, inode, &ACCESS, &acl.stored(), SetXattr::Any)
+        self.put(h, &ACCESS, &acl.stored(), SetXattr::Any)
     }
 
     /// Sets or, if it is empty, removes the access list; the permissions follow.
-    pub(super) fn set_access_acl(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        value: &[u8],
-    ) -> Result<()> {
+    pub(super) fn set_access_acl(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<()> {
         let Some(acl) = Acl::parse(value)? else {
-            return self.remove(h, inode, &ACCESS).map(|_| ());
+            return self.remove(h, &ACCESS).map(|_| ());
         };
         if acl.is_minimal() {
-            self.remove(h, inode, &ACCESS)?;
+            self.remove(h, &ACCESS)?;
         } else {
-            self.put(h, inode, &ACCESS, &acl.stored(), SetXattr::Any)?;
+            self.put(h, &ACCESS, &acl.stored(), SetXattr::Any)?;
         }
-        let (mode, now) = (acl.apply(inode.stat().mode), h.now());
-        self.update_inode(h, inode.number, |inode| {
-            inode.set_mode(mode)?;
-            inode.set_times(&Times::changed(now))
+        let (mode, now) = (acl.apply(self.stat().mode), h.now());
+        h.update_inode(self.0, |raw| {
+            raw.set_mode(mode)?;
+            raw.set_times(&Times::changed(now))
         })
     }
 
     /// Sets or, if it is empty, removes what a directory hands down.
-    pub(super) fn set_default_acl(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        value: &[u8],
-    ) -> Result<()> {
+    pub(super) fn set_default_acl(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<()> {
         match Acl::parse(value)? {
-            None => self.remove(h, inode, &DEFAULT).map(|_| ()),
-            Some(acl) if inode.file_type == FileType::Directory => {
-                self.put(h, inode, &DEFAULT, &acl.stored(), SetXattr::Any)
+            None => self.remove(h, &DEFAULT).map(|_| ()),
+            Some(acl) if self.file_type == FileType::Directory => {
+                self.put(h, &DEFAULT, &acl.stored(), SetXattr::Any)
             }
             Some(_) => {
                 let what = "only directories hand down access lists";

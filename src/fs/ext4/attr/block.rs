@@ -2,11 +2,10 @@
 
 use zerocopy::FromBytes;
 
-use super::super::Ext4;
 use super::super::alloc::Freed;
 use super::super::disk::xattr::RawXattrHeader;
-use super::super::inode::Inode;
 use super::super::jbd2::Handle;
+use super::Attributes;
 use super::read::seal_xattr_block;
 use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
@@ -21,30 +20,25 @@ pub(super) enum Rewritten {
     Shared,
 }
 
-impl Ext4 {
+impl Attributes<'_> {
     /// Allocates a block and gives it this content.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`, and then everything is as before.
-    pub(super) fn create_xattr_block(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        content: &[u8],
-    ) -> Result<FsBlock> {
-        self.check_quota(inode, 1, 0)?;
-        let goal = self.goal_of(inode.number);
-        let (block, _) = self.allocate_blocks(h, goal, self.superblock.cluster_blocks)?;
+    pub(super) fn create_xattr_block(&self, h: &mut Handle<'_>, content: &[u8]) -> Result<FsBlock> {
+        self.check_quota(1, 0)?;
+        let goal = self.fs.superblock.goal_of(self.number);
+        let (block, _) = h.allocate_blocks(goal, self.fs.superblock.cluster_blocks)?;
         h.create(block, |bytes| {
             bytes.copy_from_slice(content);
-            seal_xattr_block(self.superblock.seed, block, bytes);
+            seal_xattr_block(self.fs.superblock.seed, block, bytes);
         })?;
         Ok(block)
     }
 
     /// Whether other inodes have a block too.
     pub(super) fn is_shared(&self, block: FsBlock) -> Result<bool> {
-        let content = self.blocks.read(block, PLACE)?;
+        let content = self.fs.blocks.read(block, PLACE)?;
         let header = RawXattrHeader::ref_from_prefix(&content);
         Ok(header.is_ok_and(|(header, _)| header.h_refcount.get() > 1))
     }
@@ -62,7 +56,7 @@ impl Ext4 {
                 return Ok(Rewritten::Shared);
             }
             bytes.copy_from_slice(content);
-            seal_xattr_block(self.superblock.seed, block, bytes);
+            seal_xattr_block(self.fs.superblock.seed, block, bytes);
             Ok(Rewritten::InPlace)
         })
     }
@@ -71,7 +65,6 @@ impl Ext4 {
     pub(super) fn release_xattr_block(
         &self,
         h: &mut Handle<'_>,
-        inode: &Inode,
         block: FsBlock,
         values: &[InodeNo],
     ) -> Result<()> {
@@ -80,16 +73,16 @@ impl Ext4 {
             let others = header.h_refcount.get().saturating_sub(1);
             if others > 0 {
                 header.h_refcount.set(others);
-                seal_xattr_block(self.superblock.seed, block, bytes);
+                seal_xattr_block(self.fs.superblock.seed, block, bytes);
             }
             Ok(others == 0)
         })?;
         if last {
-            let count = u64::from(self.superblock.cluster_blocks);
-            self.free_blocks(h, block, count, Freed::Metadata)?;
+            let count = u64::from(self.fs.superblock.cluster_blocks);
+            h.free_blocks(block, count, Freed::Metadata)?;
             // A block counts once for a value, however many inodes share the block.
             for value in values {
-                self.drop_value(h, inode, *value)?;
+                self.drop_value(h, *value)?;
             }
         }
         Ok(())

@@ -1,16 +1,16 @@
 //! Setting and removing attributes: in the inode, else in a block, else with the value in an inode of its own.
 
-use super::super::Ext4;
 use super::super::disk::inode::GOOD_OLD_SIZE;
 use super::super::features::{Compat, Incompat};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
+use super::Attributes;
 use super::block::Rewritten;
 use super::fields::Times;
 use super::lists::{Home, Lists, no_room};
-use super::name::Name;
-use super::read::{Entry, MAX_VALUE, NameIndex, Value, hash_of_checksum};
+use super::name::{Name, NameIndex};
+use super::read::{Entry, MAX_VALUE, Value, hash_of_checksum};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
@@ -18,7 +18,7 @@ use crate::units::{FsBlock, InodeNo};
 /// What changing an attribute leaves to be dropped: where it was, and the inode of its value.
 type Old = Option<(Home, Option<InodeNo>)>;
 
-impl Ext4 {
+impl Attributes<'_> {
     /// Sets an attribute; name and value as the system calls take them. An access list changes the permissions too.
     ///
     /// # Errors
@@ -27,20 +27,19 @@ impl Ext4 {
     pub(crate) fn set_xattr(
         &self,
         h: &mut Handle<'_>,
-        inode: &Inode,
         name: &[u8],
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
         let name = Name::parse(name)?;
-        name.check_type(inode)?;
+        name.check_type(self)?;
         if value.len() > MAX_VALUE {
             return Err(Error::new(ErrorKind::TooBig, format!("a value of {} bytes", value.len())));
         }
         match name.index {
-            NameIndex::ACL_ACCESS => self.set_access_acl(h, inode, value),
-            NameIndex::ACL_DEFAULT => self.set_default_acl(h, inode, value),
-            _ => self.put(h, inode, &name, value, how),
+            NameIndex::ACL_ACCESS => self.set_access_acl(h, value),
+            NameIndex::ACL_DEFAULT => self.set_default_acl(h, value),
+            _ => self.put(h, &name, value, how),
         }
     }
 
@@ -48,15 +47,10 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NoData` where there is none, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
-    pub(crate) fn remove_xattr(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        name: &[u8],
-    ) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         let name = Name::parse(name)?;
-        name.check_type(inode)?;
-        let removed = self.remove(h, inode, &name)?;
+        name.check_type(self)?;
+        let removed = self.remove(h, &name)?;
         let is_acl = matches!(name.index, NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT);
         if removed || is_acl {
             return Ok(());
@@ -68,63 +62,39 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`Handle::renew`]: it is called between large values, which may be many. What is left then can be dropped later.
-    pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        let block = inode.read_xattr_block()?;
-        let mut lists = Lists::new(inode, block.as_ref())?;
-        let credits = self.xattr_credits(inode);
+    pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
+        let block = self.read_xattr_block()?;
+        let mut lists = Lists::new(self, block.as_ref())?;
+        let credits = self.xattr_credits();
         if let Some((_, number)) = &block {
             // Others that share the block keep its values.
             if !self.is_shared(*number)? {
-                self.drop_values(h, inode, &mut lists, Home::Block, credits)?;
+                self.drop_values(h, &mut lists, Home::Block, credits)?;
             }
-            self.release_xattr_block(h, inode, *number, &lists.values_of_block())?;
+            self.release_xattr_block(h, *number, &lists.values_of_block())?;
             let charged = lists.charged();
             lists.clear_block();
             let charged = charged - lists.charged();
-            let blocks = i64::from(self.superblock.cluster_blocks) + charged.blocks;
-            self.update_inode(h, inode.number, |raw| {
-                raw.add_blocks(&self.superblock, -blocks)?;
+            let blocks = i64::from(self.fs.superblock.cluster_blocks) + charged.blocks;
+            h.update_inode(self.0, |raw| {
+                raw.add_blocks(&self.fs.superblock, -blocks)?;
                 raw.add_values(-charged.values);
                 raw.set_xattr_block(None)
             })?;
         }
-        self.drop_values(h, inode, &mut lists, Home::Inode, credits)
-    }
-
-    /// How many blocks a change of attributes may change.
-    pub(crate) fn xattr_credits(&self, inode: &Inode) -> u32 {
-        // The inode, the old and the new block, each with bitmap and descriptor, and the superblock.
-        let credits = 8;
-        if !self.superblock.incompat.contains(Incompat::EA_INODE) {
-            return credits;
-        }
-        let block = inode.read_xattr_block().ok().flatten();
-        let lists = Lists::new(inode, block.as_ref());
-        // A new value, an old one, and the inodes of those that a new block shares with the old one.
-        let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
-        let credits = credits + self.value_credits() + shared;
-        // Whoever changes attributes changes something else besides.
-        let most = self.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
-        credits.min(most)
-    }
-
-    /// How many inodes of values an inode is charged with.
-    pub(crate) fn value_inodes(&self, inode: &Inode) -> Result<usize> {
-        let block = inode.read_xattr_block()?;
-        Ok(Lists::new(inode, block.as_ref())?.charged().values as usize)
+        self.drop_values(h, &mut lists, Home::Inode, credits)
     }
 
     /// Sets an attribute whose value has the form on disk.
     pub(super) fn put(
         &self,
         h: &mut Handle<'_>,
-        inode: &Inode,
         name: &Name<'_>,
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        let block = inode.read_xattr_block()?;
-        let mut lists = Lists::new(inode, block.as_ref())?;
+        let block = self.read_xattr_block()?;
+        let mut lists = Lists::new(self, block.as_ref())?;
         let old = lists.take(name);
         match (how, &old) {
             (SetXattr::Create, Some(_)) => {
@@ -140,10 +110,10 @@ impl Ext4 {
         let mut made = None;
         let home = match lists.room_for(&entry) {
             Some(home) => home,
-            None if self.superblock.incompat.contains(Incompat::EA_INODE) => {
+            None if self.fs.superblock.incompat.contains(Incompat::EA_INODE) => {
                 entry.value = Value::Inode(InodeNo(0), value.len());
                 let home = lists.room_for(&entry).ok_or_else(|| no_room(value.len()))?;
-                let new = self.create_value(h, inode, value)?;
+                let new = self.create_value(h, value)?;
                 entry.value = Value::Inode(new.number, value.len());
                 entry.hash = hash_of_checksum(name, new.checksum);
                 made = Some(new.number);
@@ -152,26 +122,21 @@ impl Ext4 {
             None => return Err(no_room(value.len())),
         };
         lists.insert(entry, home);
-        let stored = self.store(h, inode, &lists, left_of(old), made);
+        let stored = self.store(h, &lists, left_of(old), made);
         if let (Err(error), Some(made)) = (&stored, made)
             && error.is_for_space()
         {
-            self.drop_value(h, inode, made)?;
+            self.drop_value(h, made)?;
         }
         stored
     }
 
     /// Removes an attribute; says whether there was one.
-    pub(super) fn remove(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        name: &Name<'_>,
-    ) -> Result<bool> {
-        let block = inode.read_xattr_block()?;
-        let mut lists = Lists::new(inode, block.as_ref())?;
+    pub(super) fn remove(&self, h: &mut Handle<'_>, name: &Name<'_>) -> Result<bool> {
+        let block = self.read_xattr_block()?;
+        let mut lists = Lists::new(self, block.as_ref())?;
         let Some(old) = lists.take(name) else { return Ok(false) };
-        self.store(h, inode, &lists, left_of(Some(old)), None)?;
+        self.store(h, &lists, left_of(Some(old)), None)?;
         Ok(true)
     }
 
@@ -184,22 +149,21 @@ impl Ext4 {
     fn store(
         &self,
         h: &mut Handle<'_>,
-        inode: &Inode,
         lists: &Lists<'_>,
         old: Old,
         made: Option<InodeNo>,
     ) -> Result<()> {
         let area = lists.inode_area()?;
-        let (mut block, mut released) = (inode.xattr_block, None);
+        let (mut block, mut released) = (self.xattr_block, None);
         if lists.block_changed() {
-            (block, released) = self.store_block(h, inode, lists, old, made)?;
+            (block, released) = self.store_block(h, lists, old, made)?;
         }
-        let clusters = i64::from(block.is_some()) - i64::from(inode.xattr_block.is_some());
-        let blocks = clusters * i64::from(self.superblock.cluster_blocks);
+        let clusters = i64::from(block.is_some()) - i64::from(self.xattr_block.is_some());
+        let blocks = clusters * i64::from(self.fs.superblock.cluster_blocks);
         let added = lists.charge_added();
         let now = h.now();
-        self.update_inode(h, inode.number, |raw| {
-            raw.add_blocks(&self.superblock, added.blocks + blocks)?;
+        h.update_inode(self.0, |raw| {
+            raw.add_blocks(&self.fs.superblock, added.blocks + blocks)?;
             raw.add_values(added.values);
             raw.set_xattr_block(block)?;
             raw.set_times(&Times::changed(now))?;
@@ -207,10 +171,10 @@ impl Ext4 {
             Ok(())
         })?;
         if let Some((Home::Inode, Some(value))) = old {
-            self.drop_value(h, inode, value)?;
+            self.drop_value(h, value)?;
         }
         if let Some(Released { block, values }) = released {
-            self.release_xattr_block(h, inode, block, &values)?;
+            self.release_xattr_block(h, block, &values)?;
         }
         self.say_attributes_are_used(h)
     }
@@ -219,7 +183,6 @@ impl Ext4 {
     fn store_block(
         &self,
         h: &mut Handle<'_>,
-        inode: &Inode,
         lists: &Lists<'_>,
         old: Old,
         made: Option<InodeNo>,
@@ -230,8 +193,8 @@ impl Ext4 {
             let values = kept.iter().filter(|value| Some(**value) != made).chain(&old).copied();
             Some(Released { block, values: values.collect() })
         };
-        let Some(block) = inode.xattr_block else {
-            let new = self.create_xattr_block(h, inode, &lists.block()?)?;
+        let Some(block) = self.xattr_block else {
+            let new = self.create_xattr_block(h, &lists.block()?)?;
             return Ok((Some(new), None));
         };
         if lists.block_is_empty() {
@@ -240,12 +203,12 @@ impl Ext4 {
         let content = lists.block()?;
         if self.rewrite_xattr_block(h, block, &content)? == Rewritten::InPlace {
             if let Some(value) = old {
-                self.drop_value(h, inode, value)?;
+                self.drop_value(h, value)?;
             }
             return Ok((Some(block), None));
         }
         // The others keep the block and what it refers to; the new one refers to it again.
-        let new = self.create_xattr_block(h, inode, &content)?;
+        let new = self.create_xattr_block(h, &content)?;
         for value in kept.iter().filter(|value| Some(**value) != made) {
             self.share_value(h, *value)?;
         }
@@ -256,7 +219,6 @@ impl Ext4 {
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
-        inode: &Inode,
         lists: &mut Lists<'_>,
         home: Home,
         credits: u32,
@@ -265,31 +227,57 @@ impl Ext4 {
             if h.credits_left() < credits {
                 h.renew(credits)?;
             }
-            if let (Home::Block, Some(block)) = (home, inode.xattr_block) {
+            if let (Home::Block, Some(block)) = (home, self.xattr_block) {
                 self.rewrite_xattr_block(h, block, &lists.block()?)?;
             }
             let area = lists.inode_area()?;
-            self.update_inode(h, inode.number, |raw| {
-                raw.add_blocks(&self.superblock, -charged.blocks)?;
+            h.update_inode(self.0, |raw| {
+                raw.add_blocks(&self.fs.superblock, -charged.blocks)?;
                 raw.add_values(-charged.values);
                 set_area(raw, area.as_deref());
                 Ok(())
             })?;
-            self.drop_value(h, inode, value)?;
+            self.drop_value(h, value)?;
         }
         Ok(())
     }
 
     /// The superblock says that there are attributes; mke2fs has said so already on any volume of today.
     fn say_attributes_are_used(&self, h: &mut Handle<'_>) -> Result<()> {
-        if self.superblock.compat.contains(Compat::EXT_ATTR) {
+        if self.fs.superblock.compat.contains(Compat::EXT_ATTR) {
             return Ok(());
         }
-        self.update_superblock(h, |raw| {
+        h.update_superblock(|raw| {
             let compat = Compat::from_bits_retain(raw.s_feature_compat.get());
             raw.s_feature_compat.set((compat | Compat::EXT_ATTR).bits());
             Ok(())
         })
+    }
+}
+
+impl Inode {
+    /// How many blocks a change of attributes may change.
+    pub(crate) fn xattr_credits(&self) -> u32 {
+        // The inode, the old and the new block, each with bitmap and descriptor, and the superblock.
+        let credits = 8;
+        if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
+            return credits;
+        }
+        let block = self.read_xattr_block().ok().flatten();
+        let lists = Lists::new(self, block.as_ref());
+        // A new value, an old one, and the inodes of those that a new block shares with the old one.
+        let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
+        let credits = credits + self.fs.superblock.value_credits() + shared;
+        // Whoever changes attributes changes something else besides.
+        let most =
+            self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
+        credits.min(most)
+    }
+
+    /// How many inodes of values an inode is charged with.
+    pub(crate) fn value_inodes(&self) -> Result<usize> {
+        let block = self.read_xattr_block()?;
+        Ok(Lists::new(self, block.as_ref())?.charged().values as usize)
     }
 }
 

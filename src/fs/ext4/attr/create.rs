@@ -1,15 +1,15 @@
 //! The bytes of an inode that was just allocated.
 
-use super::super::Ext4;
 use super::super::disk::extent;
 use super::super::disk::inode::GOOD_OLD_SIZE;
 use super::super::features::{Incompat, RoCompat};
 use super::super::jbd2::Handle;
+use super::super::operation::MayChange;
 use super::super::raw::InodeMut;
+use super::super::superblock::Superblock;
 use super::fields::Times;
 use crate::error::{Error, Result};
 use crate::fs::{InodeFlags, Timestamp};
-use crate::units::InodeNo;
 
 /// What a new inode begins with.
 pub(crate) struct NewInode<'a> {
@@ -41,61 +41,56 @@ pub(crate) enum Body<'a> {
     Nothing,
 }
 
-impl Ext4 {
+impl Handle<'_> {
     /// Makes a fresh inode. What its place held before is gone.
     ///
     /// # Errors
     /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is no short one.
-    pub(crate) fn init_inode(
-        &self,
-        h: &mut Handle<'_>,
-        number: InodeNo,
-        new: &NewInode<'_>,
-    ) -> Result<()> {
+    pub(crate) fn init_inode(&mut self, inode: &impl MayChange, new: &NewInode<'_>) -> Result<()> {
         if let Body::Target(target) = new.body
             && target.len() >= 60
         {
             return Err(Error::invalid("a target of 60 bytes or more is not kept in the inode"));
         }
-        self.update_inode(h, number, |inode| self.fill_inode(inode, new))
+        let sb = &self.fs.superblock;
+        self.update_inode(inode, |inode| fill_inode(sb, inode, new))
     }
+}
 
-    fn fill_inode(&self, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
-        let sb = &self.superblock;
-        inode.begin();
-        // One who knows what had the number before sees by the generation that it is another file.
-        let earlier = inode.generation()?;
-        let bytes = inode.bytes();
-        bytes.fill(0);
-        if let Some(extra) = bytes.get_mut(GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2) {
-            extra.copy_from_slice(&sb.extra_isize.to_le_bytes());
-        }
-        inode.set_mode(new.mode)?;
-        inode.set_owner(new.uid, new.gid)?;
-        inode.set_links(new.links)?;
-        let taken = new.generation == earlier;
-        inode.set_generation(new.generation.wrapping_add(u32::from(taken)))?;
-        let time = Some(new.time);
-        let times = Times { accessed: time, modified: time, changed: time, created: time };
-        inode.set_times(&times)?;
-        if sb.ro_compat.contains(RoCompat::PROJECT) {
-            inode.set_project(new.project)?;
-        }
-        let mut flags = new.flags;
-        match new.body {
-            Body::Mapped if sb.incompat.contains(Incompat::EXTENTS) => {
-                flags |= InodeFlags::EXTENTS;
-                inode.i_block()?.copy_from_slice(&extent::empty_root());
-            }
-            Body::Mapped | Body::Nothing => {}
-            Body::Target(target) => {
-                inode.i_block()?[..target.len()].copy_from_slice(target);
-                inode.set_size(target.len() as u64)?;
-            }
-            Body::Device(major, minor) => *inode.i_block()? = encode_device(major, minor),
-        }
-        inode.set_flags(flags)
+fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
+    inode.begin();
+    // One who knows what had the number before sees by the generation that it is another file.
+    let earlier = inode.generation()?;
+    let bytes = inode.bytes();
+    bytes.fill(0);
+    if let Some(extra) = bytes.get_mut(GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2) {
+        extra.copy_from_slice(&sb.extra_isize.to_le_bytes());
     }
+    inode.set_mode(new.mode)?;
+    inode.set_owner(new.uid, new.gid)?;
+    inode.set_links(new.links)?;
+    let taken = new.generation == earlier;
+    inode.set_generation(new.generation.wrapping_add(u32::from(taken)))?;
+    let time = Some(new.time);
+    let times = Times { accessed: time, modified: time, changed: time, created: time };
+    inode.set_times(&times)?;
+    if sb.ro_compat.contains(RoCompat::PROJECT) {
+        inode.set_project(new.project)?;
+    }
+    let mut flags = new.flags;
+    match new.body {
+        Body::Mapped if sb.incompat.contains(Incompat::EXTENTS) => {
+            flags |= InodeFlags::EXTENTS;
+            inode.i_block()?.copy_from_slice(&extent::empty_root());
+        }
+        Body::Mapped | Body::Nothing => {}
+        Body::Target(target) => {
+            inode.i_block()?[..target.len()].copy_from_slice(target);
+            inode.set_size(target.len() as u64)?;
+        }
+        Body::Device(major, minor) => *inode.i_block()? = encode_device(major, minor),
+    }
+    inode.set_flags(flags)
 }
 
 /// A device's number in Linux's two encodings: 8 + 8 bits in the first word where it fits, else 12 + 20 bits in the second.

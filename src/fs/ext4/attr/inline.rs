@@ -1,11 +1,10 @@
 //! Content that lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`, which stands in the inode
 //! even where it is empty.
 
-use super::super::Ext4;
 use super::super::disk::extent;
 use super::super::features::Incompat;
-use super::super::inode::Inode;
 use super::super::jbd2::Handle;
+use super::Attributes;
 use super::change::set_area;
 use super::fields::Times;
 use super::lists::{Home, Lists};
@@ -18,32 +17,27 @@ use crate::units::FilePos;
 /// What `i_block` holds.
 const FRONT: usize = 60;
 
-impl Ext4 {
+impl Attributes<'_> {
     /// Makes this the content of a file or link that has no blocks, in the inode; says whether it has room there. Sets the size.
     ///
     /// # Errors
     /// `Corrupt`.
-    pub(crate) fn store_inline(
-        &self,
-        h: &mut Handle<'_>,
-        inode: &Inode,
-        content: &[u8],
-    ) -> Result<bool> {
-        if !self.superblock.incompat.contains(Incompat::INLINE_DATA) {
+    pub(crate) fn store_inline(&self, h: &mut Handle<'_>, content: &[u8]) -> Result<bool> {
+        if !self.fs.superblock.incompat.contains(Incompat::INLINE_DATA) {
             return Ok(false);
         }
         let (front, rest) = content.split_at(content.len().min(FRONT));
         let Name { index, name } = Name::INLINE_DATA;
         let entry = Entry { index, name, value: Value::Here(rest), hash: 0 };
-        let mut lists = Lists::new(inode, None)?;
+        let mut lists = Lists::new(self, None)?;
         lists.take(&Name::INLINE_DATA);
         if !lists.fits(&entry, Home::Inode) {
             return Ok(false);
         }
         lists.insert(entry, Home::Inode);
         let area = lists.inode_area()?;
-        let flags = (inode.flags - InodeFlags::EXTENTS) | InodeFlags::INLINE_DATA;
-        self.update_inode(h, inode.number, |raw| {
+        let flags = (self.flags - InodeFlags::EXTENTS) | InodeFlags::INLINE_DATA;
+        h.update_inode(self.0, |raw| {
             let i_block = raw.i_block()?;
             i_block.fill(0);
             i_block[..front.len()].copy_from_slice(front);
@@ -59,17 +53,17 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Corrupt`.
-    pub(crate) fn evict_inline(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<Vec<u8>> {
-        let mut content = vec![0; inode.inline_len()?];
-        inode.read_inline_data(&mut content, FilePos(0))?;
-        let mut lists = Lists::new(inode, None)?;
+    pub(crate) fn evict_inline(&self, h: &mut Handle<'_>) -> Result<Vec<u8>> {
+        let mut content = vec![0; self.inline_len()?];
+        self.read_inline_data(&mut content, FilePos(0))?;
+        let mut lists = Lists::new(self, None)?;
         lists.take(&Name::INLINE_DATA);
         let area = lists.inode_area()?;
-        let mapped = self.superblock.incompat.contains(Incompat::EXTENTS);
-        let mut flags = inode.flags - InodeFlags::INLINE_DATA;
+        let mapped = self.fs.superblock.incompat.contains(Incompat::EXTENTS);
+        let mut flags = self.flags - InodeFlags::INLINE_DATA;
         flags.set(InodeFlags::EXTENTS, mapped);
         let now = h.now();
-        self.update_inode(h, inode.number, |raw| {
+        h.update_inode(self.0, |raw| {
             let i_block = raw.i_block()?;
             i_block.fill(0);
             if mapped {

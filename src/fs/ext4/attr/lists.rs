@@ -8,8 +8,8 @@ use super::super::block::Block;
 use super::super::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
 use super::super::inode::Inode;
 use super::super::superblock::Superblock;
-use super::name::Name;
-use super::read::{Entry, NameIndex, Value, hash_of_value};
+use super::name::{Name, NameIndex};
+use super::read::{Entry, Value, hash_of_value};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FsBlock, InodeNo};
 

@@ -13,6 +13,28 @@ pub(in crate::fs::ext4) mod read;
 mod tests;
 mod value;
 
+use std::ops::Deref;
+
+use super::operation::InodeToChange;
+
 pub(crate) use acl::Inherited;
 pub(crate) use create::{Body, NewInode};
 pub(crate) use fields::Times;
+
+/// The attributes of an inode, which change.
+#[derive(Clone, Copy)]
+pub(crate) struct Attributes<'i>(&'i InodeToChange<'i>);
+
+impl<'i> Attributes<'i> {
+    pub(crate) fn of(inode: &'i InodeToChange<'i>) -> Self {
+        Self(inode)
+    }
+}
+
+impl<'i> Deref for Attributes<'i> {
+    type Target = InodeToChange<'i>;
+
+    fn deref(&self) -> &InodeToChange<'i> {
+        self.0
+    }
+}

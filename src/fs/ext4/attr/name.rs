@@ -1,9 +1,42 @@
 //! Names of attributes: from the system calls' form to that on disk.
 
 use super::super::inode::Inode;
-use super::read::{MAX_FULL_NAME, NameIndex};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
+
+/// The longest name that Linux's system calls take, its prefix included.
+pub(in crate::fs::ext4) const MAX_FULL_NAME: usize = 255;
+
+/// `e_name_index`: what stands before the name in the system calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::fs::ext4) struct NameIndex(pub(in crate::fs::ext4) u8);
+
+impl NameIndex {
+    pub(in crate::fs::ext4) const USER: Self = Self(1);
+    pub(in crate::fs::ext4) const ACL_ACCESS: Self = Self(2);
+    pub(in crate::fs::ext4) const ACL_DEFAULT: Self = Self(3);
+    pub(in crate::fs::ext4) const TRUSTED: Self = Self(4);
+    pub(in crate::fs::ext4) const SECURITY: Self = Self(6);
+    pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
+    pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
+
+    /// `None` for an attribute that no system call shows: another index, or one that only Linux itself uses (the
+    /// encryption context, 9).
+    pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
+        Some(match self.0 {
+            0 => "",
+            1 => "user.",
+            2 => "system.posix_acl_access",
+            3 => "system.posix_acl_default",
+            4 => "trusted.",
+            6 => "security.",
+            7 => "system.",
+            8 => "system.richacl",
+            10 => "gnu.",
+            _ => return None,
+        })
+    }
+}
 
 /// A name as the lists hold it.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,13 @@
 //! Its time stamps are none: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
 //! blocks are metadata and go through the journal.
 
-use super::super::Ext4;
-use super::super::alloc::Freed;
+use super::super::alloc::{Freed, FreshInode};
 use super::super::disk::extent::INIT_MAX_LEN;
-use super::super::inode::Inode;
 use super::super::jbd2::Handle;
+use super::super::operation::{InodeToChange, MayChange};
 use super::super::raw::InodeMut;
+use super::super::superblock::Superblock;
+use super::Attributes;
 use super::create::{Body, NewInode};
 use super::fields::Times;
 use super::read::{MAX_VALUE, value_checksum};
@@ -29,55 +30,62 @@ pub(super) struct Made {
     pub(super) checksum: u32,
 }
 
-impl Ext4 {
+/// The inode of a value. Its lock is never taken: a thread that changes an attribute which refers to it changes its count in one update, so
+/// under the lock of its block, and only the thread that takes the last reference changes anything else.
+struct ValueInode(InodeNo);
+
+impl MayChange for ValueInode {
+    fn number(&self) -> InodeNo {
+        self.0
+    }
+}
+
+impl Superblock {
     /// How many blocks it may change to make a value and to drop another.
     pub(super) fn value_credits(&self) -> u32 {
-        let sb = &self.superblock;
-        let blocks = sb.block_size.blocks_for(MAX_VALUE as u64) as u32;
+        let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
         // The inode and the two blocks that say so of it; bitmaps and descriptors; nodes of its map.
-        let making = blocks + 3 + 2 * sb.groups.min(GROUPS) + 4;
+        let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
         // Unmapping begins another transaction where fewer are left than it may take for the longest extents, and half a change of
         // attributes must not be committed.
-        let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / sb.blocks_per_group);
+        let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / self.blocks_per_group);
         making + dropping
     }
+}
 
+impl Attributes<'_> {
     /// Gives a value an inode that one attribute refers to.
     ///
     /// # Errors
     /// `NoSpace`, and then everything is as before.
-    pub(super) fn create_value(
-        &self,
-        h: &mut Handle<'_>,
-        owner: &Inode,
-        value: &[u8],
-    ) -> Result<Made> {
-        let checksum = value_checksum(&self.superblock, value);
-        let blocks = self.superblock.block_size.blocks_for(value.len() as u64);
-        self.check_quota(owner, blocks, 1)?;
-        let number = self.allocate_inode(h, owner.number, false)?;
+    pub(super) fn create_value(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<Made> {
+        let checksum = value_checksum(&self.fs.superblock, value);
+        let blocks = self.fs.superblock.block_size.blocks_for(value.len() as u64);
+        self.check_quota(blocks, 1)?;
+        let fresh = h.allocate_inode(self.number, false)?;
+        let number = fresh.number();
         let runs = match self.allocate_runs(h, number, value) {
             Ok(runs) => runs,
             Err(error) => {
-                self.free_inode(h, number, false)?;
+                h.free_inode(&fresh, false)?;
                 return Err(error);
             }
         };
-        self.init_value(h, owner, number)?;
-        let count = self.superblock.block_size.blocks_for(value.len() as u64) as u32;
-        if let Err((error, mapped)) = self.map_runs(h, owner, number, &runs, count) {
+        self.init_value(h, &fresh)?;
+        let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
+        if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
             // Nothing was written to the blocks yet.
             for (start, len) in &runs[mapped..] {
-                self.free_blocks(h, *start, u64::from(*len), Freed::Data)?;
+                h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }
-            self.free_value(h, &owner.fs.inode(number)?)?;
+            free_value(h, &InodeToChange::read_named(&self.fs, &fresh)?)?;
             return Err(error);
         }
         let blocks = runs.iter().flat_map(|(start, len)| start.0..start.0 + u64::from(*len));
-        for (block, part) in blocks.zip(value.chunks(self.superblock.block_size.bytes())) {
+        for (block, part) in blocks.zip(value.chunks(self.fs.superblock.block_size.bytes())) {
             h.create(FsBlock(block), |bytes| bytes[..part.len()].copy_from_slice(part))?;
         }
-        self.update_inode(h, number, |inode| {
+        h.update_inode(&fresh, |inode| {
             let seconds = i64::from(checksum as i32);
             let accessed = Some(Timestamp { seconds, nanoseconds: 0 });
             inode.set_size(value.len() as u64)?;
@@ -87,8 +95,8 @@ impl Ext4 {
         Ok(Made { number, checksum })
     }
 
-    fn init_value(&self, h: &mut Handle<'_>, owner: &Inode, number: InodeNo) -> Result<()> {
-        let stat = owner.stat();
+    fn init_value(&self, h: &mut Handle<'_>, fresh: &FreshInode) -> Result<()> {
+        let stat = self.stat();
         let new = NewInode {
             mode: MODE,
             uid: stat.uid,
@@ -97,19 +105,18 @@ impl Ext4 {
             flags: InodeFlags::EA_INODE,
             time: h.now(),
             // The older form is known by a generation that is the owner's.
-            generation: !owner.generation,
+            generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,
         };
-        self.init_inode(h, number, &new)
+        h.init_inode(fresh, &new)
     }
 
     /// Maps the first `count` blocks of these runs, one run behind the other; if one fails, says how many were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,
-        owner: &Inode,
-        number: InodeNo,
+        fresh: &FreshInode,
         runs: &[(FsBlock, u32)],
         count: u32,
     ) -> Result<(), (Error, usize)> {
@@ -119,8 +126,9 @@ impl Ext4 {
             // Of a cluster the last blocks may be left over.
             let (start, len, state) = (*start, left.min(*len), ExtentState::Written);
             let extent = Extent { first, start, len, state };
-            let inode = owner.fs.inode(number).map_err(|error| (error, at))?;
-            self.map_extent(h, &inode, extent).map_err(|error| (error, at))?;
+            let inode = InodeToChange::read_named(&self.fs, fresh);
+            let inode = inode.map_err(|error| (error, at))?;
+            inode.map_extent(h, extent).map_err(|error| (error, at))?;
             (first, left) = (extent.end(), left - len);
         }
         Ok(())
@@ -134,10 +142,10 @@ impl Ext4 {
         value: &[u8],
     ) -> Result<Vec<(FsBlock, u32)>> {
         let mut runs: Vec<(FsBlock, u32)> = Vec::new();
-        let mut goal = self.goal_of(number);
-        let mut left = self.superblock.block_size.blocks_for(value.len() as u64) as u32;
+        let mut goal = self.fs.superblock.goal_of(number);
+        let mut left = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         while left > 0 {
-            match self.allocate_blocks(h, goal, left) {
+            match h.allocate_blocks(goal, left) {
                 Ok((start, len)) => {
                     runs.push((start, len));
                     left = left.saturating_sub(len);
@@ -145,7 +153,7 @@ impl Ext4 {
                 }
                 Err(error) => {
                     for (start, len) in runs {
-                        self.free_blocks(h, start, u64::from(len), Freed::Data)?;
+                        h.free_blocks(start, u64::from(len), Freed::Data)?;
                     }
                     return Err(error);
                 }
@@ -156,7 +164,7 @@ impl Ext4 {
 
     /// One more attribute has the value of this inode.
     pub(super) fn share_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
-        self.update_inode(h, number, |inode| {
+        h.update_inode(&ValueInode(number), |inode| {
             check_value(inode, number)?;
             let references = references(inode)?;
             set_references(inode, references.saturating_add(1))
@@ -164,34 +172,30 @@ impl Ext4 {
     }
 
     /// An attribute no longer has the value of this inode, which goes with its last one.
-    pub(super) fn drop_value(
-        &self,
-        h: &mut Handle<'_>,
-        owner: &Inode,
-        number: InodeNo,
-    ) -> Result<()> {
-        let value = owner.fs.inode(number)?;
-        let counted = !owner.is_owner_of(&value);
-        let last = self.update_inode(h, number, |inode| {
+    pub(super) fn drop_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
+        let proof = ValueInode(number);
+        let value = InodeToChange::read_named(&self.fs, &proof)?;
+        let counted = !self.is_owner_of(&value);
+        let last = h.update_inode(&value, |inode| {
             check_value(inode, number)?;
             let left = if counted { references(inode)?.saturating_sub(1) } else { 0 };
             set_references(inode, left)?;
             Ok(left == 0)
         })?;
-        if last { self.free_value(h, &value) } else { Ok(()) }
+        if last { free_value(h, &value) } else { Ok(()) }
     }
+}
 
-    fn free_value(&self, h: &mut Handle<'_>, value: &Inode) -> Result<()> {
-        self.unmap_range(h, value, FileBlock(0)..FileBlock(u64::from(u32::MAX)))?;
-        let now = h.now().seconds as u32;
-        self.update_inode(h, value.number, |inode| {
-            inode.end();
-            inode.set_links(0)?;
-            inode.set_size(0)?;
-            inode.set_dtime(now)
-        })?;
-        self.free_inode(h, value.number, false)
-    }
+fn free_value(h: &mut Handle<'_>, value: &InodeToChange<'_>) -> Result<()> {
+    value.unmap_range(h, FileBlock(0)..FileBlock(u64::from(u32::MAX)))?;
+    let now = h.now().seconds as u32;
+    h.update_inode(value, |inode| {
+        inode.end();
+        inode.set_links(0)?;
+        inode.set_size(0)?;
+        inode.set_dtime(now)
+    })?;
+    h.free_inode(value, false)
 }
 
 fn check_value(inode: &mut InodeMut<'_>, number: InodeNo) -> Result<()> {

@@ -7,8 +7,8 @@ use zerocopy::FromBytes;
 
 use super::bits::Bits;
 use super::finding::{Findings, Kind, Severity};
+use super::found::Found;
 use super::htree::Tree;
-use super::inodes::Found;
 use super::map::{Data, Piece, Walk};
 use super::reader::Bytes;
 use super::table::entry_code;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::Checker;
 use super::directories::{Entry, Reading};
 use super::finding::Kind;
-use super::inodes::Found;
+use super::found::Found;
 use super::table::{Record, entry_code};
 use crate::error::Place;
 use crate::fs::FileType;

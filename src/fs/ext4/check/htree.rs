@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::Checker;
 use super::finding::Kind;
-use super::inodes::Found;
+use super::found::Found;
 use super::map::Data;
 use super::reader::Bytes;
 use crate::error::Place;

@@ -4,7 +4,7 @@ use zerocopy::FromBytes;
 
 use super::Checker;
 use super::finding::{Kind, Severity};
-use super::inodes::Found;
+use super::found::Found;
 use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::ext4::checksum::crc32c_raw;

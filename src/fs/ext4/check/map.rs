@@ -5,7 +5,7 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 use super::finding::{Findings, Kind};
-use super::inodes::Found;
+use super::found::Found;
 use super::reader::Reader;
 use crate::error::Place;
 use crate::fs::InodeFlags;

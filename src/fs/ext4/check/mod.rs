@@ -17,6 +17,7 @@ mod bits;
 mod directories;
 mod encryption;
 mod finding;
+mod found;
 mod groups;
 mod htree;
 mod inodes;

@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::Checker;
 use super::finding::{Kind, Severity};
-use super::inodes::Found;
+use super::found::Found;
 use super::map::Data;
 use crate::error::Place;
 use crate::fs::InodeFlags;

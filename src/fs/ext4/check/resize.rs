@@ -2,8 +2,9 @@
 
 use super::Checker;
 use super::finding::Kind;
+use super::found::Found;
 use super::groups::RESERVED_DESCRIPTORS;
-use super::inodes::{Extent, Found};
+use super::inodes::Extent;
 use super::map::{Data, Piece, Walk};
 use super::usage::Usage;
 use crate::fs::ext4::Compat;

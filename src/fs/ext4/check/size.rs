@@ -2,7 +2,8 @@
 
 use super::Checker;
 use super::finding::{Findings, Kind, Severity};
-use super::inodes::{Extent, Found};
+use super::found::Found;
+use super::inodes::Extent;
 use super::map::{DIRECT, Piece, Walk};
 use super::reader::Bytes;
 use super::xattrs::Charged;

@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::Checker;
 use super::finding::Kind;
-use super::inodes::Found;
+use super::found::Found;
 use crate::error::Place;
 use crate::fs::InodeFlags;
 use crate::fs::ext4::attr::read::{entry_hashes, xattr_checksum};

@@ -5,6 +5,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
+/// The longest name, in bytes.
+pub(crate) const MAX_NAME: usize = 255;
+
 /// An entry without its name, which follows. An entry whose inode is 0 is unused space.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -9,6 +9,10 @@ use super::layout;
 pub(crate) const MAGIC: u16 = 0xEF53;
 /// `s_rev_level`: features, and inodes of any size. No later revision is known.
 pub(crate) const REV_DYNAMIC: u32 = 1;
+/// `s_state`: cleanly unmounted.
+pub(crate) const STATE_VALID: u16 = 1;
+/// `s_state`: errors were detected.
+pub(crate) const STATE_ERROR: u16 = 2;
 /// The first inode of users, of every volume of revision 0. No volume has fewer reserved ones.
 pub(crate) const FIRST_INODE: u32 = 11;
 /// Byte offset of the primary superblock on the device.

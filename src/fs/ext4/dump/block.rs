@@ -2,10 +2,9 @@
 
 use zerocopy::FromBytes;
 
-use super::fields;
 use super::value::{Record, Value};
+use super::{Dumper, fields};
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::ext4::Ext4;
 use crate::fs::ext4::dir_block::record_length;
 use crate::fs::ext4::disk::dir::{
     DX_NODE_COUNT_OFFSET, DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDirEntry, RawDxCount,
@@ -17,13 +16,8 @@ use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("block");
 
-impl Ext4 {
-    /// A block: `kind` says what it was taken for, by its place where metadata have one, else by its magic number or its form. All of its
-    /// bytes follow what was decoded.
-    ///
-    /// # Errors
-    /// `NotFound` for a block that there is not; `Io`.
-    pub fn dump_block(&self, block: FsBlock) -> Result<Record> {
+impl Dumper<'_> {
+    pub(super) fn block(&self, block: FsBlock) -> Result<Record> {
         if !self.superblock.contains(block) {
             let last = self.superblock.blocks_count - 1;
             let what = format!("block {block}: the number is outside 0 to {last}");

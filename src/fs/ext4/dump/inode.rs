@@ -1,19 +1,17 @@
 //! An inode: its fields, its map and its attributes, in use or not.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use super::fields;
 use super::value::{Record, Value};
+use super::{Dumper, fields};
 use crate::error::{ErrorKind, Place, Result};
-use crate::fs::ext4::Ext4;
 use crate::fs::ext4::disk::extent::{INIT_MAX_LEN, RawExtent, RawExtentHeader, RawExtentIndex};
 use crate::fs::ext4::disk::inode::{RawInode, RawInodeExtra};
 use crate::fs::ext4::inode::{InodePlace, inode_checksums};
 use crate::fs::ext4::tree::read_extents::node;
-use crate::fs::{FileType, InodeFlags};
+use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
@@ -22,12 +20,12 @@ const NODES: usize = 1024;
 /// A link is in its inode up to this length.
 const SHORT_LINK: u64 = 60;
 
-impl Ext4 {
-    /// An inode, in use or not: its fields, then its map and its extended attributes. Of a tree the first 1024 nodes are shown.
-    ///
-    /// # Errors
-    /// `NotFound` for a number that no inode has; `Corrupt` where its group says that its table is outside of the volume; `Io`.
-    pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Record> {
+impl Dumper<'_> {
+    pub(super) fn inode(
+        &self,
+        number: InodeNo,
+        xattrs: impl FnOnce() -> Result<Vec<Xattr>>,
+    ) -> Result<Record> {
         let sb = &self.superblock;
         let InodePlace { block, at, .. } = self.inode_place(number)?;
         let content = self.blocks.read(block, PLACE.inode(number))?;
@@ -42,9 +40,9 @@ impl Ext4 {
         if let Ok((raw, _)) = RawInode::ref_from_prefix(bytes) {
             record.extend(self.map_of(raw));
         }
-        match self.inode_or_orphan(number).and_then(|inode| inode.xattrs()) {
+        match xattrs() {
             Ok(xattrs) => {
-                let one = |xattr: crate::fs::Xattr| {
+                let one = |xattr: Xattr| {
                     let value = Value::Bytes(xattr.value);
                     Value::Record(vec![("name", Value::Text(xattr.name)), ("value", value)])
                 };

@@ -8,6 +8,9 @@ mod fields;
 mod inode;
 mod value;
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use zerocopy::FromBytes;
 
 pub use self::value::{Record, Value};
@@ -17,12 +20,23 @@ use super::disk::journal::RawJournalSuperblock;
 use super::disk::superblock::RawSuperblock;
 use super::{Compat, Ext4, Incompat, RoCompat};
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::units::{FileBlock, FsBlock};
+use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const SUPERBLOCK: Place = Place::new("superblock");
 const GROUP: Place = Place::new("group descriptor");
 const JOURNAL: Place = Place::new("journal superblock");
 const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
+
+/// The fields of a volume's structures.
+struct Dumper<'a>(&'a Ext4);
+
+impl Deref for Dumper<'_> {
+    type Target = Ext4;
+
+    fn deref(&self) -> &Ext4 {
+        self.0
+    }
+}
 
 impl Ext4 {
     /// The superblock, or the backup in a group.
@@ -31,13 +45,13 @@ impl Ext4 {
     /// `NotFound` for a group that there is not, or that has no backup; `Io`.
     pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Record> {
         let group = backup.unwrap_or(0);
-        self.check_group(group)?;
+        Dumper(self).check_group(group)?;
         if !self.superblock.group_has_backup(group) {
             let what = format!("group {group} has no backup of the superblock");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let (block, at) = if group == 0 {
-            self.superblock_place()
+            self.superblock.position()
         } else {
             (self.superblock.group_start(group), 0)
         };
@@ -52,7 +66,7 @@ impl Ext4 {
     /// # Errors
     /// `NotFound` for a group that there is not; `Io`.
     pub fn dump_group(&self, group: u32) -> Result<Record> {
-        self.check_group(group)?;
+        Dumper(self).check_group(group)?;
         let sb = &self.superblock;
         let block = self.descriptor_block(group);
         let content = self.blocks.read(block, GROUP)?;
@@ -65,7 +79,7 @@ impl Ext4 {
             ("last_block", end.saturating_sub(1).into()),
             ("superblock", sb.group_has_backup(group).into()),
         ];
-        record.extend(self.descriptor(group, &content[self.descriptor_range(group)])?);
+        record.extend(Dumper(self).descriptor(group, &content[self.descriptor_range(group)])?);
         Ok(record)
     }
 
@@ -73,7 +87,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` where there is none on this device; `Corrupt`; `Io`.
-    pub fn dump_journal(self: &std::sync::Arc<Self>) -> Result<Record> {
+    pub fn dump_journal(self: &Arc<Self>) -> Result<Record> {
         let Some(number) = self.superblock.journal_inode else {
             let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {
                 "the journal is on another device (journal_dev)"
@@ -100,6 +114,25 @@ impl Ext4 {
         Ok(record)
     }
 
+    /// A block: `kind` says what it was taken for, by its place where metadata have one, else by its magic number or its form. All of its
+    /// bytes follow what was decoded.
+    ///
+    /// # Errors
+    /// `NotFound` for a block that there is not; `Io`.
+    pub fn dump_block(&self, block: FsBlock) -> Result<Record> {
+        Dumper(self).block(block)
+    }
+
+    /// An inode, in use or not: its fields, then its map and its extended attributes. Of a tree the first 1024 nodes are shown.
+    ///
+    /// # Errors
+    /// `NotFound` for a number that no inode has; `Corrupt` where its group says that its table is outside of the volume; `Io`.
+    pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Record> {
+        Dumper(self).inode(number, || self.inode_or_orphan(number)?.xattrs())
+    }
+}
+
+impl Dumper<'_> {
     /// The fields of a descriptor, then those that consist of two halves.
     fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Record> {
         let (Ok((low, rest)), Some(decoded)) =
@@ -144,7 +177,7 @@ impl Ext4 {
     /// Where a backup superblock would have this block, or the superblock itself.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
-        let (primary, at) = self.superblock_place();
+        let (primary, at) = self.superblock.position();
         if block == primary {
             return Some(at);
         }

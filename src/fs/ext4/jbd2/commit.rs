@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::LogWriter;
+use super::tid::Tid;
 use super::transactions::Work;
 use crate::error::{Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Block;
-use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::mmp_hold::MmpHold;
-use crate::fs::ext4::ops::Patience;
+use crate::fs::ext4::operation::Patience;
 use crate::fs::ext4::order::{Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
@@ -176,7 +176,7 @@ impl Ext4 {
         if let Ok(writing) = self.writing() {
             let first = writing.transactions.abort(why);
             if first {
-                self.stop(writing, why);
+                writing.errors.stop(why);
             }
             // Writes that need no transaction are to be refused as well.
             writing.locks.all_changed();
@@ -189,7 +189,7 @@ impl Ext4 {
 
     /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
     fn record_abort(&self, writing: &Writing, why: &Error) {
-        self.stop(writing, why);
+        writing.errors.stop(why);
         if self.check_held().is_err() {
             return;
         }
@@ -198,6 +198,6 @@ impl Ext4 {
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());
         }
-        let _ = self.record_last(writing, why);
+        let _ = self.record_last(why);
     }
 }

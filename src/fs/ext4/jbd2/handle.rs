@@ -1,11 +1,13 @@
 //! An operation's part in the running transaction.
 
+use std::sync::Arc;
+
+use super::tid::{Member, Tid};
 use super::transactions::{Joined, Work};
 use crate::error::{Errno, Error, ErrorKind, Place, Result};
 use crate::fs::Timestamp;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::block::Part;
-use crate::fs::ext4::dirty::Tid;
 use crate::fs::ext4::operation::Operation;
 use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
@@ -16,9 +18,9 @@ const SPACE_ATTEMPTS: u32 = 3;
 
 /// The changes of an operation, which are committed together. Made by [`Operation::transact`].
 pub(crate) struct Handle<'a> {
-    fs: &'a Ext4,
-    writing: &'a Writing,
-    tid: Tid,
+    pub(in crate::fs::ext4) fs: &'a Arc<Ext4>,
+    pub(in crate::fs::ext4) writing: &'a Writing,
+    member: Member,
     credits: u32,
     work: Work,
     /// `None` once it has left.
@@ -42,13 +44,13 @@ impl Operation<'_> {
         work: impl FnOnce(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         let writing = self.writing;
-        let credits = (credits + writing.quota_credits()).min(writing.transactions.limit());
-        let (tid, held) = join(self, writing, credits)?;
+        let credits = (credits + self.quota_credits()).min(writing.transactions.limit());
+        let (member, held) = join(self, writing, credits)?;
         writing.counters.began();
         let mut handle = Handle {
             fs: self,
             writing,
-            tid,
+            member,
             credits,
             work: Work::default(),
             held: Some(held),
@@ -90,11 +92,11 @@ impl Operation<'_> {
 }
 
 /// Joins the running transaction, after a commit where there is no room.
-fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Tid, Held)> {
+fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
         match writing.transactions.join(credits)? {
-            Joined::In(tid) => return Ok((tid, Held::new(Rank::Handle))),
+            Joined::In(member) => return Ok((member, Held::new(Rank::Handle))),
             Joined::Full(tid) => fs.commit(tid)?,
         }
     }
@@ -109,7 +111,7 @@ impl Handle<'_> {
         place: Place,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        let (result, joins) = self.fs.blocks.update(block, self.tid, place, change)?;
+        let (result, joins) = self.fs.blocks.update(block, &self.member, place, change)?;
         self.note(block, joins);
         Ok(result)
     }
@@ -123,7 +125,7 @@ impl Handle<'_> {
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
         let (result, joins) =
-            self.fs.blocks.update_sealed((block, part), self.tid, place, change)?;
+            self.fs.blocks.update_sealed((block, part), &self.member, place, change)?;
         self.note(block, joins);
         Ok(result)
     }
@@ -134,7 +136,7 @@ impl Handle<'_> {
         block: FsBlock,
         fill: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
-        let (result, joins) = self.fs.blocks.create(block, self.tid, fill)?;
+        let (result, joins) = self.fs.blocks.create(block, &self.member, fill)?;
         self.note(block, joins);
         Ok(result)
     }
@@ -148,7 +150,7 @@ impl Handle<'_> {
 
     /// A block of metadata that was freed: copies of it in the journal must never be replayed.
     pub(crate) fn forget(&mut self, block: FsBlock) {
-        self.fs.blocks.forget(block);
+        self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
     }
 
@@ -164,10 +166,10 @@ impl Handle<'_> {
     /// `ReadOnly`, and what a commit gives.
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
-        let credits = credits + self.writing.quota_credits();
+        let credits = credits + self.fs.quota_credits();
         let credits = credits.min(self.writing.transactions.limit());
-        let (tid, held) = join(self.fs, self.writing, credits)?;
-        (self.tid, self.credits, self.changed, self.held) = (tid, credits, false, Some(held));
+        let (member, held) = join(self.fs, self.writing, credits)?;
+        (self.member, self.credits, self.changed, self.held) = (member, credits, false, Some(held));
         Ok(())
     }
 
@@ -183,7 +185,7 @@ impl Handle<'_> {
 
     /// The transaction that it is in.
     pub(crate) fn tid(&self) -> Tid {
-        self.tid
+        self.member.tid()
     }
 
     /// How many more blocks it may change.

@@ -19,6 +19,7 @@ mod log_writer;
 mod recover;
 mod restore;
 mod superblock;
+pub(super) mod tid;
 mod timer;
 mod transactions;
 

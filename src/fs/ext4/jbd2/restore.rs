@@ -85,7 +85,7 @@ fn write_overlay(fs: &Ext4) -> Result<()> {
     let mut versions = Vec::with_capacity(BATCH);
     for (block, copy) in blocks.overlay().range(all) {
         let mut version = blocks.read_relocated(copy)?;
-        if block == fs.superblock_place().0 {
+        if block == fs.superblock.position().0 {
             fs.keep_recorded(&mut version)?;
         }
         versions.push((block, version));

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use shuttle::thread;
 
+use super::tid::Tid;
 use super::transactions::{Joined, Transactions, Work};
 use crate::error::{Errno, Error, ErrorKind, Result};
-use crate::fs::ext4::dirty::Tid;
 use crate::sync::explore;
 use crate::units::FsBlock;
 
@@ -48,7 +48,7 @@ impl Journal {
     fn operate(&self, block: FsBlock, aborts: bool) -> Result<Tid> {
         let tid = loop {
             match self.transactions.join(CREDITS)? {
-                Joined::In(tid) => break tid,
+                Joined::In(member) => break member.tid(),
                 Joined::Full(tid) => self.commit(tid)?,
             }
         };

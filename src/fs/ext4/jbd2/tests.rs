@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::device::{Device, Faults, Ram, Sim};
 use crate::error::{ErrorKind, Place};
 use crate::fs::Clock;
-use crate::fs::ext4::for_tests::{Image, output};
+use crate::fs::ext4::for_tests::{Alone, Image, output};
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::FsBlock;
 
 fn set_owner(fs: &Arc<Ext4>, uid: u16) {
     fs.transact(4, |handle| {
-        fs.update_inode(handle, ROOT, |inode| {
+        handle.update_inode(&Alone(ROOT), |inode| {
             inode.fields()?.i_uid.set(uid);
             Ok(())
         })
@@ -153,7 +153,7 @@ fn an_operation_that_fails_half_way_makes_the_volume_read_only() {
     set_owner(&fs, 7);
     fs.sync().unwrap();
     let failed: crate::error::Result<()> = fs.transact(4, |handle| {
-        fs.update_inode(handle, ROOT, |inode| {
+        handle.update_inode(&Alone(ROOT), |inode| {
             inode.fields()?.i_uid.set(8);
             Ok(())
         })?;

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::ops::Patience;
+use crate::fs::ext4::operation::Patience;
 
 /// Time stamps that are kept lazily wait no longer for a transaction. Linux lets them wait for half a day, to spare disks that rest; a
 /// disk whose files are overwritten does not, and a commit in half a minute costs it nothing. A backup of changed files

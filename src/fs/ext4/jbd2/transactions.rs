@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::tid::{Member, Tid};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::dirty::Tid;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::FsBlock;
 
@@ -75,9 +75,9 @@ const TAKE_TURNS: u32 = 2;
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// Whether an operation could join.
-pub(crate) enum Joined {
+pub(super) enum Joined {
     /// It is in this transaction.
-    In(Tid),
+    In(Member),
     /// A commit must make room first.
     Full(Tid),
 }
@@ -110,7 +110,7 @@ impl Transactions {
     ///
     /// # Errors
     /// `ReadOnly` after an abort.
-    pub(crate) fn join(&self, credits: u32) -> Result<Joined> {
+    pub(super) fn join(&self, credits: u32) -> Result<Joined> {
         let mut state = self.state.lock();
         loop {
             state.check()?;
@@ -121,13 +121,13 @@ impl Transactions {
             } else {
                 state.handles += 1;
                 state.credits += credits;
-                return Ok(Joined::In(state.running));
+                return Ok(Joined::In(Member::of(state.running)));
             }
         }
     }
 
     /// Leaves the running transaction with the used credits.
-    pub(crate) fn leave(&self, credits: u32, work: Work) {
+    pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
         // An operation that changed more blocks than it asked for has made the transaction larger: the limit leaves space for that.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
@@ -273,9 +273,9 @@ mod tests {
     use std::sync::mpsc;
 
     fn change(transactions: &Transactions) -> Tid {
-        let Ok(Joined::In(tid)) = transactions.join(1) else { panic!("there is room") };
+        let Ok(Joined::In(member)) = transactions.join(1) else { panic!("there is room") };
         transactions.leave(1, Work { blocks: vec![FsBlock(7)], ..Work::default() });
-        tid
+        member.tid()
     }
 
     /// A flush of the device covers no write after its begin: a sync of such a write needs one more flush.

@@ -35,7 +35,7 @@ use self::layout::Layout;
 use self::output::Output;
 use self::space::Space;
 use self::superblock::Identity;
-use super::disk::superblock::{FIRST_INODE, OFFSET, RawSuperblock};
+use super::disk::superblock::{FIRST_INODE, OFFSET, RawSuperblock, STATE_VALID};
 use super::superblock::{Superblock, seal_superblock};
 use super::{Compat, Incompat, RoCompat};
 use crate::device::Device;
@@ -237,7 +237,7 @@ fn write_superblocks(
     let len = size_of::<RawSuperblock>();
     for group in (0..layout.sb.groups).rev().filter(|group| layout.sb.group_has_backup(*group)) {
         raw.s_block_group_nr.set(group as u16);
-        raw.s_state.set(if group == 0 { superblock::STATE_VALID } else { 0 });
+        raw.s_state.set(if group == 0 { STATE_VALID } else { 0 });
         seal_superblock(raw);
         let at = if group == 0 { OFFSET as usize % size } else { 0 };
         block.fill(0);

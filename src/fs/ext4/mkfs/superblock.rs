@@ -7,11 +7,10 @@ use super::geometry::Geometry;
 use super::options::MkfsOptions;
 use crate::error::{Error, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
-use crate::fs::ext4::disk::superblock::{FIRST_INODE, MAGIC, REV_DYNAMIC, RawSuperblock};
+use crate::fs::ext4::disk::superblock::{
+    FIRST_INODE, MAGIC, REV_DYNAMIC, RawSuperblock, STATE_VALID,
+};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
-
-/// `s_state`: unmounted cleanly. Backups do not say so.
-pub(super) const STATE_VALID: u16 = 1;
 
 /// `s_flags`: directory hashes are computed on signed characters, on every machine.
 const SIGNED_HASH: u32 = 1;

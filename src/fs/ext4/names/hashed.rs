@@ -3,7 +3,6 @@
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::Ext4;
 use super::super::casefold::Wanted;
 use super::super::dir_block::{Area, HEADER, Home, raw_record_length};
 use super::super::disk::dir::{
@@ -12,10 +11,9 @@ use super::super::disk::dir::{
 };
 use super::super::hash::NameHash;
 use super::super::htree::{ENTRY, dx_offset, dx_position};
-use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::super::superblock::Superblock;
-use super::{Addition, PLACE, Step};
+use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FileBlock, FsBlock};
 
@@ -56,103 +54,98 @@ impl Path {
     }
 }
 
-impl Ext4 {
+impl Directory<'_> {
     /// Adds a name to the leaf of its hash. Where that is full it is split, and before that a node above it where that is full too.
-    pub(super) fn add_hashed(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        addition: &Addition<'_>,
-    ) -> Result<Step> {
-        let path = self.path_to(dir, &addition.wanted)?;
+    pub(super) fn add_hashed(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
+        let path = self.path_to(&addition.wanted)?;
         let (name, target) = (addition.wanted.name, addition.target);
-        if let Some(gap) = path.leaf.gap(name, self)? {
+        if let Some(gap) = path.leaf.gap(name, &self.fs)? {
             let home = path.leaf.home;
             drop(path);
-            self.change_entries(h, dir, home, |mut entries| entries.insert(gap, name, target))?;
+            self.change_entries(h, home, |mut entries| entries.insert(gap, name, target))?;
             Ok(Step::Added)
-        } else if path.parent().is_full(&self.superblock) {
-            self.grow_nodes(h, dir, &path)?;
+        } else if path.parent().is_full(&self.fs.superblock) {
+            self.grow_nodes(h, &path)?;
             Ok(Step::Grown)
         } else {
-            self.split_leaf(h, dir, &path, addition)?;
+            self.split_leaf(h, &path, addition)?;
             Ok(Step::Added)
         }
     }
 
-    fn path_to(&self, dir: &Inode, wanted: &Wanted<'_>) -> Result<Path> {
-        let root = dir.dx_root()?;
+    fn path_to(&self, wanted: &Wanted<'_>) -> Result<Path> {
+        let root = self.dx_root()?;
         let hash = root.hash.of(wanted.hashed_bytes());
         let (mut below, mut nodes) = (root.area, SmallVec::new());
         for _ in 0..=root.levels {
             let Home::Block(block, at) = below.home else {
                 return Err(below.place.corrupt("a node is no block"));
             };
-            let entries = dir.dx_entries(&below)?;
+            let entries = self.dx_entries(&below)?;
             let entry = dx_position(entries, hash);
             let next = entries.get(entry + 1).map(|entry| entry.hash.get());
             nodes.push(Node { block, at, entry, count: entries.len(), next });
-            below = dir.dx_child(&entries[entry], &below)?;
+            below = self.dx_child(&entries[entry], &below)?;
         }
-        if below.end != self.superblock.entries_end() {
+        if below.end != self.fs.superblock.entries_end() {
             return Err(below.place.corrupt("a node of the tree is where a leaf should be"));
         }
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }
 
     /// Makes room in the nodes above a leaf: splits the highest one that has to be, or puts a level below a full root.
-    fn grow_nodes(&self, h: &mut Handle<'_>, dir: &Inode, path: &Path) -> Result<()> {
+    fn grow_nodes(&self, h: &mut Handle<'_>, path: &Path) -> Result<()> {
         let nodes = &path.nodes;
-        match nodes.iter().rposition(|node| !node.is_full(&self.superblock)) {
-            Some(above) => self.split_node(h, dir, &nodes[above], &nodes[above + 1]),
-            None if nodes.len() > usize::from(self.superblock.deepest_htree()) => {
-                let what = format!("the hash tree of directory inode {} is full", dir.number);
+        match nodes.iter().rposition(|node| !node.is_full(&self.fs.superblock)) {
+            Some(above) => self.split_node(h, &nodes[above], &nodes[above + 1]),
+            None if nodes.len() > usize::from(self.fs.superblock.deepest_htree()) => {
+                let what = format!("the hash tree of directory inode {} is full", self.number);
                 Err(Error::new(ErrorKind::NoSpace, what))
             }
-            None => self.deepen(h, dir, &nodes[0]),
+            None => self.deepen(h, &nodes[0]),
         }
     }
 
     /// Moves the upper half of a node's entries to a new node, which follows it in the one above.
-    fn split_node(&self, h: &mut Handle<'_>, dir: &Inode, above: &Node, node: &Node) -> Result<()> {
+    fn split_node(&self, h: &mut Handle<'_>, above: &Node, node: &Node) -> Result<()> {
         let half = node.count / 2;
         let (upper, hash) = {
-            let area = self.node_area(dir, node)?;
-            let entries = &dir.dx_entries(&area)?[half..];
+            let area = self.node_area(node)?;
+            let entries = &self.dx_entries(&area)?[half..];
             (entries.as_bytes().to_vec(), entries[0].hash.get())
         };
-        let new = self.append_node(h, dir, &upper)?;
-        self.change_node(h, dir, node, |bytes| {
-            set_count(bytes, DX_NODE_COUNT_OFFSET, &self.superblock, half);
+        let new = self.append_node(h, &upper)?;
+        self.change_node(h, node, |bytes| {
+            set_count(bytes, DX_NODE_COUNT_OFFSET, &self.fs.superblock, half);
         })?;
-        self.insert_behind(h, dir, above, hash, new)
+        self.insert_behind(h, above, hash, new)
     }
 
     /// Moves all entries of the root to a new node, which becomes its only child.
-    fn deepen(&self, h: &mut Handle<'_>, dir: &Inode, root: &Node) -> Result<()> {
+    fn deepen(&self, h: &mut Handle<'_>, root: &Node) -> Result<()> {
         let entries = {
-            let area = self.node_area(dir, root)?;
-            dir.dx_entries(&area)?.as_bytes().to_vec()
+            let area = self.node_area(root)?;
+            self.dx_entries(&area)?.as_bytes().to_vec()
         };
-        let new = self.append_node(h, dir, &entries)?;
-        self.change_node(h, dir, root, |bytes| {
+        let new = self.append_node(h, &entries)?;
+        self.change_node(h, root, |bytes| {
             if let Ok((info, _)) = RawDxRootInfo::mut_from_prefix(&mut bytes[DX_ROOT_INFO_OFFSET..])
             {
                 info.indirect_levels += 1;
             }
             put_entry(bytes, DX_ROOT_COUNT_OFFSET, 0, new);
-            set_count(bytes, DX_ROOT_COUNT_OFFSET, &self.superblock, 1);
+            set_count(bytes, DX_ROOT_COUNT_OFFSET, &self.fs.superblock, 1);
         })
     }
 
-    fn node_area(&self, dir: &Inode, node: &Node) -> Result<Area> {
-        let area = dir.dir_block(node.block)?;
-        area.ok_or_else(|| PLACE.inode(dir.number).corrupt("a node is a hole"))
+    fn node_area(&self, node: &Node) -> Result<Area> {
+        let area = self.dir_block(node.block)?;
+        area.ok_or_else(|| PLACE.inode(self.number).corrupt("a node is a hole"))
     }
 
-    fn append_node(&self, h: &mut Handle<'_>, dir: &Inode, entries: &[u8]) -> Result<FileBlock> {
-        let block = FileBlock(dir.dir_blocks()?);
-        self.append_block(h, dir, |bytes| {
+    fn append_node(&self, h: &mut Handle<'_>, entries: &[u8]) -> Result<FileBlock> {
+        let block = FileBlock(self.dir_blocks()?);
+        self.append_block(h, |bytes| {
             // To a linear reader it is unused space.
             let raw = RawDirEntry {
                 inode: 0.into(),
@@ -163,8 +156,8 @@ impl Ext4 {
             bytes[..HEADER].copy_from_slice(raw.as_bytes());
             bytes[DX_NODE_COUNT_OFFSET..][..entries.len()].copy_from_slice(entries);
             let count = entries.len() / ENTRY;
-            set_count(bytes, DX_NODE_COUNT_OFFSET, &self.superblock, count);
-            dir.seal_node(block, bytes);
+            set_count(bytes, DX_NODE_COUNT_OFFSET, &self.fs.superblock, count);
+            self.seal_node(block, bytes);
         })
     }
 
@@ -172,30 +165,28 @@ impl Ext4 {
     pub(super) fn insert_behind(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         node: &Node,
         hash: u32,
         block: FileBlock,
     ) -> Result<()> {
         let offset = dx_offset(node.block);
-        self.change_node(h, dir, node, |bytes| {
+        self.change_node(h, node, |bytes| {
             let at = offset + (node.entry + 1) * ENTRY;
             bytes.copy_within(at..offset + node.count * ENTRY, at + ENTRY);
             put_entry(bytes, at, hash, block);
-            set_count(bytes, offset, &self.superblock, node.count + 1);
+            set_count(bytes, offset, &self.fs.superblock, node.count + 1);
         })
     }
 
     fn change_node(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         node: &Node,
         change: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
-        h.update(node.at, PLACE.inode(dir.number), |bytes| {
+        h.update(node.at, PLACE.inode(self.number), |bytes| {
             change(bytes);
-            dir.seal_node(node.block, bytes);
+            self.seal_node(node.block, bytes);
             Ok(())
         })
     }

@@ -3,24 +3,23 @@
 
 use std::ops::Range;
 
-use super::super::Ext4;
+use super::super::attr::Attributes;
 use super::super::inline_data::{FRONT, PARENT};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::entries::{Entries, Target, length};
-use super::{Addition, PLACE, Step};
+use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, Result};
 use crate::units::InodeNo;
 
 /// The parts of an inline directory that hold entries.
 const PARTS: Range<u64> = 1..3;
 
-impl Ext4 {
+impl Directory<'_> {
     /// Makes a new directory an inline one, where the volume has such and the inode has room; says whether it did.
     pub(super) fn init_inline_directory(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         parent: InodeNo,
     ) -> Result<bool> {
         let parent = u32::try_from(parent.0).map_err(|_| Error::invalid("the parent's number"))?;
@@ -28,34 +27,29 @@ impl Ext4 {
         let (number, entries) = content.split_at_mut(PARENT);
         number.copy_from_slice(&parent.to_le_bytes());
         Entries(entries).pack(std::iter::empty());
-        self.store_inline(h, dir, &content)
+        Attributes::of(self.0).store_inline(h, &content)
     }
 
     /// Adds a name where there is room in the inode; else moves all entries to a block.
-    pub(super) fn add_inline(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        addition: &Addition<'_>,
-    ) -> Result<Step> {
+    pub(super) fn add_inline(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let (name, target) = (addition.wanted.name, addition.target);
         for part in PARTS {
-            let Some(area) = dir.inline_dir_part(part)? else { continue };
-            if let Some(gap) = area.gap(name, self)? {
+            let Some(area) = self.inline_dir_part(part)? else { continue };
+            if let Some(gap) = area.gap(name, &self.fs)? {
                 let insert = |mut entries: Entries<'_>| entries.insert(gap, name, target);
-                self.change_inline(h, dir, part, insert)?;
+                self.change_inline(h, part, insert)?;
                 return Ok(Step::Added);
             }
         }
         // The attribute grows by an entry.
-        let mut content = dir.inline_content()?;
+        let mut content = self.inline_content()?;
         let at = content.len() - FRONT;
         content.resize(content.len() + length(name), 0);
         Entries(&mut content[FRONT..]).put(at, at + length(name), name, target);
-        if self.store_inline(h, dir, &content)? {
+        if Attributes::of(self.0).store_inline(h, &content)? {
             return Ok(Step::Added);
         }
-        self.move_to_block(h, dir)?;
+        self.move_to_block(h)?;
         Ok(Step::Grown)
     }
 
@@ -63,60 +57,49 @@ impl Ext4 {
     pub(super) fn change_inline(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         part: u64,
         change: impl FnOnce(Entries<'_>),
     ) -> Result<()> {
-        let mut content = dir.inline_content()?;
+        let mut content = self.inline_content()?;
         let (front, rest) = content.split_at_mut(FRONT);
         change(Entries(if part == 1 { &mut front[PARENT..] } else { rest }));
-        self.replace_inline_directory(h, dir, &content)
+        self.replace_inline_directory(h, &content)
     }
 
     /// Changes what `..` stands for.
-    pub(super) fn set_inline_parent(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        parent: Target,
-    ) -> Result<()> {
-        let mut content = dir.inline_content()?;
+    pub(super) fn set_inline_parent(&self, h: &mut Handle<'_>, parent: Target) -> Result<()> {
+        let mut content = self.inline_content()?;
         content[..PARENT].copy_from_slice(&parent.number().to_le_bytes());
-        self.replace_inline_directory(h, dir, &content)
+        self.replace_inline_directory(h, &content)
     }
 
     /// Stores a content that is as long as the one before.
-    fn replace_inline_directory(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        content: &[u8],
-    ) -> Result<()> {
-        if self.store_inline(h, dir, content)? {
+    fn replace_inline_directory(&self, h: &mut Handle<'_>, content: &[u8]) -> Result<()> {
+        if Attributes::of(self.0).store_inline(h, content)? {
             return Ok(());
         }
-        Err(PLACE.inode(dir.number).corrupt("its entries share their place with other attributes"))
+        Err(PLACE.inode(self.number).corrupt("its entries share their place with other attributes"))
     }
 
     /// Gives an inline directory a block, with all its entries. Where there is no space, nothing has changed.
-    fn move_to_block(&self, h: &mut Handle<'_>, dir: &Inode) -> Result<()> {
-        let parts = PARTS.map(|part| dir.inline_dir_part(part)).collect::<Result<Vec<_>>>()?;
-        let parent = dir.inline_parent();
-        if parent.0 == 0 || parent.0 > u64::from(self.superblock.inodes_count) {
-            let place = PLACE.inode(dir.number).field("parent");
+    fn move_to_block(&self, h: &mut Handle<'_>) -> Result<()> {
+        let parts = PARTS.map(|part| self.inline_dir_part(part)).collect::<Result<Vec<_>>>()?;
+        let parent = self.inline_parent();
+        if parent.0 == 0 || parent.0 > u64::from(self.fs.superblock.inodes_count) {
+            let place = PLACE.inode(self.number).field("parent");
             return Err(place.corrupt(format!("{parent} is no inode")));
         }
-        let mut entries = self.dots(dir.number, parent)?.to_vec();
+        let mut entries = self.dots(parent)?.to_vec();
         for area in parts.iter().flatten() {
-            entries.extend(area.used_entries(0, self)?);
+            entries.extend(area.used_entries(0, &self.fs)?);
         }
-        let before = self.update_inode(h, dir.number, |inode| Ok(inode.bytes().to_vec()))?;
-        self.evict_inline(h, dir)?;
-        self.update_inode(h, dir.number, |inode| inode.set_size(0))?;
-        let empty = dir.fs.inode_or_orphan(dir.number)?;
-        let moved = self.append_leaf(h, &empty, |mut block| block.pack(entries.into_iter()));
+        let before = h.update_inode(self.0, |inode| Ok(inode.bytes().to_vec()))?;
+        Attributes::of(self.0).evict_inline(h)?;
+        h.update_inode(self.0, |inode| inode.set_size(0))?;
+        let empty = self.again()?;
+        let moved = Directory(&empty).append_leaf(h, |mut block| block.pack(entries.into_iter()));
         if moved.is_err() {
-            self.update_inode(h, dir.number, |inode| {
+            h.update_inode(self.0, |inode| {
                 inode.bytes().copy_from_slice(&before);
                 Ok(())
             })?;

@@ -14,18 +14,18 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::ops::Deref;
 
 use self::entries::{Entries, Target};
-use super::Ext4;
 use super::alloc::Freed;
 use super::casefold::Wanted;
-use super::dir::MAX_NAME;
 use super::dir_block::{Home, seal_dir_block};
+use super::disk::dir::MAX_NAME;
 use super::features::{Compat, Incompat};
 use super::htree::seal_dx_block;
 use super::inode::Inode;
 use super::jbd2::Handle;
+use super::operation::InodeToChange;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
@@ -58,7 +58,25 @@ enum Step {
     Grown,
 }
 
-impl Ext4 {
+/// A directory whose names change.
+#[derive(Clone, Copy)]
+pub(crate) struct Directory<'d>(&'d InodeToChange<'d>);
+
+impl<'d> Directory<'d> {
+    pub(crate) fn of(inode: &'d InodeToChange<'d>) -> Self {
+        Self(inode)
+    }
+}
+
+impl<'d> Deref for Directory<'d> {
+    type Target = InodeToChange<'d>;
+
+    fn deref(&self) -> &InodeToChange<'d> {
+        self.0
+    }
+}
+
+impl Directory<'_> {
     /// Adds a name that the directory does not have.
     ///
     /// # Errors
@@ -67,36 +85,35 @@ impl Ext4 {
     pub(crate) fn add_entry(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         name: &[u8],
         target: InodeNo,
         kind: FileType,
     ) -> Result<()> {
         check_name(name)?;
-        dir.check_directory()?;
-        let wanted = dir.wanted(name)?;
-        if dir.flags.contains(InodeFlags::CASEFOLD) {
-            wanted.check_new(self)?;
+        self.check_directory()?;
+        let wanted = self.wanted(name)?;
+        if self.flags.contains(InodeFlags::CASEFOLD) {
+            wanted.check_new(&self.fs)?;
         }
-        let addition = Addition { wanted, target: Target::new(self, target, kind)? };
-        let mut step = self.add_step(h, dir, &addition)?;
+        let addition = Addition { wanted, target: Target::new(&self.fs, target, kind)? };
+        let mut step = self.add_step(h, &addition)?;
         for _ in 1..MOST_STEPS {
             if step == Step::Added {
                 return Ok(());
             }
-            let grown = dir.fs.inode_or_orphan(dir.number)?;
-            step = self.add_step(h, &grown, &addition)?;
+            let grown = self.again()?;
+            step = Directory(&grown).add_step(h, &addition)?;
         }
-        Err(PLACE.inode(dir.number).corrupt("there is never room for a name"))
+        Err(PLACE.inode(self.number).corrupt("there is never room for a name"))
     }
 
-    fn add_step(&self, h: &mut Handle<'_>, dir: &Inode, addition: &Addition<'_>) -> Result<Step> {
-        if dir.has_inline_data() {
-            self.add_inline(h, dir, addition)
-        } else if dir.is_hashed() {
-            self.add_hashed(h, dir, addition)
+    fn add_step(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
+        if self.has_inline_data() {
+            self.add_inline(h, addition)
+        } else if self.is_hashed() {
+            self.add_hashed(h, addition)
         } else {
-            self.add_linear(h, dir, addition)
+            self.add_linear(h, addition)
         }
     }
 
@@ -104,13 +121,13 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound`; `InvalidInput` and `NameTooLong` for what is no name.
-    pub(crate) fn remove_entry(&self, h: &mut Handle<'_>, dir: &Inode, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_entry(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        dir.check_directory()?;
-        let found = dir.find(name)?.ok_or_else(|| not_found(name))?;
+        self.check_directory()?;
+        let found = self.find(name)?.ok_or_else(|| not_found(name))?;
         let (home, spot) = (found.area.home, found.spot);
         drop(found);
-        self.change_entries(h, dir, home, |mut entries| entries.remove(spot))
+        self.change_entries(h, home, |mut entries| entries.remove(spot))
     }
 
     /// Points a name to another inode. `..` is one too.
@@ -120,7 +137,6 @@ impl Ext4 {
     pub(crate) fn set_entry(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         name: &[u8],
         target: InodeNo,
         kind: FileType,
@@ -128,67 +144,47 @@ impl Ext4 {
         if name != b".." {
             check_name(name)?;
         }
-        dir.check_directory()?;
-        let target = Target::new(self, target, kind)?;
-        let found = dir.find(name)?.ok_or_else(|| not_found(name))?;
+        self.check_directory()?;
+        let target = Target::new(&self.fs, target, kind)?;
+        let found = self.find(name)?.ok_or_else(|| not_found(name))?;
         let (home, at) = (found.area.home, found.spot.at);
         drop(found);
         if home == Home::Inline(0) {
-            return self.set_inline_parent(h, dir, target);
+            return self.set_inline_parent(h, target);
         }
-        self.change_entries(h, dir, home, |mut entries| entries.set_target(at, target))
+        self.change_entries(h, home, |mut entries| entries.set_target(at, target))
     }
 
     /// Gives a new directory its first entries, `.` and `..`. Its inode has an empty map and no attributes.
     ///
     /// # Errors
     /// `NoSpace`, where nothing has changed.
-    pub(crate) fn init_directory(
-        self: &Arc<Self>,
-        h: &mut Handle<'_>,
-        dir: InodeNo,
-        parent: InodeNo,
-    ) -> Result<()> {
-        let inode = self.inode_or_orphan(dir)?;
-        if self.init_inline_directory(h, &inode, parent)? {
+    pub(crate) fn init(&self, h: &mut Handle<'_>, parent: InodeNo) -> Result<()> {
+        if self.init_inline_directory(h, parent)? {
             return Ok(());
         }
-        let dots = self.dots(dir, parent)?;
-        self.append_leaf(h, &inode, |mut entries| entries.pack(dots.into_iter()))?;
+        let dots = self.dots(parent)?;
+        self.append_leaf(h, |mut entries| entries.pack(dots.into_iter()))?;
         Ok(())
-    }
-
-    /// Whether a directory has no entries but `.` and `..`.
-    ///
-    /// # Errors
-    /// As [`Inode::entries`].
-    pub(crate) fn is_empty_directory(&self, dir: &Inode) -> Result<bool> {
-        for entry in dir.entries()? {
-            if !matches!(&entry?.name[..], b"." | b"..") {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Changes the entries of an area, wherever it stands.
     fn change_entries(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         home: Home,
         change: impl FnOnce(Entries<'_>),
     ) -> Result<()> {
         match home {
-            Home::Inline(part) => self.change_inline(h, dir, part, change),
-            Home::Block(block, at) => h.update(at, PLACE.inode(dir.number), |bytes| {
+            Home::Inline(part) => self.change_inline(h, part, change),
+            Home::Block(block, at) => h.update(at, PLACE.inode(self.number), |bytes| {
                 // `..` stands in the tree's root.
-                if dir.is_hashed() && block.0 == 0 {
+                if self.is_hashed() && block.0 == 0 {
                     change(Entries(bytes));
-                    dir.seal_node(block, bytes);
+                    self.seal_node(block, bytes);
                 } else {
-                    change(Entries(&mut bytes[..self.superblock.entries_end()]));
-                    dir.seal_entries(bytes);
+                    change(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
+                    self.seal_entries(bytes);
                 }
                 Ok(())
             }),
@@ -196,80 +192,81 @@ impl Ext4 {
     }
 
     /// Adds a block of entries to a directory. The inode that the caller has is outdated then.
-    fn append_leaf(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        fill: impl FnOnce(Entries<'_>),
-    ) -> Result<FileBlock> {
-        self.append_block(h, dir, |bytes| {
-            fill(Entries(&mut bytes[..self.superblock.entries_end()]));
-            dir.seal_entries(bytes);
+    fn append_leaf(&self, h: &mut Handle<'_>, fill: impl FnOnce(Entries<'_>)) -> Result<FileBlock> {
+        self.append_block(h, |bytes| {
+            fill(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
+            self.seal_entries(bytes);
         })
     }
 
     /// Adds a block to a directory. Where there is no space, nothing has changed.
-    fn append_block(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<FileBlock> {
-        let sb = &self.superblock;
-        let block = FileBlock(dir.dir_blocks()?);
-        let size = dir.size + sb.block_size.bytes() as u64;
+    fn append_block(&self, h: &mut Handle<'_>, fill: impl FnOnce(&mut [u8])) -> Result<FileBlock> {
+        let sb = &self.fs.superblock;
+        let block = FileBlock(self.dir_blocks()?);
+        let size = self.size + sb.block_size.bytes() as u64;
         let large = sb.incompat.contains(Incompat::LARGEDIR);
         if block.0 >= MAX_BLOCKS || (size > u64::from(u32::MAX) && !large) {
-            let what = format!("directory inode {} is as large as it can be", dir.number);
+            let what = format!("directory inode {} is as large as it can be", self.number);
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
-        let start = self.map_next_block(h, dir, block)?;
+        let start = self.map_next_block(h, block)?;
         h.create(start, fill)?;
-        self.update_inode(h, dir.number, |inode| inode.set_size(size))?;
+        h.update_inode(self.0, |inode| inode.set_size(size))?;
         Ok(block)
     }
 
-    /// Allocates the next block of a directory, or of another file without holes, behind its last one where that can be had.
-    pub(crate) fn map_next_block(
-        &self,
-        h: &mut Handle<'_>,
-        dir: &Inode,
-        block: FileBlock,
-    ) -> Result<FsBlock> {
-        let last = block.0.checked_sub(1).map(|last| dir.fs_block(FileBlock(last)));
-        let last = last.transpose()?.flatten();
-        let extent = |start| Extent { first: block, start, len: 1, state: ExtentState::Written };
-        if let Some(last) = last
-            && !block.0.is_multiple_of(u64::from(self.superblock.cluster_blocks))
-        {
-            // The rest of a cluster is the directory's already.
-            let start = FsBlock(last.0 + 1);
-            self.map_extent(h, dir, extent(start))?;
-            return Ok(start);
-        }
-        let goal = last.map_or_else(|| self.goal_of(dir.number), |last| FsBlock(last.0 + 1));
-        self.check_quota(dir, 1, 0)?;
-        let (start, count) = self.allocate_blocks(h, goal, 1)?;
-        if let Err(error) = self.map_extent(h, dir, extent(start)) {
-            self.free_blocks(h, start, u64::from(count), Freed::Data)?;
-            return Err(error);
-        }
-        Ok(start)
-    }
-
     /// The two entries that a directory begins with.
-    fn dots(&self, dir: InodeNo, parent: InodeNo) -> Result<[(&'static [u8], Target); 2]> {
-        let target = |inode| Target::new(self, inode, FileType::Directory);
-        Ok([(b".", target(dir)?), (b"..", target(parent)?)])
+    fn dots(&self, parent: InodeNo) -> Result<[(&'static [u8], Target); 2]> {
+        let target = |inode| Target::new(&self.fs, inode, FileType::Directory);
+        Ok([(b".", target(self.number)?), (b"..", target(parent)?)])
     }
 
     /// Whether directories become hashed.
     fn hashes_directories(&self) -> bool {
-        self.superblock.compat.contains(Compat::DIR_INDEX)
+        self.fs.superblock.compat.contains(Compat::DIR_INDEX)
+    }
+}
+
+impl InodeToChange<'_> {
+    /// Allocates the next block of a directory, or of another file without holes, behind its last one where that can be had.
+    pub(crate) fn map_next_block(&self, h: &mut Handle<'_>, block: FileBlock) -> Result<FsBlock> {
+        let last = block.0.checked_sub(1).map(|last| self.fs_block(FileBlock(last)));
+        let last = last.transpose()?.flatten();
+        let extent = |start| Extent { first: block, start, len: 1, state: ExtentState::Written };
+        if let Some(last) = last
+            && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
+        {
+            // The rest of a cluster is the directory's already.
+            let start = FsBlock(last.0 + 1);
+            self.map_extent(h, extent(start))?;
+            return Ok(start);
+        }
+        let goal = last
+            .map_or_else(|| self.fs.superblock.goal_of(self.number), |last| FsBlock(last.0 + 1));
+        self.check_quota(1, 0)?;
+        let (start, count) = h.allocate_blocks(goal, 1)?;
+        if let Err(error) = self.map_extent(h, extent(start)) {
+            h.free_blocks(start, u64::from(count), Freed::Data)?;
+            return Err(error);
+        }
+        Ok(start)
     }
 }
 
 impl Inode {
+    /// Whether a directory has no entries but `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`Inode::entries`].
+    pub(crate) fn is_empty_directory(&self) -> Result<bool> {
+        for entry in self.entries()? {
+            if !matches!(&entry?.name[..], b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The seed of this directory's checksums.
     fn seed(&self) -> Option<u32> {
         self.fs.superblock.inode_seed(self.number, self.generation)

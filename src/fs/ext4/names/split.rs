@@ -2,15 +2,13 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::Ext4;
 use super::super::dir_block::Area;
 use super::super::disk::dir::{DX_ROOT_COUNT_OFFSET, DX_ROOT_INFO_OFFSET, RawDxRootInfo};
 use super::super::hash::HashVersion;
-use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::entries::{Entries, Target, length};
 use super::hashed::{Path, put_entry, set_count};
-use super::{Addition, PLACE};
+use super::{Addition, Directory, PLACE};
 use crate::error::{Place, Result};
 use crate::fs::InodeFlags;
 use crate::units::FileBlock;
@@ -25,18 +23,17 @@ struct Hashed<'a> {
 /// Where the two entries `.` and `..` begin.
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
-impl Ext4 {
+impl Directory<'_> {
     /// Splits a full leaf in two, a name among them that is added, and puts the upper one behind the lower in the node above, which
     /// has room.
     pub(super) fn split_leaf(
         &self,
         h: &mut Handle<'_>,
-        dir: &Inode,
         path: &Path,
         addition: &Addition<'_>,
     ) -> Result<()> {
         let leaf = &path.leaf;
-        let mut all = self.by_hash(dir, path, addition)?;
+        let mut all = self.by_hash(path, addition)?;
         all.sort_by_key(|entry| entry.hash);
         let middle = median(&all);
         let (lower, upper) = all.split_at(middle);
@@ -51,41 +48,36 @@ impl Ext4 {
         let pack = |mut entries: Entries<'_>, half: &[Hashed<'_>]| {
             entries.pack(half.iter().map(|entry| (entry.name, entry.target)));
         };
-        let new = self.append_leaf(h, dir, |entries| pack(entries, upper))?;
-        self.change_entries(h, dir, leaf.home, |entries| pack(entries, lower))?;
-        self.insert_behind(h, dir, path.parent(), hash, new)
+        let new = self.append_leaf(h, |entries| pack(entries, upper))?;
+        self.change_entries(h, leaf.home, |entries| pack(entries, lower))?;
+        self.insert_behind(h, path.parent(), hash, new)
     }
 
-    fn by_hash<'a>(
-        &self,
-        dir: &Inode,
-        path: &'a Path,
-        addition: &'a Addition<'_>,
-    ) -> Result<Vec<Hashed<'a>>> {
-        let there = path.leaf.used_entries(0, self)?.into_iter();
+    fn by_hash<'a>(&self, path: &'a Path, addition: &'a Addition<'_>) -> Result<Vec<Hashed<'a>>> {
+        let there = path.leaf.used_entries(0, &self.fs)?.into_iter();
         let added = (addition.wanted.name, addition.target);
         let hashed = |(name, target)| {
-            let hash = path.hash.of(dir.wanted(name)?.hashed_bytes());
+            let hash = path.hash.of(self.wanted(name)?.hashed_bytes());
             Ok(Hashed { hash, name, target })
         };
         there.chain(std::iter::once(added)).map(hashed).collect()
     }
 
     /// Makes a tree of a directory of one block: a root in its place, and one leaf with all names.
-    pub(super) fn make_hashed(&self, h: &mut Handle<'_>, dir: &Inode) -> Result<()> {
-        let sb = &self.superblock;
+    pub(super) fn make_hashed(&self, h: &mut Handle<'_>) -> Result<()> {
+        let sb = &self.fs.superblock;
         if HashVersion::from_raw(sb.hash_version).is_none() {
             let place = Place::new("superblock").field("s_def_hash_version");
             return Err(place.corrupt(format!("{}", sb.hash_version)));
         }
-        let Some(area) = dir.dir_block(FileBlock(0))? else {
-            return Err(PLACE.inode(dir.number).corrupt("its first block is a hole"));
+        let Some(area) = self.dir_block(FileBlock(0))? else {
+            return Err(PLACE.inode(self.number).corrupt("its first block is a hole"));
         };
         let behind_dots = self.check_dots(&area)?;
-        let entries = area.used_entries(behind_dots, self)?;
-        let leaf = self.append_leaf(h, dir, |mut leaf| leaf.pack(entries.iter().copied()))?;
-        let Some(root) = dir.fs_block(FileBlock(0))? else { return Ok(()) };
-        h.update(root, PLACE.inode(dir.number), |bytes| {
+        let entries = area.used_entries(behind_dots, &self.fs)?;
+        let leaf = self.append_leaf(h, |mut leaf| leaf.pack(entries.iter().copied()))?;
+        let Some(root) = self.fs_block(FileBlock(0))? else { return Ok(()) };
+        h.update(root, PLACE.inode(self.number), |bytes| {
             let [_, (dotdot, _)] = DOTS;
             let end = bytes.len();
             bytes[DX_ROOT_INFO_OFFSET..].fill(0);
@@ -100,10 +92,10 @@ impl Ext4 {
             bytes[DX_ROOT_INFO_OFFSET..DX_ROOT_COUNT_OFFSET].copy_from_slice(info.as_bytes());
             put_entry(bytes, DX_ROOT_COUNT_OFFSET, 0, leaf);
             set_count(bytes, DX_ROOT_COUNT_OFFSET, sb, 1);
-            dir.seal_node(FileBlock(0), bytes);
+            self.seal_node(FileBlock(0), bytes);
             Ok(())
         })?;
-        self.update_inode(h, dir.number, |inode| {
+        h.update_inode(self.0, |inode| {
             let flags = inode.flags()?;
             inode.set_flags(flags | InodeFlags::INDEX)
         })
@@ -113,7 +105,7 @@ impl Ext4 {
     fn check_dots(&self, area: &Area) -> Result<usize> {
         let mut behind = 0;
         for (at, name) in DOTS {
-            let entry = area.entry(at, self)?;
+            let entry = area.entry(at, &self.fs)?;
             if behind != at || entry.name != name {
                 return Err(area
                     .place

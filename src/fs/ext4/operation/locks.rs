@@ -60,6 +60,17 @@ pub(crate) struct Content<'a> {
     place: Place<'a>,
 }
 
+/// How a conversion comes by the blocks that were written in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It leaves those that someone is at.
+    None,
+    /// It waits, unless the thread has requests in flight.
+    Some,
+    /// It waits: nobody is at them for long.
+    All,
+}
+
 struct Place<'a> {
     locks: &'a Locks,
     number: InodeNo,

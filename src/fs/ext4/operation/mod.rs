@@ -1,22 +1,24 @@
 //! The way to change a volume: an [`Operation`] takes the locks of what it changes, decodes that, checks everything, and then changes
 //! blocks in a transaction.
 //!
-//! There is no other way. Only [`Ext4::operate`] makes an operation, and it counts the corruption that is met;
-//! only an operation locks an inode for a change; what decodes an inode that is to change asks for its [lock](Locked); and blocks are
-//! changed by a [`Handle`](super::jbd2::Handle), which [`transact`](Operation::transact) alone gives.
+//! The compiler refuses any other order. Only [`Ext4::operate`] makes an operation, and it counts the corruption that is met. Only an operation
+//! locks an inode for a change. Blocks are changed by a [`Handle`](super::jbd2::Handle), which [`transact`](Operation::transact) alone makes:
+//! the cache asks for its membership in a transaction. An inode is changed by a handle with a [proof](MayChange) that no other thread does.
 
-mod locks;
+mod inode;
+pub(super) mod locks;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+pub(crate) use self::inode::{InodeToChange, MayChange};
 use self::locks::Exclusive;
-pub(super) use self::locks::{Content, Locks, Open, Shared};
+pub(super) use self::locks::{Content, Locks, Open, Patience, Shared};
+use super::Ext4;
 use super::order::Ordered;
 use super::writing::Writing;
-use super::{Ext4, Inode};
 use crate::error::{Error, Result};
 use crate::sync::MutexGuard;
 use crate::units::InodeNo;
@@ -113,16 +115,16 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// What reading and checking gives.
-    pub(super) fn inode(&self) -> Result<Inode> {
-        self.fs.inode_or_orphan(self.number)
+    pub(super) fn inode(&self) -> Result<InodeToChange<'_>> {
+        InodeToChange::read(self.fs, self)
     }
 
     /// The same.
     ///
     /// # Errors
     /// `NotFound` where it has no name any more; what reading and checking gives.
-    pub(super) fn named(&self) -> Result<Inode> {
-        self.fs.inode(self.number)
+    pub(super) fn named(&self) -> Result<InodeToChange<'_>> {
+        InodeToChange::read_named(self.fs, self)
     }
 
     /// Closes the inode; says whether nobody has it open now.

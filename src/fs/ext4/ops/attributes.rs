@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::attr::Times;
+use crate::fs::ext4::attr::{Attributes, Times};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Locked, Operation};
+use crate::fs::ext4::operation::{InodeToChange, Locked, Operation};
 use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags, KeepSetId, SetAttributes, SetXattr};
 use crate::units::InodeNo;
@@ -76,19 +76,19 @@ impl Ext4 {
             }
             op.admit_owners(&inode, [set.uid, set.gid, set.project])?;
             let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
-            op.transact_for_space(CREDITS + op.xattr_credits(&inode), |handle| {
+            op.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
                 if set.permissions.is_some() {
-                    op.chmod_acl(handle, &inode, mode)?;
+                    Attributes::of(&inode).chmod_acl(handle, mode)?;
                 }
                 if stripped {
-                    op.remove_xattr(handle, &file.inode()?, CAPABILITY)?;
+                    Attributes::of(&file.inode()?).remove_xattr(handle, CAPABILITY)?;
                 }
                 let mut values = 0;
                 if op.quota_of(number).is_some() && (owned || set.project.is_some()) {
-                    values = op.value_inodes(&file.inode()?)?;
+                    values = file.inode()?.value_inodes()?;
                 }
                 let now = handle.now();
-                op.update_inode(handle, number, |raw| {
+                handle.update_inode(&inode, |raw| {
                     raw.has_values(values);
                     // The only one that is refused, where the inode has no room for it.
                     set.project.map_or(Ok(()), |project| raw.set_project(project))?;
@@ -126,7 +126,7 @@ impl Ext4 {
             }
             op.transact_for_space(CREDITS, |handle| {
                 let now = handle.now();
-                op.update_inode(handle, number, |raw| {
+                handle.update_inode(&inode, |raw| {
                     raw.set_flags(flags)?;
                     raw.set_times(&Times::changed(now))
                 })
@@ -150,9 +150,9 @@ impl Ext4 {
             if how != SetXattr::Create && inode.xattr(name)?.as_deref() == Some(value) {
                 return Ok(());
             }
-            op.transact_for_space(op.xattr_credits(inode) + CREDITS, |handle| {
-                op.set_xattr(handle, inode, name, value, how)?;
-                op.touch_changed(handle, number)
+            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
+                Attributes::of(inode).set_xattr(handle, name, value, how)?;
+                op.touch_changed(handle, inode)
             })
         })
     }
@@ -163,9 +163,9 @@ impl Ext4 {
     /// `NoData` where there is none; as [`setxattr`](Self::setxattr).
     pub fn removexattr(self: &Arc<Self>, number: InodeNo, name: &[u8]) -> Result<()> {
         self.change_xattrs(number, |op, inode| {
-            op.transact_for_space(op.xattr_credits(inode) + CREDITS, |handle| {
-                op.remove_xattr(handle, inode, name)?;
-                op.touch_changed(handle, number)
+            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
+                Attributes::of(inode).remove_xattr(handle, name)?;
+                op.touch_changed(handle, inode)
             })
         })
     }
@@ -173,7 +173,7 @@ impl Ext4 {
     fn change_xattrs(
         self: &Arc<Self>,
         number: InodeNo,
-        change: impl FnOnce(&Operation<'_>, &Inode) -> Result<()>,
+        change: impl FnOnce(&Operation<'_>, &InodeToChange<'_>) -> Result<()>,
     ) -> Result<()> {
         self.operate(|op| {
             let file = op.lock(number);
@@ -192,12 +192,16 @@ impl Ext4 {
 impl Operation<'_> {
     /// The inode, without the capabilities that it had: they are for the content that was there. Whether set-id bits stay depends on the user, and is
     /// [`strip_privileges`](Ext4::strip_privileges)'.
-    pub(super) fn without_capabilities(&self, file: &Locked<'_>, inode: Inode) -> Result<Inode> {
+    pub(super) fn without_capabilities<'f>(
+        &self,
+        file: &'f Locked<'_>,
+        inode: InodeToChange<'f>,
+    ) -> Result<InodeToChange<'f>> {
         if inode.xattr(CAPABILITY)?.is_none() {
             return Ok(inode);
         }
-        self.transact_for_space(CREDITS + self.xattr_credits(&inode), |handle| {
-            self.remove_xattr(handle, &inode, CAPABILITY)
+        self.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
+            Attributes::of(&inode).remove_xattr(handle, CAPABILITY)
         })?;
         file.inode()
     }
@@ -206,15 +210,14 @@ impl Operation<'_> {
     pub(super) fn strip(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         keep: KeepSetId,
     ) -> Result<()> {
-        let number = inode.number();
         if inode.xattr(CAPABILITY)?.is_some() {
-            self.remove_xattr(handle, inode, CAPABILITY)?;
+            Attributes::of(inode).remove_xattr(handle, CAPABILITY)?;
         }
         let (mode, now) = (keep.of(inode.stat().mode), handle.now());
-        self.update_inode(handle, number, |raw| {
+        handle.update_inode(inode, |raw| {
             raw.set_mode(mode)?;
             raw.set_times(&Times::changed(now))
         })

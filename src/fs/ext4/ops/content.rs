@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent};
+use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Locked, Operation};
+use crate::fs::ext4::operation::{InodeToChange, Locked, Operation};
 use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::WriteAt;
 use crate::iomap::{ExtentState, IomapType};
@@ -72,7 +73,7 @@ impl Ext4 {
                 return Ok((pos, len));
             }
             // It may have been moved out of the inode.
-            op.zero_behind(&file.inode()?, pos.0)?;
+            op.zero_behind(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
                 match op.write_piece(&file, FilePos(pos.0 + done as u64), piece) {
@@ -118,12 +119,12 @@ impl Operation<'_> {
         }
         content[skip..skip + bytes.len()].copy_from_slice(bytes);
         let blocks = Blocks { first, content: &content };
-        let credits = CREDITS + self.credits_for_map(&inode);
+        let credits = CREDITS + inode.credits_for_map();
         let (reached, failed) = self.transact_for_space(credits, |handle| {
             let Reached { block, failed } =
                 self.write_blocks(handle, file, &blocks, first..behind, end)?;
             let reached = size.pos_of(block).0.min(end);
-            self.set_size(handle, file.number(), reached.max(inode.size()))?;
+            self.set_size(handle, file, reached.max(inode.size()))?;
             Ok((reached, failed))
         })?;
         failed.map_or(Ok((reached - pos.0) as usize), Err)
@@ -144,13 +145,9 @@ impl Operation<'_> {
         let (mut next, mut failed) = (range.start, None);
         while next < range.end {
             let inode = file.inode()?;
-            let needed = CREDITS + self.credits_for_map(&inode);
+            let needed = CREDITS + inode.credits_for_map();
             if next > range.start && handle.credits_left() < needed {
-                self.set_size(
-                    handle,
-                    file.number(),
-                    inode.size().max(size.pos_of(next).0.min(end)),
-                )?;
+                self.set_size(handle, file, inode.size().max(size.pos_of(next).0.min(end)))?;
                 handle.renew(needed)?;
             }
             match self.write_extent(handle, &inode, blocks, next..range.end) {
@@ -170,7 +167,7 @@ impl Operation<'_> {
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         blocks: &Blocks<'_>,
         range: Range<FileBlock>,
     ) -> Result<FileBlock> {
@@ -182,7 +179,7 @@ impl Operation<'_> {
         let behind = FileBlock(first.0 + count);
         self.write_data(inode, blocks, first, start, count).inspect_err(|_| handle.took_back())?;
         if kind == IomapType::Unwritten {
-            self.set_range_state(handle, inode, first..behind, ExtentState::Written)?;
+            inode.set_range_state(handle, first..behind, ExtentState::Written)?;
         }
         Ok(behind)
     }
@@ -191,7 +188,7 @@ impl Operation<'_> {
     fn fill_hole(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         blocks: &Blocks<'_>,
         first: FileBlock,
         count: u64,
@@ -203,7 +200,7 @@ impl Operation<'_> {
             handle.took_back();
             return Err(error);
         }
-        if let Err(error) = self.map_extent(handle, inode, extent) {
+        if let Err(error) = inode.map_extent(handle, extent) {
             self.give_back(handle, &room)?;
             return Err(error);
         }
@@ -332,7 +329,7 @@ impl Operation<'_> {
     fn write_inline(
         &self,
         file: &Locked<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         pos: FilePos,
         bufs: &[IoSlice<'_>],
         len: u64,
@@ -353,7 +350,12 @@ impl Operation<'_> {
         self.replace_inline(file, inode, &content)
     }
 
-    pub(super) fn resize_inline(&self, file: &Locked<'_>, inode: &Inode, size: u64) -> Result<()> {
+    pub(super) fn resize_inline(
+        &self,
+        file: &Locked<'_>,
+        inode: &InodeToChange<'_>,
+        size: u64,
+    ) -> Result<()> {
         if size <= INLINE_LIMIT {
             let mut content = vec![0; size as usize];
             let kept = inode.size().min(size) as usize;
@@ -364,17 +366,20 @@ impl Operation<'_> {
         } else {
             self.move_out(file, inode)?;
         }
-        let number = inode.number();
-        self.transact_for_space(CREDITS, |handle| self.set_size(handle, number, size))
+        self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
     /// Stores content in the inode; where it does not fit, what was there is in blocks afterwards.
-    fn replace_inline(&self, file: &Locked<'_>, inode: &Inode, content: &[u8]) -> Result<bool> {
-        let number = inode.number();
-        let fitted = self.transact_for_space(CREDITS + self.xattr_credits(inode), |handle| {
-            let fitted = self.store_inline(handle, inode, content)?;
+    fn replace_inline(
+        &self,
+        file: &Locked<'_>,
+        inode: &InodeToChange<'_>,
+        content: &[u8],
+    ) -> Result<bool> {
+        let fitted = self.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
+            let fitted = Attributes::of(inode).store_inline(handle, content)?;
             if fitted {
-                self.set_size(handle, number, content.len() as u64)?;
+                self.set_size(handle, file, content.len() as u64)?;
             }
             Ok(fitted)
         })?;
@@ -385,12 +390,12 @@ impl Operation<'_> {
     }
 
     /// Moves content from the inode to a block: an inode is not larger than one.
-    pub(super) fn move_out(&self, file: &Locked<'_>, inode: &Inode) -> Result<()> {
+    pub(super) fn move_out(&self, file: &Locked<'_>, inode: &InodeToChange<'_>) -> Result<()> {
         let size = self.superblock.block_size;
         let count = size.blocks_for(inode.inline_len()? as u64);
-        let credits = CREDITS + self.xattr_credits(inode) + self.credits_for_map(inode);
+        let credits = CREDITS + inode.xattr_credits() + inode.credits_for_map();
         self.transact_for_space(credits, |handle| {
-            let old = self.evict_inline(handle, inode)?;
+            let old = Attributes::of(inode).evict_inline(handle)?;
             let mut content = Buffer::aligned((count as usize * size.bytes()).max(1))?;
             content[..old.len()].copy_from_slice(&old);
             let blocks = Blocks { first: FileBlock(0), content: &content };
@@ -398,7 +403,7 @@ impl Operation<'_> {
             let moved = self.write_blocks(handle, file, &blocks, range, inode.size());
             if let Err(error) = moved.and_then(|reached| reached.failed.map_or(Ok(()), Err)) {
                 let was_taken_back = handle.was_taken_back();
-                self.store_inline(handle, &file.inode()?, &old)?;
+                Attributes::of(&file.inode()?).store_inline(handle, &old)?;
                 if was_taken_back {
                     handle.took_back();
                 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::{MAX_LINKS, check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::attr::{Body, Inherited, NewInode, Times};
+use crate::fs::ext4::alloc::{Freed, FreshInode};
+use crate::fs::ext4::attr::{Attributes, Body, Inherited, NewInode, Times};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::names::Directory;
+use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Credentials, FileType, InodeFlags, NewFile};
 use crate::iomap::{Extent, ExtentState};
@@ -88,10 +89,11 @@ impl Ext4 {
             op.admit_inode(plan.owners())?;
             let credits = op.name_credits(&dir) + CREATE_CREDITS;
             op.transact_for_space(credits, |handle| {
-                let number = op.make(handle, &dir, file, &plan)?;
-                let named = op.add_entry(handle, &dir, name, number, file.file_type());
+                let fresh = op.make(handle, &dir, file, &plan)?;
+                let number = fresh.number();
+                let named = Directory::of(&dir).add_entry(handle, name, number, file.file_type());
                 if let Err(error) = named {
-                    op.take_back(handle, number, directory)?;
+                    op.take_back(handle, &fresh, directory)?;
                     return Err(error);
                 }
                 op.touch_directory(handle, &dir, i16::from(directory))?;
@@ -132,10 +134,10 @@ impl Ext4 {
                 return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
             }
             op.transact_for_space(op.name_credits(&dir) + 4, |handle| {
-                op.add_entry(handle, &dir, name, inode.number(), inode.file_type())?;
+                Directory::of(&dir).add_entry(handle, name, inode.number(), inode.file_type())?;
                 op.touch_directory(handle, &dir, 0)?;
                 let now = handle.now();
-                op.update_inode(handle, inode.number(), |inode| {
+                handle.update_inode(&inode, |inode| {
                     inode.set_times(&Times::changed(now))?;
                     let links = inode.links()?;
                     inode.set_links(links + 1)
@@ -163,7 +165,7 @@ impl Operation<'_> {
         }
         let acl = match file {
             NewFile::Symlink(_) => None,
-            _ => Some(self.inherited_acl(dir, mode, who.umask)?),
+            _ => Some(dir.inherited_acl(mode, who.umask)?),
         };
         let mode = acl.as_ref().map_or(mode, |acl| acl.mode);
         let inherited = dir.flags() & InodeFlags::inherited_by(file_type);
@@ -192,16 +194,16 @@ impl Operation<'_> {
         dir: &Inode,
         file: NewFile<'_>,
         plan: &Plan<'_>,
-    ) -> Result<InodeNo> {
+    ) -> Result<FreshInode> {
         let directory = file == NewFile::Directory;
-        let number = self.allocate_inode(handle, dir.number(), directory)?;
-        let made = self
-            .init_inode(handle, number, &plan.new)
-            .and_then(|()| self.fill(handle, dir, number, file, plan.acl.as_ref()));
+        let fresh = handle.allocate_inode(dir.number(), directory)?;
+        let made = handle
+            .init_inode(&fresh, &plan.new)
+            .and_then(|()| self.fill(handle, dir, &fresh, file, plan.acl.as_ref()));
         match made {
-            Ok(()) => Ok(number),
+            Ok(()) => Ok(fresh),
             Err(error) => {
-                self.take_back(handle, number, directory)?;
+                self.take_back(handle, &fresh, directory)?;
                 Err(error)
             }
         }
@@ -212,34 +214,45 @@ impl Operation<'_> {
         &self,
         handle: &mut Handle<'_>,
         dir: &Inode,
-        number: InodeNo,
+        fresh: &FreshInode,
         file: NewFile<'_>,
         acl: Option<&Inherited>,
     ) -> Result<()> {
         match file {
-            NewFile::Directory => self.init_directory(handle, number, dir.number())?,
+            NewFile::Directory => {
+                let inode = InodeToChange::read(self, fresh)?;
+                Directory::of(&inode).init(handle, dir.number())?;
+            }
             NewFile::Symlink(target) if target.len() >= FAST_SYMLINK => {
-                self.store_target(handle, number, target)?;
+                self.store_target(handle, fresh, target)?;
             }
             _ => {}
         }
         match acl {
-            Some(acl) => self.set_inherited(handle, &self.inode(number)?, acl),
+            Some(acl) => {
+                let inode = InodeToChange::read_named(self, fresh)?;
+                Attributes::of(&inode).set_inherited(handle, acl)
+            }
             None => Ok(()),
         }
     }
 
     /// The target of a new symbolic link in a block of its own.
-    fn store_target(&self, handle: &mut Handle<'_>, number: InodeNo, target: &[u8]) -> Result<()> {
-        self.update_inode(handle, number, |inode| inode.set_size(target.len() as u64))?;
-        self.check_quota(&self.inode(number)?, 1, 0)?;
-        let (block, count) = self.allocate_blocks(handle, self.goal_of(number), 1)?;
+    fn store_target(
+        &self,
+        handle: &mut Handle<'_>,
+        fresh: &FreshInode,
+        target: &[u8],
+    ) -> Result<()> {
+        handle.update_inode(fresh, |inode| inode.set_size(target.len() as u64))?;
+        InodeToChange::read_named(self, fresh)?.check_quota(1, 0)?;
+        let (block, count) = handle.allocate_blocks(self.superblock.goal_of(fresh.number()), 1)?;
         handle.create(block, |bytes| bytes[..target.len()].copy_from_slice(target))?;
         let extent =
             Extent { first: FileBlock(0), start: block, len: 1, state: ExtentState::Written };
-        let mapped = self.map_extent(handle, &self.inode(number)?, extent);
+        let mapped = InodeToChange::read_named(self, fresh)?.map_extent(handle, extent);
         if mapped.is_err() {
-            self.free_blocks(handle, block, count.into(), Freed::Metadata)?;
+            handle.free_blocks(block, count.into(), Freed::Metadata)?;
         }
         mapped
     }
@@ -248,13 +261,13 @@ impl Operation<'_> {
     pub(super) fn take_back(
         &self,
         handle: &mut Handle<'_>,
-        number: InodeNo,
+        fresh: &FreshInode,
         directory: bool,
     ) -> Result<()> {
-        if let Ok(inode) = self.inode_or_orphan(number) {
+        if let Ok(inode) = InodeToChange::read(self, fresh) {
             self.release_content(handle, &inode)?;
         }
-        self.end_inode(handle, number, directory)
+        self.end_inode(handle, fresh, directory)
     }
 }
 

@@ -8,8 +8,8 @@ use super::refuse;
 use crate::error::{ErrorKind, Result};
 use crate::fs::InodeFlags;
 use crate::fs::KeepSetId;
-use crate::fs::ext4::dirty::Tid;
-use crate::fs::ext4::operation::{Content, Locked, Operation};
+use crate::fs::ext4::jbd2::tid::Tid;
+use crate::fs::ext4::operation::{Content, Locked, Operation, Patience};
 use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::iomap::{ExtentState, IomapType};
@@ -18,17 +18,6 @@ use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
 /// The inode, and the orphan list.
 const CREDITS: u32 = 8;
-
-/// How a conversion comes by the blocks that were written in part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// It leaves those that someone is at.
-    None,
-    /// It waits, unless the thread has requests in flight.
-    Some,
-    /// It waits: nobody is at them for long.
-    All,
-}
 
 /// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
 pub(super) struct Quiesced<'a> {
@@ -56,7 +45,7 @@ impl Quiesced<'_> {
 
 impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
-        self.content.inode().mapped_in(self.writing.transactions.newest().0);
+        self.writing.transactions.newest().note_map(&self.content.inode());
     }
 }
 
@@ -128,11 +117,11 @@ impl Ext4 {
             if range.end > size.blocks_for(inode.size()) << size.shift()
                 && !open.pending.is_orphan()
             {
-                op.transact(CREDITS, |handle| op.add_orphan(handle, number))?;
+                op.transact(CREDITS, |handle| op.add_orphan(handle, &file))?;
                 open.pending.set_orphan();
             }
             let result = op.allocate_range(&file, range.clone());
-            open.mapped_in(op.writing.transactions.newest().0);
+            op.writing.transactions.newest().note_map(open);
             let reached = match result {
                 Ok(()) => range.end,
                 Err(error) if error.is_for_space() => {
@@ -223,17 +212,17 @@ impl Operation<'_> {
         open: &Arc<OpenInode>,
         alone: Option<&Alone>,
     ) -> Result<()> {
-        let (number, inode) = (file.number(), file.inode()?);
+        let inode = file.inode()?;
         let mut what = open.pending.unconverted();
         let (blocks, unfilled) = self.fill_blocks(&inode, &mut what, alone);
-        let credits = CREDITS + self.credits_for_map(&inode);
+        let credits = CREDITS + inode.credits_for_map();
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
             // First the size: others may commit between the ranges, and what lies behind it then, written, would have to be found by a recovery.
             if what.size > inode.size() {
                 // Not the times: the writes left theirs, and someone may have set others since.
-                self.update_inode(handle, number, |raw| raw.set_size(size))?;
+                handle.update_inode(file, |raw| raw.set_size(size))?;
                 self.note_large_size(handle, size)?;
             }
             for range in &blocks {
@@ -241,16 +230,16 @@ impl Operation<'_> {
                 if handle.credits_left() < credits {
                     handle.renew(credits)?;
                 }
-                self.set_range_state(handle, &inode, range.clone(), ExtentState::Written)?;
+                inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
             // What a write that failed, or is under way, has allocated behind the end.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
             if what.orphan && !orphan && inode.stat().links > 0 {
-                self.remove_orphan(handle, number)?;
+                self.remove_orphan(handle, file)?;
             }
-            open.mapped_in(handle.tid().0);
+            handle.tid().note_map(open);
             Ok(orphan)
         })?;
         what.orphan &= !orphan;
@@ -325,7 +314,7 @@ impl Ext4 {
         }
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
-        let newest = if data_only { Tid(open.newest_map()) } else { transactions.newest() };
+        let newest = if data_only { Tid::of_map(open) } else { transactions.newest() };
         self.commit_with_data(newest)
     }
 
@@ -336,7 +325,7 @@ impl Ext4 {
             return false;
         }
         let writing = self.writing();
-        writing.is_ok_and(|writing| writing.transactions.is_committed(Tid(open.newest_map())))
+        writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
     /// Brings the metadata of all files up to what was written. One that cannot be is no hindrance to the others.
@@ -369,7 +358,7 @@ impl Ext4 {
             let file = op.lock(number);
             op.writing.counters.upgraded();
             let inode = op.inode_to_change(&file)?;
-            op.transact_for_space(CREDITS + op.xattr_credits(&inode), |handle| {
+            op.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
                 op.strip(handle, &inode, keep)
             })?;
             Ok(true)

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::Patience;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Locked, Open, Operation};
+use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Open, Operation, Patience};
 use crate::fs::ext4::stamps::Waiting;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
@@ -179,7 +179,7 @@ impl Ext4 {
             check(&inode)?;
             let opened = lock.open();
             // What changed it before it was opened is not known to be durable.
-            opened.inode().mapped_in(writing.transactions.newest().0);
+            writing.transactions.newest().note_map(opened.inode());
             (open, now) = (Some(opened), Some(inode));
         }
         Ok((Held { fs: Arc::clone(self), number, open }, now))
@@ -218,11 +218,11 @@ impl Operation<'_> {
             return Ok(());
         }
         // Any change takes them with it.
-        self.transact(STAMP_CREDITS, |handle| self.update_inode(handle, number, |_| Ok(())))
+        self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
     /// What becomes of an inode when it loses a name, its lock held.
-    pub(super) fn fate(&self, inode: &Inode) -> Result<Fate> {
+    pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
             return Ok(Fate::Stays);
@@ -237,12 +237,10 @@ impl Operation<'_> {
     }
 
     /// How many blocks that changes beside the directory's.
-    pub(super) fn eviction_credits(&self, inode: &Inode, fate: Fate) -> u32 {
+    pub(super) fn eviction_credits(&self, inode: &InodeToChange<'_>, fate: Fate) -> u32 {
         match fate {
             Fate::Stays | Fate::EndsWhenClosed | Fate::EndsLater => 8,
-            Fate::EndsNow => {
-                SMALL_CREDITS + self.credits_for_unmap(inode) + self.xattr_credits(inode)
-            }
+            Fate::EndsNow => SMALL_CREDITS + inode.credits_for_unmap() + inode.xattr_credits(),
         }
     }
 
@@ -283,13 +281,13 @@ impl Operation<'_> {
     }
 
     fn try_evict(&self, orphan: &Locked<'_>) -> Result<()> {
-        let (number, inode) = (orphan.number(), orphan.inode()?);
+        let inode = orphan.inode()?;
         let directory = inode.file_type() == FileType::Directory;
-        let credits = PIECE_CREDITS + self.credits_for_unmap(&inode) + self.xattr_credits(&inode);
+        let credits = PIECE_CREDITS + inode.credits_for_unmap() + inode.xattr_credits();
         self.transact(credits, |handle| {
             let ended = self.release_content(handle, &inode).and_then(|()| {
-                self.remove_orphan(handle, number)?;
-                self.end_inode(handle, number, directory)
+                self.remove_orphan(handle, orphan)?;
+                self.end_inode(handle, orphan, directory)
             });
             // However far it came: nobody reads an inode without a name, and what is freed nothing leads to.
             ended.inspect_err(|why| self.pardon(handle, why))
@@ -297,11 +295,15 @@ impl Operation<'_> {
     }
 
     /// Frees all that an inode has beside itself.
-    pub(super) fn release_content(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    pub(super) fn release_content(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &InodeToChange<'_>,
+    ) -> Result<()> {
         if inode.has_map() {
-            self.unmap_range(handle, inode, FileBlock(0)..FileBlock(1 << 32))?;
+            inode.unmap_range(handle, FileBlock(0)..FileBlock(1 << 32))?;
         }
-        self.drop_xattrs(handle, inode)
+        Attributes::of(inode).drop_xattrs(handle)
     }
 
     /// What `i_dtime` says of an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
@@ -313,17 +315,17 @@ impl Operation<'_> {
     pub(super) fn end_inode(
         &self,
         handle: &mut Handle<'_>,
-        number: InodeNo,
+        inode: &impl MayChange,
         directory: bool,
     ) -> Result<()> {
         let now = handle.now();
-        self.update_inode(handle, number, |inode| {
+        handle.update_inode(inode, |inode| {
             inode.end();
             inode.set_links(0)?;
             inode.set_size(0)?;
             inode.set_dtime(self.deletion_time(now))
         })?;
-        self.free_inode(handle, number, directory)
+        handle.free_inode(inode, directory)
     }
 
     /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up: no orphan keeps a volume from being opened.
@@ -366,26 +368,25 @@ impl Operation<'_> {
 
     /// An orphan was freed as far as its metadata go: that can be committed, with the mark that the volume has errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
-        if is_of_volume(why) && self.mark_errors(handle).is_ok() {
+        if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
         }
     }
 
     /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan. Where its metadata are
     /// broken, a part of that is committed at an opening alone: whoever goes on with the file could make it longer again, over what is left.
-    pub(super) fn finish_truncation(&self, inode: &Inode, opening: bool) -> Result<()> {
-        let number = inode.number();
+    pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
-        self.transact(PIECE_CREDITS + self.credits_for_unmap(inode), |handle| {
+        self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {
             if inode.has_map() {
-                let unmapped = self.unmap_range(handle, inode, end..FileBlock(1 << 32));
+                let unmapped = inode.unmap_range(handle, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
                     // It is an orphan still, and what was freed nothing leads to.
                     self.pardon(handle, why);
                 }
                 unmapped?;
             }
-            if inode.stat().links > 0 { self.remove_orphan(handle, number) } else { Ok(()) }
+            if inode.stat().links > 0 { self.remove_orphan(handle, inode) } else { Ok(()) }
         })
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::Ext4;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Locked, Operation};
-use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::ext4::operation::{InodeToChange, Locked, Operation};
 use crate::fs::{Fallocate, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{FileBlock, FilePos, InodeNo};
@@ -91,7 +91,7 @@ impl Operation<'_> {
         let inode = file.inode()?;
         let size = if keep_size { inode.size() } else { inode.size().max(end) };
         self.zero_behind(&inode, size)?;
-        self.transact_for_space(CREDITS, |handle| self.set_size(handle, file.number(), size))
+        self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
     /// Allocates the holes of a range.
@@ -106,7 +106,7 @@ impl Operation<'_> {
                 next.0 += count;
                 continue;
             }
-            let credits = CREDITS + self.credits_for_map(&inode);
+            let credits = CREDITS + inode.credits_for_map();
             let placed = self.transact_for_space(credits, |handle| {
                 self.allocate_unwritten(handle, &inode, next, count)
             })?;
@@ -133,13 +133,13 @@ impl Operation<'_> {
     fn allocate_unwritten(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         first: FileBlock,
         count: u64,
     ) -> Result<u64> {
         let room = self.find_room(handle, inode, first, count)?;
         let extent = room.extent(first, ExtentState::Unwritten);
-        if let Err(error) = self.map_extent(handle, inode, extent) {
+        if let Err(error) = inode.map_extent(handle, extent) {
             self.give_back(handle, &room)?;
             return Err(error);
         }
@@ -147,7 +147,7 @@ impl Operation<'_> {
     }
 
     /// Frees the whole blocks of a range, and zeros what is left of it at both ends.
-    fn empty_range(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+    fn empty_range(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;
         let (first, last) = (range.start.next_multiple_of(block), range.end / block * block);
@@ -160,8 +160,8 @@ impl Operation<'_> {
         if whole.is_empty() {
             return Ok(());
         }
-        self.transact_for_space(self.credits_for_unmap(inode) + CREDITS, |handle| {
-            self.unmap_range(handle, inode, whole.clone())
+        self.transact_for_space(inode.credits_for_unmap() + CREDITS, |handle| {
+            inode.unmap_range(handle, whole.clone())
         })
     }
 
@@ -174,31 +174,36 @@ impl Operation<'_> {
         Ok(FileBlock(range.start >> size.shift())..FileBlock(range.end >> size.shift()))
     }
 
-    fn collapse(&self, file: &Locked<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
+    fn collapse(
+        &self,
+        file: &Locked<'_>,
+        inode: &InodeToChange<'_>,
+        range: Range<u64>,
+    ) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.end >= inode.size() {
             return Err(Error::invalid("a range that reaches the file's end is truncated instead"));
         }
-        let (number, count) = (inode.number(), (blocks.end.0 - blocks.start.0) as i64);
+        let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size() - (range.end - range.start);
-        self.transact_for_space(2 * self.credits_for_unmap(inode) + CREDITS, |handle| {
-            self.unmap_range(handle, inode, blocks.clone())?;
-            self.shift_range(handle, &file.inode()?, blocks.end, -count)?;
-            self.set_size(handle, number, size)
+        self.transact_for_space(2 * inode.credits_for_unmap() + CREDITS, |handle| {
+            inode.unmap_range(handle, blocks.clone())?;
+            file.inode()?.shift_range(handle, blocks.end, -count)?;
+            self.set_size(handle, inode, size)
         })
     }
 
-    fn insert(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+    fn insert(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.start >= inode.size() {
             return Err(Error::invalid("a position behind the file's end"));
         }
-        let (number, count) = (inode.number(), (blocks.end.0 - blocks.start.0) as i64);
+        let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size().saturating_add(range.end - range.start);
         self.check_size(inode, size)?;
-        self.transact_for_space(2 * self.credits_for_unmap(inode) + CREDITS, |handle| {
-            self.shift_range(handle, inode, blocks.start, count)?;
-            self.set_size(handle, number, size)
+        self.transact_for_space(2 * inode.credits_for_unmap() + CREDITS, |handle| {
+            inode.shift_range(handle, blocks.start, count)?;
+            self.set_size(handle, inode, size)
         })
     }
 }

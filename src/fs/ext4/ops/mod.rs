@@ -1,7 +1,7 @@
 //! What a program asks of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
 //!
 //! Inodes are given by their numbers: what they are is read under their locks. An operation checks everything before it changes anything;
-//! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps.
+//! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps, and each step asks for the result of the one before.
 
 mod attributes;
 mod content;
@@ -16,13 +16,12 @@ mod size;
 mod space;
 mod unlink;
 
-pub(crate) use direct::Patience;
 pub use evict::Held;
 
 use super::attr::Times;
 use super::jbd2::Handle;
 use super::names::ADD_CREDITS;
-use super::operation::{Locked, Operation};
+use super::operation::{InodeToChange, Locked, MayChange, Operation};
 use super::{Ext4, Inode, RoCompat};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FileType, InodeFlags};
@@ -37,19 +36,19 @@ fn refuse(kind: ErrorKind, what: &'static str) -> Error {
 
 impl Operation<'_> {
     /// How many blocks one more name in a directory changes, and the directory's inode.
-    fn name_credits(&self, dir: &Inode) -> u32 {
-        ADD_CREDITS + self.credits_for_map(dir) + 1
+    fn name_credits(&self, dir: &InodeToChange<'_>) -> u32 {
+        ADD_CREDITS + dir.credits_for_map() + 1
     }
 
     /// An inode that is to change: it has a name, or someone has it open.
-    fn inode_to_change(&self, file: &Locked<'_>) -> Result<Inode> {
+    fn inode_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = file.inode()?;
         self.check_kept(&inode)?;
         Ok(inode)
     }
 
     /// A directory whose entries are to change.
-    fn directory(&self, dir: &Locked<'_>) -> Result<Inode> {
+    fn directory<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = dir.named()?;
         if dir.file_type() != FileType::Directory {
             return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
@@ -64,7 +63,7 @@ impl Operation<'_> {
     }
 
     /// The same where entries are to go, which append-only directories do not allow.
-    fn directory_to_shrink(&self, dir: &Locked<'_>) -> Result<Inode> {
+    fn directory_to_shrink<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = self.directory(dir)?;
         if dir.flags().contains(InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the directory is append-only"));
@@ -85,12 +84,12 @@ impl Operation<'_> {
     fn touch_directory(
         &self,
         handle: &mut Handle<'_>,
-        dir: &Inode,
+        dir: &InodeToChange<'_>,
         subdirectories: i16,
     ) -> Result<()> {
         let now = handle.now();
         let uncounted = self.may_lose_count(dir);
-        self.update_inode(handle, dir.number(), |inode| {
+        handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
             // 1 says that there are more than can be counted.
@@ -104,9 +103,9 @@ impl Operation<'_> {
     }
 
     /// The time of an inode's last change.
-    fn touch_changed(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
+    fn touch_changed(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let now = handle.now();
-        self.update_inode(handle, number, |inode| inode.set_times(&Times::changed(now)))
+        handle.update_inode(inode, |inode| inode.set_times(&Times::changed(now)))
     }
 
     /// Whether a directory may have more subdirectories than are counted: with dir_nlink, and as Linux has it only one with a tree.

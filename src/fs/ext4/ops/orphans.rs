@@ -3,11 +3,13 @@
 //! Volumes with an orphan file have the list too, for when the file is full; it is what is written here, and what the file holds is moved
 //! to it when the volume is opened.
 
+use std::marker::PhantomData;
+
 use super::evict::is_of_volume;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Locked, Operation};
-use crate::fs::ext4::orphan::{FiledOrphan, seal_orphan_block};
+use crate::fs::ext4::operation::{Locked, MayChange, Operation};
+use crate::fs::ext4::orphan::{FiledOrphan, OrphanList, seal_orphan_block};
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::units::InodeNo;
 
@@ -16,37 +18,83 @@ const CREDITS: u32 = 4;
 /// How many errors are told of one by one.
 const MOST_TOLD: usize = 64;
 
+/// An inode on the list, which is locked: `i_dtime` belongs to the list, and nothing else of the inode is changed through this.
+struct Listed<'l> {
+    number: InodeNo,
+    list: PhantomData<&'l OrphanList>,
+}
+
+impl<'l> Listed<'l> {
+    fn on(_list: &'l OrphanList, number: InodeNo) -> Self {
+        Self { number, list: PhantomData }
+    }
+}
+
+impl MayChange for Listed<'_> {
+    fn number(&self) -> InodeNo {
+        self.number
+    }
+}
+
+/// A file of orphans is read only while the volume is opened.
+impl MayChange for FiledOrphan {
+    fn number(&self) -> InodeNo {
+        self.inode
+    }
+}
+
+fn set_next_orphan(
+    handle: &mut Handle<'_>,
+    inode: &impl MayChange,
+    next: Option<InodeNo>,
+) -> Result<()> {
+    handle.update_inode(inode, |inode| {
+        inode.fields()?.i_dtime.set(next.map_or(0, |next| next.0 as u32));
+        Ok(())
+    })
+}
+
 impl Operation<'_> {
     /// Puts an inode on the list, if it is not on it: it goes at the next opening, or what is behind its size does, if nothing removes it
     /// before.
-    pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
+    pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
+        let number = inode.number();
         let mut list = self.writing.orphans.lock();
         // Twice it would name itself as the next: a file that was written behind its end, and then loses its name.
         if list.contains(number) {
             return Ok(());
         }
         let next = list.newest();
-        self.set_next_orphan(handle, number, next)?;
+        set_next_orphan(handle, inode, next)?;
         self.set_first_orphan(handle, Some(number))?;
         list.push(number);
         Ok(())
     }
 
     /// Takes an inode off the list, if it is on it. Its `i_dtime` is the caller's to set.
-    pub(super) fn remove_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<()> {
-        if self.pass_by_orphan(handle, number)? {
-            self.set_next_orphan(handle, number, None)?;
-            self.writing.orphans.lock().remove(number);
+    pub(super) fn remove_orphan(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &impl MayChange,
+    ) -> Result<()> {
+        let mut list = self.writing.orphans.lock();
+        if self.pass_by_orphan(handle, &list, inode.number())? {
+            set_next_orphan(handle, inode, None)?;
+            list.remove(inode.number());
         }
         Ok(())
     }
 
     /// Lets the list lead past an inode; whether it is on it.
-    fn pass_by_orphan(&self, handle: &mut Handle<'_>, number: InodeNo) -> Result<bool> {
-        let beside = self.writing.orphans.lock().beside(number);
-        let Some((newer, older)) = beside else { return Ok(false) };
+    fn pass_by_orphan(
+        &self,
+        handle: &mut Handle<'_>,
+        list: &OrphanList,
+        number: InodeNo,
+    ) -> Result<bool> {
+        let Some((newer, older)) = list.beside(number) else { return Ok(false) };
         match newer {
-            Some(newer) => self.set_next_orphan(handle, newer, older)?,
+            Some(newer) => set_next_orphan(handle, &Listed::on(list, newer), older)?,
             None => self.set_first_orphan(handle, older)?,
         }
         Ok(true)
@@ -59,36 +107,25 @@ impl Operation<'_> {
         self.transact(CREDITS, |handle| {
             match found {
                 Ok(inode) => {
-                    self.remove_orphan(handle, number)?;
+                    self.remove_orphan(handle, orphan)?;
                     if inode.stat().links == 0 {
                         let time = self.deletion_time(handle.now());
-                        self.update_inode(handle, number, |inode| inode.set_dtime(time))?;
+                        handle.update_inode(orphan, |inode| inode.set_dtime(time))?;
                     }
                 }
                 // Its bytes are not to be trusted: they get no new checksum.
                 Err(_) => {
-                    self.pass_by_orphan(handle, number)?;
-                    self.writing.orphans.lock().remove(number);
+                    let mut list = self.writing.orphans.lock();
+                    self.pass_by_orphan(handle, &list, number)?;
+                    list.remove(number);
                 }
             }
-            self.mark_errors(handle)
-        })
-    }
-
-    fn set_next_orphan(
-        &self,
-        handle: &mut Handle<'_>,
-        number: InodeNo,
-        next: Option<InodeNo>,
-    ) -> Result<()> {
-        self.update_inode(handle, number, |inode| {
-            inode.fields()?.i_dtime.set(next.map_or(0, |next| next.0 as u32));
-            Ok(())
+            handle.mark_errors()
         })
     }
 
     fn set_first_orphan(&self, handle: &mut Handle<'_>, first: Option<InodeNo>) -> Result<()> {
-        self.update_superblock(handle, |raw| {
+        handle.update_superblock(|raw| {
             raw.s_last_orphan.set(first.map_or(0, |first| first.0 as u32));
             Ok(())
         })
@@ -127,10 +164,13 @@ impl Operation<'_> {
         if let Some(why) = broken {
             self.transact(CREDITS, |handle| {
                 match oldest {
-                    Some(oldest) => self.set_next_orphan(handle, oldest, None)?,
+                    Some(oldest) => {
+                        let list = self.writing.orphans.lock();
+                        set_next_orphan(handle, &Listed::on(&list, oldest), None)?;
+                    }
                     None => self.set_first_orphan(handle, None)?,
                 }
-                self.mark_errors(handle)
+                handle.mark_errors()
             })?;
             wrong.push(why);
         }
@@ -144,8 +184,8 @@ impl Operation<'_> {
             };
             self.transact(CREDITS, |handle| {
                 match checked {
-                    Ok(_) => self.add_orphan(handle, filed.inode)?,
-                    Err(_) => self.mark_errors(handle)?,
+                    Ok(_) => self.add_orphan(handle, &filed)?,
+                    Err(_) => handle.mark_errors()?,
                 }
                 self.clear_filed(handle, &filed)
             })?;
@@ -154,7 +194,7 @@ impl Operation<'_> {
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
             self.transact(1, |handle| {
-                self.update_superblock(handle, |raw| {
+                handle.update_superblock(|raw| {
                     let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
                     raw.s_feature_ro_compat.set((features - RoCompat::ORPHAN_PRESENT).bits());
                     Ok(())
@@ -171,5 +211,52 @@ impl Operation<'_> {
             return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
         }
         self.inode_or_orphan(number)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::Volume;
+    use crate::device::Ram;
+    use crate::fs::ext4::{MkfsOptions, ROOT};
+    use crate::fs::{Clock, Credentials, NewFile};
+
+    /// Neighbours on the list that end at the same time do not cut off the orphans after them: the list on the device has all that are left.
+    #[test]
+    fn threads_that_end_neighbours_keep_the_list_whole() {
+        const COUNT: usize = 64;
+        let ram = Arc::new(Ram::new(8 << 20));
+        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+        let volume = Volume::writable_on(ram, Clock::default()).unwrap();
+        let fs = volume.ext4().unwrap();
+        for round in 0..20 {
+            let held = (0..COUNT).map(|at| {
+                let (name, who) = (format!("file-{at}"), Credentials::default());
+                let name = name.as_bytes();
+                let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+                let held = fs.hold(number).unwrap();
+                fs.unlink(ROOT, name).unwrap();
+                held
+            });
+            // Every fourth stays.
+            let mut ends: [Vec<_>; 3] = Default::default();
+            let mut stays = Vec::new();
+            for (at, held) in held.enumerate() {
+                match at % 4 {
+                    3 => stays.push(held),
+                    thread => ends[thread].push(held),
+                }
+            }
+            std::thread::scope(|scope| {
+                for held in ends {
+                    scope.spawn(move || held.into_iter().for_each(drop));
+                }
+            });
+            assert_eq!(fs.orphans().unwrap(), stays.len() as u64, "round {round}");
+            drop(stays);
+            assert_eq!(fs.orphans().unwrap(), 0, "round {round}");
+        }
     }
 }

@@ -7,7 +7,8 @@ use super::create::{CREATE_CREDITS, Plan};
 use super::unlink::check_removable;
 use super::{check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::ext4::operation::{Locked, Operation};
+use crate::fs::ext4::names::Directory;
+use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Operation};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::fs::{Credentials, FileType, NewFile, RenameFlags};
 use crate::units::InodeNo;
@@ -16,18 +17,18 @@ const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
 /// Two names, and what they stand for.
 struct Move<'a> {
-    from: &'a Inode,
+    from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,
     old_name: &'a [u8],
-    moved: Inode,
-    to: &'a Inode,
+    moved: InodeToChange<'a>,
+    to: &'a InodeToChange<'a>,
     new_name: &'a [u8],
     there: Option<There<'a>>,
 }
 
 /// What the new name stands for already.
 struct There<'a> {
-    inode: Inode,
+    inode: InodeToChange<'a>,
     locked: &'a Locked<'a>,
 }
 
@@ -184,24 +185,29 @@ impl<'a> Operation<'a> {
             // What can fail for want of space comes first.
             let kind = moved.file_type();
             let placed = match there {
-                Some(_) => self.set_entry(handle, to, new_name, moved.number(), kind),
-                None => self.add_entry(handle, to, new_name, moved.number(), kind),
+                Some(_) => Directory::of(to).set_entry(handle, new_name, moved.number(), kind),
+                None => Directory::of(to).add_entry(handle, new_name, moved.number(), kind),
             };
             if let Err(error) = placed {
-                if let Some(number) = whiteout {
-                    self.take_back(handle, number, false)?;
+                if let Some(fresh) = whiteout {
+                    self.take_back(handle, &fresh, false)?;
                 }
                 return Err(error);
             }
             let from = &from_locked.named()?;
             match whiteout {
-                Some(number) => {
-                    self.set_entry(handle, from, old_name, number, FileType::CharDevice)?;
+                Some(fresh) => {
+                    Directory::of(from).set_entry(
+                        handle,
+                        old_name,
+                        fresh.number(),
+                        FileType::CharDevice,
+                    )?;
                 }
-                None => self.remove_entry(handle, from, old_name)?,
+                None => Directory::of(from).remove_entry(handle, old_name)?,
             }
             if directory && crosses {
-                self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;
+                Directory::of(moved).set_entry(handle, b"..", to.number(), FileType::Directory)?;
             }
             let replaces_directory =
                 replaced.is_some_and(|there| there.inode.file_type() == FileType::Directory);
@@ -213,7 +219,7 @@ impl<'a> Operation<'a> {
             } else {
                 self.touch_directory(handle, to, -i16::from(replaces_directory))?;
             }
-            self.touch_changed(handle, moved.number())?;
+            self.touch_changed(handle, moved)?;
             match replaced.zip(fate) {
                 Some((there, fate)) => self.drop_name(handle, &there.inode, fate),
                 None => Ok(None),
@@ -253,15 +259,20 @@ impl<'a> Operation<'a> {
             self.check_room_for_link(from)?;
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
-            self.set_entry(handle, to, new_name, moved.number(), moved.file_type())?;
+            Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
             // It may be the same directory, and its entries lie in the inode.
             let from = &from_locked.named()?;
-            self.set_entry(handle, from, old_name, there.number(), there.file_type())?;
+            Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {
-                self.set_entry(handle, moved, b"..", to.number(), FileType::Directory)?;
+                Directory::of(moved).set_entry(handle, b"..", to.number(), FileType::Directory)?;
             }
             if crosses && back {
-                self.set_entry(handle, there, b"..", from.number(), FileType::Directory)?;
+                Directory::of(there).set_entry(
+                    handle,
+                    b"..",
+                    from.number(),
+                    FileType::Directory,
+                )?;
             }
             if crosses {
                 let gained = i16::from(out) - i16::from(back);
@@ -270,8 +281,8 @@ impl<'a> Operation<'a> {
             } else {
                 self.touch_directory(handle, to, 0)?;
             }
-            self.touch_changed(handle, moved.number())?;
-            self.touch_changed(handle, there.number())
+            self.touch_changed(handle, moved)?;
+            self.touch_changed(handle, there)
         })
     }
 

@@ -6,7 +6,7 @@ use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{Locked, Operation};
+use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Operation};
 use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
@@ -74,34 +74,38 @@ impl Ext4 {
 
 impl Operation<'_> {
     /// A regular file whose content is to change.
-    pub(super) fn file_to_change(&self, file: &Locked<'_>) -> Result<Inode> {
+    pub(super) fn file_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = self.inode_to_change(file)?;
         self.check_content_changes(&inode)?;
         Ok(inode)
     }
 
-    pub(super) fn resize(&self, file: &Locked<'_>, inode: &Inode, size: u64) -> Result<()> {
-        let number = inode.number();
+    pub(super) fn resize(
+        &self,
+        file: &Locked<'_>,
+        inode: &InodeToChange<'_>,
+        size: u64,
+    ) -> Result<()> {
         if inode.has_inline_data() {
             return self.resize_inline(file, inode, size);
         }
         // With the size as it was, what was preallocated behind it goes, as on Linux.
         if size > inode.size() {
             self.zero_behind(inode, size)?;
-            return self.transact(CREDITS, |handle| self.set_size(handle, number, size));
+            return self.transact(CREDITS, |handle| self.set_size(handle, file, size));
         }
         self.zero_tail(inode, size)?;
         let end = FileBlock(self.superblock.block_size.blocks_for(size));
         let whole = end..FileBlock(1 << 32);
         if inode.has_small_map() {
-            return self.transact(CREDITS + self.credits_for_unmap(inode), |handle| {
-                self.set_size(handle, number, size)?;
-                self.unmap_range(handle, inode, whole)
+            return self.transact(CREDITS + inode.credits_for_unmap(), |handle| {
+                self.set_size(handle, file, size)?;
+                inode.unmap_range(handle, whole)
             });
         }
         self.transact(CREDITS, |handle| {
-            self.add_orphan(handle, number)?;
-            self.set_size(handle, number, size)
+            self.add_orphan(handle, file)?;
+            self.set_size(handle, file, size)
         })?;
         self.finish_truncation(&file.inode()?, false)
     }
@@ -110,11 +114,11 @@ impl Operation<'_> {
     pub(super) fn set_size(
         &self,
         handle: &mut Handle<'_>,
-        number: InodeNo,
+        inode: &impl MayChange,
         size: u64,
     ) -> Result<()> {
         let now = handle.now();
-        self.update_inode(handle, number, |inode| {
+        handle.update_inode(inode, |inode| {
             inode.set_size(size)?;
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })
         })?;
@@ -126,7 +130,7 @@ impl Operation<'_> {
         if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
             return Ok(());
         }
-        self.update_superblock(handle, |raw| {
+        handle.update_superblock(|raw| {
             let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
             raw.s_feature_ro_compat.set((features | RoCompat::LARGE_FILE).bits());
             Ok(())

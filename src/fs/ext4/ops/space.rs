@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, Goal};
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::operation::{InodeToChange, Operation};
 use crate::iomap::{Extent, ExtentState, IomapType};
 use crate::units::{FileBlock, FsBlock};
 
@@ -30,7 +30,7 @@ impl Operation<'_> {
     pub(super) fn find_room(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         first: FileBlock,
         count: u64,
     ) -> Result<Room> {
@@ -50,8 +50,8 @@ impl Operation<'_> {
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
-        let allowed = self.quota_allows(inode, want + within as u32)?;
-        let (start, len) = self.allocate_blocks(handle, goal, allowed)?;
+        let allowed = inode.quota_allows(want + within as u32)?;
+        let (start, len) = handle.allocate_blocks(goal, allowed)?;
         Ok(Room {
             start: FsBlock(start.0 + within),
             len: (len - within as u32).min(want),
@@ -62,7 +62,7 @@ impl Operation<'_> {
     /// Takes back room that was not mapped.
     pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
         match room.allocated {
-            Some((start, count)) => self.free_blocks(handle, start, count, Freed::Data),
+            Some((start, count)) => handle.free_blocks(start, count, Freed::Data),
             None => Ok(()),
         }
     }
@@ -91,6 +91,6 @@ impl Operation<'_> {
                 return Ok(Goal { block: FsBlock(start.0 + 1), grows });
             }
         }
-        Ok(self.goal_of(inode.number()).into())
+        Ok(self.superblock.goal_of(inode.number()).into())
     }
 }

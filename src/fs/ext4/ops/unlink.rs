@@ -7,8 +7,8 @@ use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::names::CHANGE_CREDITS;
-use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::names::{CHANGE_CREDITS, Directory};
+use crate::fs::ext4::operation::{InodeToChange, Operation};
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
@@ -50,7 +50,7 @@ impl Ext4 {
 
 impl Operation<'_> {
     pub(super) fn check_empty(&self, dir: &Inode) -> Result<()> {
-        if self.is_empty_directory(dir)? {
+        if dir.is_empty_directory()? {
             return Ok(());
         }
         Err(refuse(ErrorKind::NotEmpty, "the directory has entries"))
@@ -76,7 +76,7 @@ impl Operation<'_> {
         let fate = self.fate(&inode)?;
         let credits = CHANGE_CREDITS + 1 + self.eviction_credits(&inode, fate);
         let failed = self.transact(credits, |handle| {
-            self.remove_entry(handle, &dir, name)?;
+            Directory::of(&dir).remove_entry(handle, name)?;
             self.touch_directory(handle, &dir, -i16::from(directory))?;
             self.drop_name(handle, &inode, fate)
         })?;
@@ -88,12 +88,12 @@ impl Operation<'_> {
     pub(super) fn drop_name(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
+        inode: &InodeToChange<'_>,
         fate: Fate,
     ) -> Result<Option<Error>> {
         let now = handle.now();
         let directory = inode.file_type() == FileType::Directory;
-        self.update_inode(handle, inode.number(), |raw| {
+        handle.update_inode(inode, |raw| {
             raw.set_times(&Times::changed(now))?;
             let links = if directory { 0 } else { raw.links()?.saturating_sub(1) };
             raw.set_links(links)
@@ -102,18 +102,17 @@ impl Operation<'_> {
             Fate::Stays => Ok(None),
             Fate::EndsNow => {
                 let released = self.release_content(handle, inode);
-                let ended =
-                    released.and_then(|()| self.end_inode(handle, inode.number(), directory));
+                let ended = released.and_then(|()| self.end_inode(handle, inode, directory));
                 match ended {
                     Err(why) if is_of_volume(&why) => {
-                        self.add_orphan(handle, inode.number())?;
+                        self.add_orphan(handle, inode)?;
                         Ok(Some(why))
                     }
                     ended => ended.map(|()| None),
                 }
             }
             Fate::EndsLater | Fate::EndsWhenClosed => {
-                self.add_orphan(handle, inode.number())?;
+                self.add_orphan(handle, inode)?;
                 Ok(None)
             }
         }

@@ -16,7 +16,7 @@ use crate::fs::ext4::disk::quota::{
     BLOCK, LEVELS, LIMIT_UNIT, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const ENTRY: usize = size_of::<RawQuotaEntry>();
@@ -41,6 +41,13 @@ pub(super) struct QuotaFile {
     known: RwLock<HashMap<u32, At>>,
     /// Held while an entry is inserted, and taken before the transaction that it takes.
     growing: Mutex<()>,
+}
+
+/// Only [`insert`](QuotaFile::insert) changes its inode, and one thread at a time.
+impl MayChange for QuotaFile {
+    fn number(&self) -> InodeNo {
+        self.number
+    }
 }
 
 /// The entries in a block of them, and where they begin. One of zeros is free, also where its id would be 0.
@@ -95,7 +102,6 @@ impl QuotaFile {
     /// Adds to what an id uses. One that has no entry is left alone: that the volume's usage is wrong was so before.
     pub(super) fn add(
         &self,
-        fs: &Ext4,
         handle: &mut Handle<'_>,
         id: u32,
         bytes: i64,
@@ -104,7 +110,7 @@ impl QuotaFile {
         if (bytes, inodes) == (0, 0) {
             return Ok(());
         }
-        let Some((block, at)) = self.find(fs, id)? else { return Ok(()) };
+        let Some((block, at)) = self.find(handle.fs, id)? else { return Ok(()) };
         let now = now(handle);
         handle.update(block, self.place.block(block), |content| {
             if let Ok((entry, _)) = RawQuotaEntry::mut_from_prefix(&mut content[at..]) {
@@ -196,8 +202,7 @@ impl QuotaFile {
         if self.find(op, id)?.is_some() {
             return Ok(());
         }
-        let inode = op.inode_or_orphan(self.number)?;
-        let credits = INSERT_CREDITS + op.credits_for_map(&inode);
+        let credits = INSERT_CREDITS + InodeToChange::read(op, self)?.credits_for_map();
         op.transact_for_space(credits, |handle| self.insert_entry(op, handle, id))
     }
 
@@ -328,16 +333,16 @@ impl QuotaFile {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);
         loop {
-            let inode = fs.inode_or_orphan(self.number)?;
+            let inode = InodeToChange::read(fs, self)?;
             let count = self.blocks.read().len() as u64;
             let bytes = count << size.shift();
             if inode.size() < bytes {
-                fs.update_inode(handle, self.number, |inode| inode.set_size(bytes))?;
+                handle.update_inode(self, |inode| inode.set_size(bytes))?;
             }
             if count >= needed {
                 return Ok(());
             }
-            let block = fs.map_next_block(handle, &inode, FileBlock(count))?;
+            let block = inode.map_next_block(handle, FileBlock(count))?;
             handle.create(block, |_| ())?;
             self.blocks.write().push(block);
         }

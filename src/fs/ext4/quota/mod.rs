@@ -1,6 +1,6 @@
 //! Quota: what each user, group and project has in use, and how much they may have.
 //!
-//! Each change of an inode goes through [`Ext4::update_inode`], which compares what the inode takes before and after: that is where usage
+//! Each change of an inode goes through [`Handle::update_inode`], which compares what the inode takes before and after: that is where usage
 //! is charged, in the same transaction, and nowhere else. Limits are looked at before space is taken: hard ones, and soft ones whose time
 //! is over, hold for everyone, the superuser included. Nodes of a file's map are charged but may go beyond a limit, and so may threads
 //! that take space for the same owner at the same time, by what they take.
@@ -19,7 +19,6 @@ use super::inode::{InodePlace, sectors};
 use super::jbd2::Handle;
 use super::operation::Operation;
 use super::superblock::Superblock;
-use super::writing::Writing;
 use super::{Ext4, Inode};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
@@ -96,7 +95,6 @@ impl Quota {
     /// An inode took `before` and takes `after` now.
     pub(super) fn charge(
         &self,
-        fs: &Ext4,
         handle: &mut Handle<'_>,
         before: &Usage,
         after: &Usage,
@@ -108,10 +106,10 @@ impl Quota {
             let (old, new) = (before.owners[kind], after.owners[kind]);
             if old == new {
                 let bytes = after.bytes - before.bytes;
-                file.add(fs, handle, new, bytes, after.inodes - before.inodes)?;
+                file.add(handle, new, bytes, after.inodes - before.inodes)?;
             } else {
-                file.add(fs, handle, old, -before.bytes, -before.inodes)?;
-                file.add(fs, handle, new, after.bytes, after.inodes)?;
+                file.add(handle, old, -before.bytes, -before.inodes)?;
+                file.add(handle, new, after.bytes, after.inodes)?;
             }
         }
         Ok(())
@@ -128,16 +126,25 @@ impl Quota {
         }
         Ok(least)
     }
-}
 
-impl Writing {
-    /// How many more blocks an operation changes because of quota.
-    pub(super) fn quota_credits(&self) -> u32 {
-        if self.quota.get().is_some() { CREDITS } else { 0 }
+    fn check_left(
+        &self,
+        fs: &Ext4,
+        owners: [Option<u32>; 3],
+        bytes: u64,
+        inodes: u64,
+    ) -> Result<()> {
+        let left = self.left(fs, owners)?;
+        if left.bytes < bytes || left.inodes < inodes { Err(used_up()) } else { Ok(()) }
     }
 }
 
 impl Ext4 {
+    /// How many more blocks an operation changes because of quota.
+    pub(super) fn quota_credits(&self) -> u32 {
+        if self.quota.get().is_some() { CREDITS } else { 0 }
+    }
+
     /// Reads where the quota files are, at the opening of a volume for writing.
     pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
         let mut files = [None, None, None];
@@ -146,27 +153,29 @@ impl Ext4 {
         }
         if files.iter().any(Option::is_some) {
             // Nobody else has the volume yet.
-            let _ = self.writing()?.quota.set(Quota { files });
+            let _ = self.quota.set(Quota { files });
         }
         Ok(())
     }
 
     /// The quota that an inode is charged to. The file system's own inodes are nobody's.
     pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
-        let quota = self.writing.as_ref()?.quota.get()?;
-        (!self.is_reserved(number)).then_some(quota)
+        let quota = self.quota.get()?;
+        (!self.superblock.is_reserved(number)).then_some(quota)
     }
+}
 
+impl Inode {
     /// Refuses what the owners of an inode may not have more; for a map's next blocks, [`quota_allows`](Self::quota_allows).
     ///
     /// # Errors
     /// `Quota`; what reading the quota files gives.
-    pub(super) fn check_quota(&self, inode: &Inode, blocks: u64, inodes: u64) -> Result<()> {
-        match self.quota_of(inode.number()) {
+    pub(super) fn check_quota(&self, blocks: u64, inodes: u64) -> Result<()> {
+        match self.fs.quota_of(self.number()) {
             Some(quota) => {
-                let clusters = blocks.next_multiple_of(self.superblock.cluster_blocks.into());
-                let bytes = clusters << self.superblock.block_size.shift();
-                self.check_left(quota, owners_of(inode).map(Some), bytes, inodes)
+                let clusters = blocks.next_multiple_of(self.fs.superblock.cluster_blocks.into());
+                let bytes = clusters << self.fs.superblock.block_size.shift();
+                quota.check_left(&self.fs, owners_of(self).map(Some), bytes, inodes)
             }
             None => Ok(()),
         }
@@ -176,26 +185,15 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Quota` where it is less; what reading the quota files gives.
-    pub(super) fn quota_allows(&self, inode: &Inode, want: u32) -> Result<u32> {
-        let Some(quota) = self.quota_of(inode.number()) else { return Ok(want) };
-        let left = quota.left(self, owners_of(inode).map(Some))?;
-        let cluster = u64::from(self.superblock.cluster_blocks);
-        let blocks = (left.bytes >> self.superblock.block_size.shift()) / cluster * cluster;
+    pub(super) fn quota_allows(&self, want: u32) -> Result<u32> {
+        let Some(quota) = self.fs.quota_of(self.number()) else { return Ok(want) };
+        let left = quota.left(&self.fs, owners_of(self).map(Some))?;
+        let cluster = u64::from(self.fs.superblock.cluster_blocks);
+        let blocks = (left.bytes >> self.fs.superblock.block_size.shift()) / cluster * cluster;
         match u32::try_from(blocks).unwrap_or(u32::MAX).min(want) {
             0 => Err(used_up()),
             allowed => Ok(allowed),
         }
-    }
-
-    fn check_left(
-        &self,
-        quota: &Quota,
-        owners: [Option<u32>; 3],
-        bytes: u64,
-        inodes: u64,
-    ) -> Result<()> {
-        let left = quota.left(self, owners)?;
-        if left.bytes < bytes || left.inodes < inodes { Err(used_up()) } else { Ok(()) }
     }
 }
 
@@ -206,7 +204,7 @@ impl Operation<'_> {
     /// # Errors
     /// `Quota`; `NoSpace`; what reading the quota files gives.
     pub(super) fn admit_inode(&self, owners: [u32; 3]) -> Result<()> {
-        match self.writing.quota.get() {
+        match self.quota.get() {
             Some(quota) => self.admit(quota, owners.map(Some), 0, 1),
             None => Ok(()),
         }
@@ -226,7 +224,7 @@ impl Operation<'_> {
         let InodePlace { block, at, .. } = self.inode_place(inode.number())?;
         let content = self.blocks.read(block, Place::new("inode").inode(inode.number()))?;
         let usage = Usage::of(&self.superblock, &content[at..]);
-        let inodes = 1 + self.value_inodes(inode)? as u64;
+        let inodes = 1 + inode.value_inodes()? as u64;
         self.admit(quota, new, usage.bytes as u64, inodes)
     }
 
@@ -242,7 +240,7 @@ impl Operation<'_> {
                 file.insert(self, id)?;
             }
         }
-        self.check_left(quota, owners, bytes, inodes)
+        quota.check_left(self, owners, bytes, inodes)
     }
 }
 

@@ -8,7 +8,7 @@ use shuttle::thread;
 use crate::device::{Device, Ram, yielding};
 use crate::error::Place;
 use crate::fs::ext4::blocks::Blocks;
-use crate::fs::ext4::dirty::Tid;
+use crate::fs::ext4::jbd2::tid::Member;
 use crate::sync::explore;
 use crate::units::{BlockSize, FsBlock};
 
@@ -47,7 +47,7 @@ impl Model {
         found
     }
 
-    fn count(&self, tid: Tid) {
+    fn count(&self, tid: u64) {
         let add = |bytes: &mut [u8]| {
             let number = Self::number(bytes) + 1;
             // A reader who had this very version would see half a change.
@@ -56,13 +56,14 @@ impl Model {
             bytes[..8].copy_from_slice(&number.to_le_bytes());
             Ok(number)
         };
-        let (number, _) = self.blocks.update(BLOCK, tid, PLACE, add).unwrap();
+        let (number, _) = self.blocks.update(BLOCK, &Member::in_test(tid), PLACE, add).unwrap();
         self.seen.fetch_max(number, SeqCst);
     }
 
     /// What a checkpoint does with the version that a commit froze.
-    fn write_home(&self, tid: Tid) {
-        if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, tid) {
+    fn write_home(&self, tid: u64) {
+        if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
+        {
             self.blocks.write_home(&[(BLOCK, version.clone())]).unwrap();
             self.blocks.written(BLOCK, &version);
         }
@@ -88,8 +89,8 @@ fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
 fn no_change_is_lost_and_no_reader_goes_back() {
     explore(2, || {
         let model = Model::new();
-        let change: fn(&Model) = |model| (0..3).for_each(|_| model.count(Tid(1)));
-        let home: fn(&Model) = |model| (0..3).for_each(|_| model.write_home(Tid(1)));
+        let change: fn(&Model) = |model| (0..3).for_each(|_| model.count(1));
+        let home: fn(&Model) = |model| (0..3).for_each(|_| model.write_home(1));
         let read: fn(&Model) = |model| {
             for _ in 0..6 {
                 model.look();
@@ -97,7 +98,7 @@ fn no_change_is_lost_and_no_reader_goes_back() {
         };
         run(&model, &[change, change, home, read, read]);
         assert_eq!(model.look(), 6, "no change is lost");
-        model.write_home(Tid(1));
+        model.write_home(1);
         assert!(model.blocks.dirty().get(BLOCK).is_none(), "it is no longer dirty");
         assert_eq!(model.at_home(), 6);
         assert_eq!(model.look(), 6);
@@ -110,16 +111,16 @@ fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {
         let model = Model::new();
         let made = Arc::new(AtomicBool::new(false));
-        model.count(Tid(1));
+        model.count(1);
         let late: fn(&Model) = |model| (0..2).for_each(|_| drop(model.blocks.read(BLOCK, PLACE)));
         let again = {
             let (model, made) = (Arc::clone(&model), Arc::clone(&made));
             thread::spawn(move || {
-                model.blocks.forget(BLOCK);
+                model.blocks.forget(BLOCK, &Member::in_test(2));
                 let fill = |bytes: &mut [u8]| bytes[0] = 100;
-                model.blocks.create(BLOCK, Tid(2), fill).unwrap();
+                model.blocks.create(BLOCK, &Member::in_test(2), fill).unwrap();
                 made.store(true, SeqCst);
-                model.write_home(Tid(2));
+                model.write_home(2);
             })
         };
         let after = {
@@ -135,7 +136,7 @@ fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
         run(&model, &[late]);
         again.join().unwrap();
         after.join().unwrap();
-        model.write_home(Tid(2));
+        model.write_home(2);
         let found = Model::number(&model.blocks.read(BLOCK, PLACE).unwrap());
         assert_eq!((found, model.at_home()), (100, 100));
     });

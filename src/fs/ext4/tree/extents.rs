@@ -78,7 +78,7 @@ impl Tree<'_> {
         self.replace(handle, &path, from..to, &kept, -(space.clusters as i64))?;
         for (start, count) in space.ranges {
             let kind = Freed::content_of(self.inode);
-            self.inode.fs.free_blocks(handle, start, count, kind)?;
+            handle.free_blocks(start, count, kind)?;
         }
         Ok(start)
     }

@@ -7,8 +7,8 @@ use smallvec::{SmallVec, smallvec};
 use super::path::Tree;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::alloc::Freed;
-use crate::fs::ext4::inode::Inode;
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::operation::InodeToChange;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
@@ -21,7 +21,7 @@ const GROUPS_AT_ONCE: u32 = 16;
 /// The pointers of an inode.
 #[derive(Clone, Copy)]
 pub(super) struct Pointers<'a> {
-    pub(super) inode: &'a Inode,
+    pub(super) inode: &'a InodeToChange<'a>,
 }
 
 /// Where the pointer to a block of the file stands: in the inode, or behind a way through pointer blocks.
@@ -88,7 +88,6 @@ impl Pointers<'_> {
         slot: usize,
         pointers: impl Iterator<Item = u32>,
     ) -> Result<()> {
-        let fs = &self.inode.fs;
         let store = |bytes: &mut [u8]| {
             let words = bytes.as_chunks_mut::<4>().0;
             for (word, pointer) in words[slot..].iter_mut().zip(pointers) {
@@ -97,16 +96,15 @@ impl Pointers<'_> {
             Ok(())
         };
         match node {
-            None => fs.update_inode(handle, self.inode.number, |inode| store(inode.i_block()?)),
+            None => handle.update_inode(self.inode, |inode| store(inode.i_block()?)),
             Some(block) => handle.update(block, self.place().block(block), store),
         }
     }
 
     /// Changes how many blocks the inode counts.
     fn count(&self, handle: &mut Handle<'_>, blocks: i64) -> Result<()> {
-        let fs = &self.inode.fs;
-        let number = self.inode.number;
-        fs.update_inode(handle, number, |inode| inode.add_blocks(&fs.superblock, blocks))
+        let sb = &self.inode.fs.superblock;
+        handle.update_inode(self.inode, |inode| inode.add_blocks(sb, blocks))
     }
 
     /// The parts of a range whose pointers stand together.
@@ -261,19 +259,18 @@ impl Pointers<'_> {
         if std::mem::replace(changed, true) && handle.credits_left() < credits {
             handle.renew(credits)?;
         }
-        let fs = &self.inode.fs;
         let mut freed: i64 = gone.iter().map(|(_, count)| *count as i64).sum();
         if !goes {
             self.set(handle, node, low, std::iter::repeat_n(0, slot + 1 - low))?;
         }
         for (first, count) in gone {
-            fs.free_blocks(handle, first, count, Freed::content_of(self.inode))?;
+            handle.free_blocks(first, count, Freed::content_of(self.inode))?;
         }
         let above = nodes[..depth].iter().zip(&slots).rev();
         for (parent, slot) in above {
             let Some(block) = node.filter(|_| is_empty(&pointers)) else { break };
             self.set(handle, *parent, *slot, [0].into_iter())?;
-            fs.free_blocks(handle, block, 1, Freed::Metadata)?;
+            handle.free_blocks(block, 1, Freed::Metadata)?;
             freed += 1;
             (node, pointers) = (*parent, self.pointers(*parent)?);
         }

@@ -29,9 +29,8 @@ use std::ops::Range;
 
 use self::indirect::Pointers;
 use self::path::Tree;
-use super::Ext4;
-use super::inode::Inode;
 use super::jbd2::Handle;
+use super::operation::InodeToChange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
@@ -47,7 +46,7 @@ enum Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    fn of(inode: &'a Inode) -> Result<Self> {
+    fn of(inode: &'a InodeToChange<'a>) -> Result<Self> {
         if inode.has_inline_data() {
             return Err(Error::invalid("the content lies in the inode: it has no map"));
         }
@@ -61,27 +60,22 @@ impl<'a> Map<'a> {
     }
 }
 
-impl Ext4 {
+impl InodeToChange<'_> {
     /// Maps an extent where there is a hole, joined with its neighbours. Its blocks have been allocated; nodes are allocated near them.
     /// Nodes and data are added to what the inode counts.
     ///
     /// # Errors
     /// `NoSpace` for its nodes, `FileTooLarge`, `InvalidInput` where something is mapped already: nothing has been changed then.
     /// `Unsupported` for an unwritten extent in a file without extents. As [`Handle::update`].
-    pub(crate) fn map_extent(
-        &self,
-        handle: &mut Handle<'_>,
-        inode: &Inode,
-        extent: Extent,
-    ) -> Result<()> {
+    pub(crate) fn map_extent(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
             let what = format!("block {} is behind the last of a file", extent.end());
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
-        if extent.len == 0 || !self.blocks.contain(extent.start, u64::from(extent.len)) {
+        if extent.len == 0 || !self.fs.blocks.contain(extent.start, u64::from(extent.len)) {
             return Err(Error::invalid(format!("an extent {extent:?} of no blocks of the volume")));
         }
-        match Map::of(inode)? {
+        match Map::of(self)? {
             Map::Extents(tree) => tree.map(handle, extent),
             Map::Pointers(pointers) => pointers.map(handle, extent),
         }
@@ -97,11 +91,10 @@ impl Ext4 {
     pub(crate) fn unmap_range(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
         range: Range<FileBlock>,
     ) -> Result<()> {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
-        match Map::of(inode)? {
+        match Map::of(self)? {
             Map::Extents(tree) => tree.unmap(handle, range),
             Map::Pointers(pointers) => pointers.unmap(handle, range),
         }
@@ -115,12 +108,11 @@ impl Ext4 {
     pub(crate) fn set_range_state(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
         range: Range<FileBlock>,
         state: ExtentState,
     ) -> Result<()> {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
-        match (Map::of(inode)?, state) {
+        match (Map::of(self)?, state) {
             (_, ExtentState::Journal | ExtentState::Memory) => {
                 Err(Error::invalid("a state that no map tells of"))
             }
@@ -139,11 +131,10 @@ impl Ext4 {
     pub(crate) fn shift_range(
         &self,
         handle: &mut Handle<'_>,
-        inode: &Inode,
         from: FileBlock,
         by: i64,
     ) -> Result<()> {
-        match Map::of(inode)? {
+        match Map::of(self)? {
             Map::Extents(tree) => tree.shift(handle, from, by),
             Map::Pointers(_) => {
                 Err(Error::unsupported("shifting the blocks of a file without extents"))
@@ -152,9 +143,9 @@ impl Ext4 {
     }
 
     /// How many blocks [`map_extent`](Self::map_extent) may change, and a [`set_range_state`](Self::set_range_state) within one extent.
-    pub(crate) fn credits_for_map(&self, inode: &Inode) -> u32 {
-        match Map::of(inode) {
-            Ok(Map::Extents(_)) => credits_for_replace(&inode.i_block),
+    pub(crate) fn credits_for_map(&self) -> u32 {
+        match Map::of(self) {
+            Ok(Map::Extents(_)) => credits_for_replace(&self.i_block),
             Ok(Map::Pointers(pointers)) => pointers.credits_for_map(),
             Err(_) => 1,
         }
@@ -162,11 +153,11 @@ impl Ext4 {
 
     /// How many blocks a step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
     /// [`shift_range`](Self::shift_range) may change. With so many credits, what concerns a single leaf is done in one transaction.
-    pub(crate) fn credits_for_unmap(&self, inode: &Inode) -> u32 {
+    pub(crate) fn credits_for_unmap(&self) -> u32 {
         // A small file without extents takes two steps: pointers in the inode, and those in a block.
-        match Map::of(inode) {
+        match Map::of(self) {
             Ok(Map::Extents(tree)) => {
-                credits_for_replace(&inode.i_block) + tree.credits_for_freeing()
+                credits_for_replace(&self.i_block) + tree.credits_for_freeing()
             }
             Ok(Map::Pointers(pointers)) => 2 * pointers.credits_for_step(),
             Err(_) => 1,

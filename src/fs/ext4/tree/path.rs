@@ -8,7 +8,8 @@ use zerocopy::FromBytes;
 use crate::error::{Place, Result};
 use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawExtentIndex};
 use crate::fs::ext4::disk::inode::RawInode;
-use crate::fs::ext4::inode::{Inode, InodePlace};
+use crate::fs::ext4::inode::InodePlace;
+use crate::fs::ext4::operation::InodeToChange;
 use crate::fs::ext4::tree::read_extents::{self, MAX_BLOCKS, Node};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
@@ -18,7 +19,7 @@ pub(super) const PLACE: Place = Place::new("extent header");
 /// The extent tree of an inode. What the inode's snapshot says of its root may be out of date: the root is read from the table.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
-    pub(super) inode: &'a Inode,
+    pub(super) inode: &'a InodeToChange<'a>,
 }
 
 /// One node on the way.

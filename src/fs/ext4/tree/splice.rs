@@ -123,14 +123,14 @@ impl Tree<'_> {
         let mut spare = Vec::with_capacity(count);
         while spare.len() < count {
             let want = (count - spare.len()) as u32 * cluster;
-            match fs.allocate_blocks_for(handle, goal, want, reserve) {
+            match handle.allocate_blocks_for(goal, want, reserve) {
                 Ok((start, got)) => {
                     let nodes = u64::from(got / cluster);
                     spare.extend((0..nodes).map(|i| FsBlock(start.0 + i * u64::from(cluster))));
                 }
                 Err(error) => {
                     for block in spare {
-                        fs.free_blocks(handle, block, u64::from(cluster), Freed::Data)?;
+                        handle.free_blocks(block, u64::from(cluster), Freed::Data)?;
                     }
                     return Err(error);
                 }
@@ -272,7 +272,7 @@ impl Change<'_, '_, '_> {
         let clusters = self.clusters - self.released.len() as i64;
         let cluster = u64::from(fs.superblock.cluster_blocks);
         if clusters != 0 || self.root.is_some() {
-            fs.update_inode(self.handle, tree.inode.number, |inode| {
+            self.handle.update_inode(tree.inode, |inode| {
                 inode.add_blocks(&fs.superblock, clusters * cluster as i64)?;
                 if let Some(root) = self.root {
                     *inode.i_block()? = root;
@@ -282,7 +282,7 @@ impl Change<'_, '_, '_> {
         }
         self.released.iter().try_for_each(|block| {
             let start = FsBlock(block.0 - block.0 % cluster);
-            fs.free_blocks(self.handle, start, cluster, Freed::Metadata)
+            self.handle.free_blocks(start, cluster, Freed::Metadata)
         })
     }
 

@@ -13,11 +13,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::options::{mounts, put, time};
-use super::disk::superblock::{REV_DYNAMIC, RawSuperblock};
+use super::disk::superblock::{REV_DYNAMIC, RawSuperblock, STATE_VALID};
 use super::mkfs::{random, random_uuid};
 use super::mmp_hold::MmpHold;
-use super::superblock::{Superblock, seal_superblock};
-use super::writing::set_time;
+use super::superblock::{Superblock, seal_superblock, set_time};
 use super::{Ext4, Incompat, RoCompat, mmp};
 use crate::device::Device;
 use crate::error::{Context, Error, Place, Result};
@@ -27,8 +26,6 @@ use crate::fs::Clock;
 pub use self::options::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
 
 const PLACE: Place = Place::new("superblock");
-/// `s_state`: cleanly unmounted. Backups do not say so.
-const STATE_VALID: u16 = 1;
 /// `s_max_mnt_count`: no number of mounts asks for a check.
 const NEVER: u16 = u16::MAX;
 
@@ -60,7 +57,7 @@ pub(crate) fn tune(
     let raw = changed(&read(device)?, options, clock)?;
     let new = Superblock::parse(raw.as_bytes(), device.size())?;
     let fs = Ext4::assemble(Arc::clone(device), sb, &events);
-    fs.write_backups(&raw).context(|| "backup superblock")?;
+    write_backups(&fs, &raw).context(|| "backup superblock")?;
     if let Some(held) = &held {
         held.check()?;
     }
@@ -196,20 +193,18 @@ fn policy(raw: &mut RawSuperblock, options: &TuneOptions) -> Result<()> {
     Ok(())
 }
 
-impl Ext4 {
-    /// Makes all backups copies of a superblock, durably.
-    fn write_backups(&self, raw: &RawSuperblock) -> Result<()> {
-        let sb = &self.superblock;
-        let mut copy = raw.clone();
-        copy.s_state.set(raw.s_state.get() & !STATE_VALID);
-        for group in (1..sb.groups).filter(|group| sb.group_has_backup(*group)) {
-            let block = sb.group_start(group);
-            copy.s_block_group_nr.set(group as u16);
-            seal_superblock(&mut copy);
-            let mut content = self.blocks.read_device(block)?;
-            content.for_change()?[..size_of::<RawSuperblock>()].copy_from_slice(copy.as_bytes());
-            self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
-        }
-        self.blocks.flush()
+/// Makes all backups copies of a superblock, durably.
+fn write_backups(fs: &Ext4, raw: &RawSuperblock) -> Result<()> {
+    let sb = &fs.superblock;
+    let mut copy = raw.clone();
+    copy.s_state.set(raw.s_state.get() & !STATE_VALID);
+    for group in (1..sb.groups).filter(|group| sb.group_has_backup(*group)) {
+        let block = sb.group_start(group);
+        copy.s_block_group_nr.set(group as u16);
+        seal_superblock(&mut copy);
+        let mut content = fs.blocks.read_device(block)?;
+        content.for_change()?[..size_of::<RawSuperblock>()].copy_from_slice(copy.as_bytes());
+        fs.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
     }
+    fs.blocks.flush()
 }

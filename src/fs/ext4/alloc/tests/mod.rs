@@ -13,7 +13,7 @@ use super::blocks::Reserve;
 use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
 use crate::fs::Clock;
-use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::for_tests::{Alone, Image};
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;
@@ -98,8 +98,8 @@ fn only_what_is_free_is_claimed() {
     let refused = |result: crate::error::Result<()>| {
         assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
     };
-    let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(7000), 100)).unwrap();
-    let claim = || fs.transact(2, |h| fs.claim_blocks(h, start, u64::from(count)));
+    let (start, count) = fs.transact(2, |h| h.allocate_blocks(FsBlock(7000), 100)).unwrap();
+    let claim = || fs.transact(2, |h| h.claim_blocks(start, u64::from(count)));
     refused(claim());
     free(&fs, &[(start, count)]);
     // It is somebody's until that is committed.
@@ -111,13 +111,14 @@ fn only_what_is_free_is_claimed() {
 
     // The last one: its part of the table was never in use.
     let last = InodeNo(u64::from(fs.superblock.inodes_count));
-    let claim = |number| fs.transact(9, |h| fs.claim_inode(h, number, true));
+    let claim = |number| fs.transact(9, |h| h.claim_inode(number, true));
+    let claim = |number| claim(number).map(drop);
     refused(claim(InodeNo(8)));
     assert!(!fs.is_inode_in_use(last).unwrap());
     claim(last).unwrap();
     assert!(fs.is_inode_in_use(last).unwrap());
     refused(claim(last));
-    fs.transact(4, |h| fs.free_inode(h, last, true)).unwrap();
+    fs.transact(4, |h| h.free_inode(&Alone(last), true)).unwrap();
     fs.close().unwrap();
     drop(fs);
     image.assert_clean();
@@ -127,7 +128,7 @@ fn only_what_is_free_is_claimed() {
 fn fill(fs: &Arc<Ext4>, reserve: Reserve) -> Vec<(FsBlock, u32)> {
     let mut runs = Vec::new();
     loop {
-        let got = fs.transact(2, |h| fs.allocate_blocks_for(h, FsBlock(7000), 5000, reserve));
+        let got = fs.transact(2, |h| h.allocate_blocks_for(FsBlock(7000), 5000, reserve));
         match got {
             Ok(run) => runs.push(run),
             Err(error) => {
@@ -141,7 +142,7 @@ fn fill(fs: &Arc<Ext4>, reserve: Reserve) -> Vec<(FsBlock, u32)> {
 fn free(fs: &Arc<Ext4>, runs: &[(FsBlock, u32)]) {
     for (start, count) in runs {
         let count = u64::from(*count);
-        fs.transact(2, |h| fs.free_blocks(h, *start, count, Freed::Data)).unwrap();
+        fs.transact(2, |h| h.free_blocks(*start, count, Freed::Data)).unwrap();
     }
 }
 
@@ -159,14 +160,12 @@ fn a_volume_is_filled_to_the_last_block_and_emptied() {
         assert_eq!(fs.free_space(), before, "{options}");
         let parent = ROOT;
         let mut inodes = Vec::new();
-        while let Ok(number) =
-            fs.transact(4, |h| fs.allocate_inode(h, parent, inodes.len() % 9 == 0))
-        {
+        while let Ok(number) = fs.transact(4, |h| h.allocate_inode(parent, inodes.len() % 9 == 0)) {
             inodes.push((number, inodes.len() % 9 == 0));
         }
         assert_eq!(inodes.len() as u32, before.inodes, "{options}");
         for (number, directory) in inodes {
-            fs.transact(4, |h| fs.free_inode(h, number, directory)).unwrap();
+            fs.transact(4, |h| h.free_inode(&number, directory)).unwrap();
         }
         fs.close().unwrap();
         drop(fs);
@@ -181,7 +180,7 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     let runs = fill(&fs, Reserve::Allowed);
     assert!(!fs.allocator().unwrap().commit_frees());
     free(&fs, &runs[..1]);
-    let again = || fs.transact(2, |h| fs.allocate_blocks(h, runs[0].0, 1));
+    let again = || fs.transact(2, |h| h.allocate_blocks(runs[0].0, 1));
     assert_eq!(again().unwrap_err().kind(), ErrorKind::NoSpace);
     assert!(fs.allocator().unwrap().commit_frees());
     fs.sync().unwrap();
@@ -197,9 +196,9 @@ fn a_bitmap_that_cannot_be_read_or_is_wrong_changes_nothing() {
     let group = fs.group(0).unwrap();
     let before = fs.free_space();
     let fails = |expected: fn(ErrorKind) -> bool| {
-        let blocks = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(1), 1));
-        let inode = fs.transact(3, |h| fs.allocate_inode(h, ROOT, false));
-        for error in [blocks.unwrap_err(), inode.unwrap_err()] {
+        let blocks = fs.transact(2, |h| h.allocate_blocks(FsBlock(1), 1));
+        let inode = fs.transact(3, |h| h.allocate_inode(ROOT, false));
+        for error in [blocks.err().unwrap(), inode.err().unwrap()] {
             assert!(expected(error.kind()), "{error}");
         }
         assert_eq!(fs.free_space(), before);
@@ -218,7 +217,7 @@ fn a_bitmap_that_cannot_be_read_or_is_wrong_changes_nothing() {
         sim.write_all_at(&[IoSlice::new(&bytes)], at, false).unwrap();
     }
     fails(|kind| kind == ErrorKind::Corrupt);
-    assert!(fs.transact(2, |h| fs.update_group(h, 0, |_| Ok(()))).is_ok(), "nothing was aborted");
+    assert!(fs.transact(2, |h| h.update_group(0, |_| Ok(()))).is_ok(), "nothing was aborted");
 }
 
 #[test]
@@ -239,7 +238,7 @@ fn the_reserve_is_the_owners() {
 fn what_is_free_or_the_file_systems_own_is_not_freed() {
     let image = Image::new("-t ext4 -b 1024", "60M");
     let fs = image.open();
-    let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(8193), 100)).unwrap();
+    let (start, count) = fs.transact(2, |h| h.allocate_blocks(FsBlock(8193), 100)).unwrap();
     let group = fs.group(0).unwrap();
     let blocks = fs.superblock().blocks_count;
     let wrong = [
@@ -254,11 +253,11 @@ fn what_is_free_or_the_file_systems_own_is_not_freed() {
     ];
     let before = fs.free_space();
     for (start, count) in wrong {
-        let freed = fs.transact(9, |h| fs.free_blocks(h, start, count, Freed::Metadata));
+        let freed = fs.transact(9, |h| h.free_blocks(start, count, Freed::Metadata));
         assert_eq!(freed.unwrap_err().kind(), ErrorKind::Corrupt, "{count} blocks from {start}");
     }
     for number in [0, 1, 10, 4000, 1 << 40] {
-        let freed = fs.transact(9, |h| fs.free_inode(h, InodeNo(number), false));
+        let freed = fs.transact(9, |h| h.free_inode(&Alone(InodeNo(number)), false));
         assert_eq!(freed.unwrap_err().kind(), ErrorKind::Corrupt, "inode {number}");
     }
     assert_eq!(fs.free_space(), before);
@@ -304,7 +303,7 @@ fn free_space_is_discarded_and_nothing_else() {
     image.dirty_all_free_blocks();
     let before = image.allocated();
     let fs = image.open();
-    let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, FsBlock(20_000), 3000)).unwrap();
+    let (start, count) = fs.transact(2, |h| h.allocate_blocks(FsBlock(20_000), 3000)).unwrap();
     let free = fs.free_space().blocks * 1024;
     let trimmed = fs.trim(1).unwrap();
     assert_eq!(trimmed, free, "all that is free");

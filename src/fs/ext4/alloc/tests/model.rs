@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::super::Freed;
 use crate::error::ErrorKind;
+use crate::fs::ext4::for_tests::Alone;
+use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
@@ -73,7 +75,7 @@ impl Model {
         let most = [1, 8, 500, 40_000][self.rng.below(4) as usize];
         let want = 1 + self.rng.below(most) as u32;
         let cluster = fs.superblock().cluster_blocks;
-        let got = fs.transact(8, |handle| fs.allocate_blocks(handle, goal, want));
+        let got = fs.transact(8, |handle| handle.allocate_blocks(goal, want));
         let (start, count) = match got {
             Ok(run) => run,
             Err(error) => return assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
@@ -103,7 +105,7 @@ impl Model {
 
     fn free(&mut self, fs: &Arc<Ext4>, start: u64, count: u64) {
         let kind = if self.rng.below(2) == 0 { Freed::Data } else { Freed::Metadata };
-        fs.transact(8, |handle| fs.free_blocks(handle, FsBlock(start), count, kind)).unwrap();
+        fs.transact(8, |handle| handle.free_blocks(FsBlock(start), count, kind)).unwrap();
         for block in start..start + count {
             self.blocks.remove(&block);
             self.pending.insert(block);
@@ -116,9 +118,10 @@ impl Model {
             self.inodes.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
         let parent = parents.get(self.rng.below(1 + parents.len() as u64) as usize);
         let parent = parent.map_or(ROOT, |number| InodeNo(*number));
-        let got = fs.transact(8, |handle| fs.allocate_inode(handle, parent, directory));
+        let got = fs.transact(8, |handle| handle.allocate_inode(parent, directory));
         match got {
-            Ok(number) => {
+            Ok(fresh) => {
+                let number = fresh.number();
                 assert!(number.0 >= u64::from(fs.superblock().first_inode));
                 let before = self.inodes.insert(number.0, directory);
                 assert!(before.is_none(), "inode {number} is given out twice");
@@ -133,7 +136,7 @@ impl Model {
             return;
         };
         self.inodes.remove(&number);
-        fs.transact(8, |handle| fs.free_inode(handle, InodeNo(number), directory)).unwrap();
+        fs.transact(8, |handle| handle.free_inode(&Alone(InodeNo(number)), directory)).unwrap();
     }
 
     pub(super) fn free_all(&mut self, fs: &Arc<Ext4>) {
@@ -141,7 +144,7 @@ impl Model {
             self.free(fs, start, count);
         }
         for (number, directory) in std::mem::take(&mut self.inodes) {
-            fs.transact(8, |handle| fs.free_inode(handle, InodeNo(number), directory)).unwrap();
+            fs.transact(8, |handle| handle.free_inode(&Alone(InodeNo(number)), directory)).unwrap();
         }
     }
 }

@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use super::model::Rng;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{FsBlock, InodeNo};
 
 fn inode(fs: &Arc<Ext4>, parent: InodeNo, directory: bool) -> InodeNo {
-    fs.transact(4, |h| fs.allocate_inode(h, parent, directory)).unwrap()
+    fs.transact(4, |h| h.allocate_inode(parent, directory)).unwrap().number()
 }
 
 /// The blocks of a new file of this size, run by run.
 fn file(fs: &Arc<Ext4>, inode: InodeNo, mut size: u32) -> Vec<(FsBlock, u32)> {
-    let mut goal = fs.goal_of(inode);
+    let mut goal = fs.superblock.goal_of(inode);
     let mut runs: Vec<(FsBlock, u32)> = Vec::new();
     while size > 0 {
-        let (start, count) = fs.transact(2, |h| fs.allocate_blocks(h, goal, size)).unwrap();
+        let (start, count) = fs.transact(2, |h| h.allocate_blocks(goal, size)).unwrap();
         goal = FsBlock(start.0 + u64::from(count));
         size = size.saturating_sub(count);
         match runs.last_mut() {
@@ -100,8 +101,7 @@ fn a_hole_in_a_full_volume_is_found_wherever_it_is() {
         super::free(&fs, &[(hole, 1)]);
         fs.sync().unwrap();
         let goal = FsBlock(rng.below(fs.superblock().blocks_count));
-        let found =
-            fs.transact(2, |h| fs.allocate_blocks_for(h, goal, 1000, super::Reserve::Allowed));
+        let found = fs.transact(2, |h| h.allocate_blocks_for(goal, 1000, super::Reserve::Allowed));
         assert_eq!(found.unwrap(), (hole, 1));
     }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::xattrs::{find, remove, set};
 use crate::fs::SetXattr;
+use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::{Image, Mount};
 
 const ACCESS: &str = "system.posix_acl_access";
@@ -93,9 +94,9 @@ fn lists_and_modes_follow_each_other() {
                 std::fs::set_permissions(mount.path(path), permissions).unwrap();
                 let inode = find(&fs, path);
                 let mode = inode.stat().mode & 0o170_000 | mode;
-                fs.transact(fs.xattr_credits(&inode), |h| {
-                    fs.chmod_acl(h, &inode, mode)?;
-                    fs.update_inode(h, inode.number, |raw| raw.set_mode(mode))
+                fs.transact(inode.xattr_credits(), |h| {
+                    Attributes::of(&inode).chmod_acl(h, mode)?;
+                    h.update_inode(&inode, |raw| raw.set_mode(mode))
                 })
                 .unwrap();
             }
@@ -136,15 +137,15 @@ fn new_files_inherit_as_from_the_kernel() {
         for (name, mode) in
             [("file", 0o100_666), ("sub", 0o040_777), ("pipe", 0o010_666), ("link", 0o120_777)]
         {
-            let inherited = fs.inherited_acl(&find(&fs, dir), mode, 0o027).unwrap();
+            let inherited = find(&fs, dir).inherited_acl(mode, 0o027).unwrap();
             let kernels = find(&fs, &format!("{dir}/{name}"));
             assert_eq!(inherited.mode, kernels.stat().mode, "{dir}/{name}");
             for name in [ACCESS, DEFAULT] {
                 remove(&fs, "b", name.as_bytes()).unwrap();
             }
             let ours = find(&fs, "b");
-            let credits = fs.xattr_credits(&ours);
-            fs.transact(credits, |h| fs.set_inherited(h, &ours, &inherited)).unwrap();
+            let credits = ours.xattr_credits();
+            fs.transact(credits, |h| Attributes::of(&ours).set_inherited(h, &inherited)).unwrap();
             let ours = find(&fs, "b");
             for list in [ACCESS, DEFAULT] {
                 let [ours, kernels] =

@@ -1,7 +1,7 @@
 //! Fields that we set, as debugfs shows them and as we read them.
 
 use crate::fs::ext4::attr::{Body, NewInode, Times};
-use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::for_tests::{Alone, Image};
 use crate::fs::{InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
@@ -36,7 +36,7 @@ fn a_new_inode_is_what_it_was_made_with() {
             (0o010_644, Body::Nothing),
         ];
         for (number, (mode, body)) in (13..).map(InodeNo).zip(bodies) {
-            fs.transact(1, |h| fs.init_inode(h, number, &new_inode(mode, body))).unwrap();
+            fs.transact(1, |h| h.init_inode(&Alone(number), &new_inode(mode, body))).unwrap();
             let inode = fs.inode(number).unwrap();
             let stat = inode.stat();
             assert_eq!((stat.mode, stat.uid, stat.gid, stat.links), (mode, 70_001, 80_002, 1));
@@ -53,7 +53,7 @@ fn a_new_inode_is_what_it_was_made_with() {
         }
         let long = vec![b'x'; 60];
         let refused = new_inode(0o120_777, Body::Target(&long));
-        assert!(fs.transact(1, |h| fs.init_inode(h, InodeNo(20), &refused)).is_err());
+        assert!(fs.transact(1, |h| h.init_inode(&Alone(InodeNo(20)), &refused)).is_err());
         fs.close().unwrap();
         drop(fs);
         let file = image.debugfs("stat <13>");
@@ -77,10 +77,10 @@ fn fields_are_set_one_by_one() {
     let fs = image.open();
     let number = InodeNo(13);
     let new = new_inode(0o100_600, Body::Mapped);
-    fs.transact(1, |h| fs.init_inode(h, number, &new)).unwrap();
+    fs.transact(1, |h| h.init_inode(&Alone(number), &new)).unwrap();
     let before_the_epoch = Timestamp { seconds: -5, nanoseconds: 7 };
     fs.transact(1, |h| {
-        fs.update_inode(h, number, |inode| {
+        h.update_inode(&Alone(number), |inode| {
             inode.set_mode(0o100_444)?;
             inode.set_owner(1, u32::MAX - 1)?;
             inode.set_size(5 << 32)?;
@@ -102,7 +102,7 @@ fn fields_are_set_one_by_one() {
     // Above 48 bits of sectors it counts blocks, and back.
     for (change, huge) in [(1 << 46, true), (-(1 << 46), false)] {
         fs.transact(1, |h| {
-            fs.update_inode(h, number, |inode| inode.add_blocks(&fs.superblock, change))
+            h.update_inode(&Alone(number), |inode| inode.add_blocks(&fs.superblock, change))
         })
         .unwrap();
         let inode = fs.inode(number).unwrap();
@@ -111,7 +111,7 @@ fn fields_are_set_one_by_one() {
         assert_eq!(inode.stat().blocks, expected * 8);
     }
     let too_few = fs.transact(1, |h| {
-        fs.update_inode(h, number, |inode| inode.add_blocks(&fs.superblock, -(1 << 41)))
+        h.update_inode(&Alone(number), |inode| inode.add_blocks(&fs.superblock, -(1 << 41)))
     });
     assert_eq!(too_few.unwrap_err().kind(), crate::ErrorKind::Corrupt);
 }

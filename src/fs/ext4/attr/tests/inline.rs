@@ -5,6 +5,7 @@ use super::xattrs::{find, remove, set};
 use crate::ErrorKind;
 use crate::fs::SetXattr;
 use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::Image;
 use crate::units::{FilePos, InodeNo};
 
@@ -21,7 +22,7 @@ fn small_files_are_kept_in_the_inode() {
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
         let inode = find(&fs, "a");
-        let fitted = fs.transact(1, |h| fs.store_inline(h, &inode, &content)).unwrap();
+        let fitted = fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &content)).unwrap();
         assert_eq!(fitted, len <= 128, "{len} bytes");
         if fitted {
             last = content;
@@ -33,7 +34,7 @@ fn small_files_are_kept_in_the_inode() {
     }
     let content = rng.bytes(70);
     let inode = find(&fs, "a");
-    assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &content)).unwrap());
+    assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &content)).unwrap());
     set(&fs, "a", b"user.beside", &[7; 12], SetXattr::Create).unwrap();
     assert!(find(&fs, "a").xattr_block.is_none());
     set(&fs, "a", b"user.away", &[8; 300], SetXattr::Create).unwrap();
@@ -42,7 +43,7 @@ fn small_files_are_kept_in_the_inode() {
     // Content takes the room that the attribute has left.
     let content = rng.bytes(128);
     let inode = find(&fs, "a");
-    assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &content)).unwrap());
+    assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &content)).unwrap());
     fs.close().unwrap();
     drop(fs);
     image.fsck();
@@ -60,10 +61,10 @@ fn content_is_taken_out_of_the_inode() {
     let fs = image.open();
     for content in [&b""[..], &[5; 60], &[6; 90]] {
         let inode = find(&fs, "a");
-        assert!(fs.transact(1, |h| fs.store_inline(h, &inode, content)).unwrap());
+        assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, content)).unwrap());
         set(&fs, "a", b"user.x", b"y", SetXattr::Any).unwrap();
         let inode = find(&fs, "a");
-        let taken = fs.transact(1, |h| fs.evict_inline(h, &inode)).unwrap();
+        let taken = fs.transact(1, |h| Attributes::of(&inode).evict_inline(h)).unwrap();
         assert!(taken == content);
         let inode = find(&fs, "a");
         assert!(!inode.has_inline_data() && inode.size() == content.len() as u64);
@@ -81,16 +82,16 @@ fn content_without_a_block_to_go_to_stays() {
     let image = Image::with_files(KIND, &["a"]);
     let fs = image.open();
     let inode = find(&fs, "a");
-    assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &[4; 100])).unwrap());
+    assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &[4; 100])).unwrap());
     let mut taken = Vec::new();
-    let goal = fs.goal_of(InodeNo(11));
-    while let Ok(run) = fs.transact(4, |h| fs.allocate_blocks(h, goal, 1 << 20)) {
+    let goal = fs.superblock.goal_of(InodeNo(11));
+    while let Ok(run) = fs.transact(4, |h| h.allocate_blocks(goal, 1 << 20)) {
         taken.push(run);
     }
     let error = fs.write(inode.number(), FilePos(100), &[5; 900]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     for (start, count) in taken {
-        fs.transact(4, |h| fs.free_blocks(h, start, u64::from(count), Freed::Data)).unwrap();
+        fs.transact(4, |h| h.free_blocks(start, u64::from(count), Freed::Data)).unwrap();
     }
     let inode = find(&fs, "a");
     let mut content = vec![0; 100];
@@ -113,8 +114,8 @@ fn a_size_beyond_the_content_in_the_inode_is_zeros() {
         let number = inode.number();
         fs.truncate(number, 0).unwrap();
         let inode = find(&fs, "a");
-        assert!(fs.transact(1, |h| fs.store_inline(h, &inode, &[7; 70])).unwrap());
-        fs.transact(1, |h| fs.update_inode(h, number, |raw| raw.set_size(200_000))).unwrap();
+        assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &[7; 70])).unwrap());
+        fs.transact(1, |h| h.update_inode(&inode, |raw| raw.set_size(200_000))).unwrap();
         let mut expected = vec![0; 200_000];
         expected[..70].fill(7);
         let read = |len: usize| {

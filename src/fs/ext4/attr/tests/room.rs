@@ -1,10 +1,11 @@
 //! Blocks and inodes that attributes take: shared, refused, freed.
 
 use super::image::Rng;
-use super::xattrs::{Attributes, find, kernels, ours, remove, set};
+use super::xattrs::{Values, find, kernels, ours, remove, set};
 use crate::ErrorKind;
 use crate::fs::SetXattr;
 use crate::fs::ext4::alloc::Freed;
+use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::Image;
 use crate::units::{FsBlock, InodeNo};
 
@@ -48,10 +49,10 @@ fn what_the_kernel_shared_is_told_apart() {
         });
         for file in &files[4..8] {
             let inode = find(&fs, file);
-            fs.transact(fs.xattr_credits(&inode), |h| fs.drop_xattrs(h, &inode)).unwrap();
+            fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
             // What lies in the inode goes with the inode, which stays here.
             fs.transact(1, |h| {
-                fs.update_inode(h, inode.number, |raw| {
+                h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();
                     raw.bytes().get_mut(at..).unwrap_or_default().fill(0);
                     Ok(())
@@ -67,7 +68,7 @@ fn what_the_kernel_shared_is_told_apart() {
         expected[0].insert(b"user.two".to_vec(), b"another".to_vec());
         expected[1].remove(&b"user.two"[..]);
         expected[2].insert(b"user.three".to_vec(), b"3".to_vec());
-        expected[3..8].fill(Attributes::new());
+        expected[3..8].fill(Values::new());
         for (file, expected) in files.iter().zip(&mut expected).skip(8) {
             expected.insert(b"user.two".to_vec(), file.as_bytes().to_vec());
         }
@@ -93,7 +94,7 @@ fn full_volume(kind: &str, takes: u64) {
     set(&fs, "a", b"user.there", &[1; 3000], SetXattr::Any).unwrap();
     let mut taken = Vec::new();
     while let Ok((start, count)) =
-        fs.transact(4, |h| fs.allocate_blocks(h, fs.goal_of(InodeNo(11)), 1 << 20))
+        fs.transact(4, |h| h.allocate_blocks(fs.superblock.goal_of(InodeNo(11)), 1 << 20))
     {
         taken.push((start, count));
     }
@@ -102,7 +103,7 @@ fn full_volume(kind: &str, takes: u64) {
     let spare = FsBlock(start.0 + u64::from(*count) - 30);
     *count -= 30;
     let free = |start, count| {
-        fs.transact(4, |h| fs.free_blocks(h, start, count, Freed::Data)).unwrap();
+        fs.transact(4, |h| h.free_blocks(start, count, Freed::Data)).unwrap();
         fs.sync().unwrap();
     };
     for step in 0..takes {
@@ -136,7 +137,7 @@ fn many_large_values_are_dropped() {
     }
     let inode = find(&fs, "a");
     assert!(inode.xattr_block.is_some());
-    fs.transact(fs.xattr_credits(&inode), |h| fs.drop_xattrs(h, &inode)).unwrap();
+    fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
     let inode = find(&fs, "a");
     assert_eq!((inode.xattr_block, ours(&inode).len()), (None, 0));
     fs.close().unwrap();

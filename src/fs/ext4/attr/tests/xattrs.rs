@@ -7,11 +7,13 @@ use std::sync::Arc;
 use super::image::Rng;
 use crate::ErrorKind;
 use crate::error::Result;
+use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::operation::InodeToChange;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Follow, SetXattr};
 
-pub(super) type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const FILES: [&str; 3] = ["a", "b", "c"];
 const KINDS: [&str; 8] = [
@@ -25,8 +27,8 @@ const KINDS: [&str; 8] = [
     "-t ext3 -b 1024 -O ea_inode",
 ];
 
-pub(super) fn find(fs: &Arc<Ext4>, path: &str) -> Inode {
-    fs.resolve(path.as_bytes(), Follow::NotLast).unwrap()
+pub(super) fn find(fs: &Arc<Ext4>, path: &str) -> InodeToChange<'static> {
+    InodeToChange::in_test(fs.resolve(path.as_bytes(), Follow::NotLast).unwrap())
 }
 
 pub(super) fn set(
@@ -37,19 +39,19 @@ pub(super) fn set(
     how: SetXattr,
 ) -> Result<()> {
     let inode = find(fs, path);
-    fs.transact(fs.xattr_credits(&inode), |h| fs.set_xattr(h, &inode, name, value, how))
+    fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).set_xattr(h, name, value, how))
 }
 
 pub(super) fn remove(fs: &Arc<Ext4>, path: &str, name: &[u8]) -> Result<()> {
     let inode = find(fs, path);
-    fs.transact(fs.xattr_credits(&inode), |h| fs.remove_xattr(h, &inode, name))
+    fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).remove_xattr(h, name))
 }
 
-pub(super) fn ours(inode: &Inode) -> Attributes {
+pub(super) fn ours(inode: &Inode) -> Values {
     inode.xattrs().unwrap().into_iter().map(|xattr| (xattr.name, xattr.value)).collect()
 }
 
-pub(super) fn kernels(path: &Path) -> Attributes {
+pub(super) fn kernels(path: &Path) -> Values {
     let mut names = vec![0; 64 << 10];
     let len = rustix::fs::llistxattr(path, &mut names).unwrap();
     let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -70,8 +72,8 @@ fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {
         let image = Image::with_files(kind, &FILES);
         let mut rng = Rng(seed);
-        let mut model: BTreeMap<&str, Attributes> =
-            FILES.iter().chain(&["dir"]).map(|file| (*file, Attributes::new())).collect();
+        let mut model: BTreeMap<&str, Values> =
+            FILES.iter().chain(&["dir"]).map(|file| (*file, Values::new())).collect();
         let paths: Vec<_> = model.keys().copied().collect();
         let large = kind.contains("ea_inode");
         let mut refused = 0;

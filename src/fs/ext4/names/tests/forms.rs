@@ -1,12 +1,13 @@
 //! The forms of a directory: how each begins, where it ends, and what each refuses.
 
-use super::super::{ADD_CREDITS, CHANGE_CREDITS};
+use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use super::volume::Volume;
 use crate::ErrorKind;
 use crate::fs::FileType;
 use crate::fs::ext4::ROOT;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::operation::InodeToChange;
 use crate::units::{FsBlock, InodeNo};
 
 /// A new directory is one for e2fsck too: inline where the volume has such, else with one block, with every size of the inode.
@@ -26,12 +27,12 @@ fn a_new_directory_has_its_two_entries() {
         let new = fs.inode(ROOT).unwrap().lookup(b"new").unwrap();
         assert_eq!(new.number(), number);
         assert_eq!(new.has_inline_data(), inline, "{options}");
-        assert!(fs.is_empty_directory(&new).unwrap());
-        assert!(!fs.is_empty_directory(&fs.inode(ROOT).unwrap()).unwrap());
+        assert!(new.is_empty_directory().unwrap());
+        assert!(!fs.inode(ROOT).unwrap().is_empty_directory().unwrap());
         assert_eq!(new.read_dir().unwrap().count(), 2);
         // Its parent can be another one.
         for parent in [volume.dir, ROOT] {
-            let new = fs.inode(number).unwrap();
+            let new = InodeToChange::in_test(fs.inode(number).unwrap());
             volume.set_parent(&new, parent);
             assert_eq!(fs.inode(number).unwrap().lookup(b"..").unwrap().number(), parent);
         }
@@ -137,7 +138,7 @@ fn take_all_blocks(volume: &Volume) -> Vec<(FsBlock, u32)> {
     let fs = &volume.fs;
     let mut hold = Vec::new();
     loop {
-        match fs.transact(3, |h| fs.allocate_blocks(h, FsBlock(0), 1000)) {
+        match fs.transact(3, |h| h.allocate_blocks(FsBlock(0), 1000)) {
             Ok(run) => hold.push(run),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -150,7 +151,7 @@ fn take_all_blocks(volume: &Volume) -> Vec<(FsBlock, u32)> {
 fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
     let fs = &volume.fs;
     for (start, count) in hold {
-        fs.transact(3, |h| fs.free_blocks(h, *start, u64::from(*count), Freed::Data)).unwrap();
+        fs.transact(3, |h| h.free_blocks(*start, u64::from(*count), Freed::Data)).unwrap();
     }
     fs.sync().unwrap();
 }
@@ -197,21 +198,27 @@ fn what_is_no_name_is_refused() {
         (b"a\0b", ErrorKind::InvalidInput),
         (&[b'x'; 256], ErrorKind::NameTooLong),
     ] {
-        let added =
-            fs.transact(ADD_CREDITS, |h| fs.add_entry(h, &dir, name, file, FileType::Regular));
+        let added = fs.transact(ADD_CREDITS, |h| {
+            Directory::of(&dir).add_entry(h, name, file, FileType::Regular)
+        });
         assert_eq!(added.unwrap_err().kind(), kind, "{}", name.escape_ascii());
-        let removed = fs.transact(CHANGE_CREDITS, |h| fs.remove_entry(h, &dir, name));
+        let removed = fs.transact(CHANGE_CREDITS, |h| Directory::of(&dir).remove_entry(h, name));
         assert_eq!(removed.unwrap_err().kind(), kind, "{}", name.escape_ascii());
     }
     let none = InodeNo(0);
-    let added = fs.transact(ADD_CREDITS, |h| fs.add_entry(h, &dir, b"a", none, FileType::Regular));
+    let added = fs
+        .transact(ADD_CREDITS, |h| Directory::of(&dir).add_entry(h, b"a", none, FileType::Regular));
     assert_eq!(added.unwrap_err().kind(), ErrorKind::InvalidInput);
-    let removed = fs.transact(CHANGE_CREDITS, |h| fs.remove_entry(h, &dir, b"a"));
+    let removed = fs.transact(CHANGE_CREDITS, |h| Directory::of(&dir).remove_entry(h, b"a"));
     assert_eq!(removed.unwrap_err().kind(), ErrorKind::NotFound);
-    let set = fs.transact(CHANGE_CREDITS, |h| fs.set_entry(h, &dir, b"a", file, FileType::Regular));
+    let set = fs.transact(CHANGE_CREDITS, |h| {
+        Directory::of(&dir).set_entry(h, b"a", file, FileType::Regular)
+    });
     assert_eq!(set.unwrap_err().kind(), ErrorKind::NotFound);
-    let root = fs.inode(file).unwrap();
-    let added = fs.transact(ADD_CREDITS, |h| fs.add_entry(h, &root, b"a", file, FileType::Regular));
+    let root = InodeToChange::in_test(fs.inode(file).unwrap());
+    let added = fs.transact(ADD_CREDITS, |h| {
+        Directory::of(&root).add_entry(h, b"a", file, FileType::Regular)
+    });
     assert_eq!(added.unwrap_err().kind(), ErrorKind::NotADirectory);
     volume.finish();
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::super::ADD_CREDITS;
+use super::super::{ADD_CREDITS, Directory};
 use super::volume::{Rng, Volume};
 use crate::ErrorKind;
 use crate::device::Ram;
 use crate::error::Place;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::ext4::operation::InodeToChange;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{Clock, FileType, Follow};
 use crate::units::FileBlock;
@@ -43,7 +44,7 @@ fn name(number: usize) -> String {
 fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     let device = Arc::new(ram.snapshot());
     let fs = Ext4::open_for_writing(device, &Arc::default(), Clock::default()).unwrap();
-    let dir = fs.resolve(b"dir", Follow::All).unwrap();
+    let dir = InodeToChange::in_test(fs.resolve(b"dir", Follow::All).unwrap());
     let mut rng = Rng(seed);
     for _ in 0..1 + rng.below(3) {
         // The root, the nodes and the heads of entries more often than the rest.
@@ -52,7 +53,7 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
         fs.transact(1, |h| {
             if dir.has_inline_data() {
                 let at = rng.below(60);
-                return fs.update_inode(h, dir.number, |raw| {
+                return h.update_inode(&dir, |raw| {
                     raw.i_block()?[at] = value;
                     Ok(())
                 });
@@ -69,19 +70,18 @@ fn change_wrong_bytes(ram: &Ram, count: usize, seed: u64) -> bool {
     }
     let mut noticed = false;
     for step in 0..200 {
-        let result = fs.inode(dir.number).and_then(|dir| {
+        let result = dir.again().and_then(|dir| {
             fs.transact(ADD_CREDITS, |h| match rng.below(3) {
-                0 => fs.remove_entry(h, &dir, name(rng.below(count)).as_bytes()),
-                1 => fs.set_entry(
+                0 => Directory::of(&dir).remove_entry(h, name(rng.below(count)).as_bytes()),
+                1 => Directory::of(&dir).set_entry(
                     h,
-                    &dir,
                     name(rng.below(count)).as_bytes(),
                     ROOT,
                     FileType::Directory,
                 ),
                 _ => {
                     let name = format!("{step}{}", "+".repeat(rng.below(200)));
-                    fs.add_entry(h, &dir, name.as_bytes(), ROOT, FileType::Directory)
+                    Directory::of(&dir).add_entry(h, name.as_bytes(), ROOT, FileType::Directory)
                 }
             })
         });

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::{ADD_CREDITS, CHANGE_CREDITS};
+use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use crate::error::{ErrorKind, Result};
 use crate::fs::ext4::attr::{Body, NewInode};
-use crate::fs::ext4::for_tests::{Image, run};
-use crate::fs::ext4::{Ext4, Inode, ROOT};
+use crate::fs::ext4::for_tests::{Alone, Image, run};
+use crate::fs::ext4::operation::{InodeToChange, MayChange};
+use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{FileType, Follow, InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
@@ -56,8 +57,8 @@ impl Volume {
         Self { image, fs, dir, files, names }
     }
 
-    pub(super) fn dir(&self) -> Inode {
-        self.fs.inode(self.dir).unwrap()
+    pub(super) fn dir(&self) -> InodeToChange<'static> {
+        InodeToChange::in_test(self.fs.inode(self.dir).unwrap())
     }
 
     pub(super) fn file(&self, index: usize) -> InodeNo {
@@ -67,7 +68,7 @@ impl Volume {
     pub(super) fn try_add(&mut self, name: &[u8], file: usize) -> Result<()> {
         let (dir, target) = (self.dir(), self.files[file]);
         self.fs.transact(ADD_CREDITS, |h| {
-            let added = self.fs.add_entry(h, &dir, name, target, FileType::Regular);
+            let added = Directory::of(&dir).add_entry(h, name, target, FileType::Regular);
             assert!(h.credits_left() > 0, "more blocks are changed than were asked for");
             added
         })?;
@@ -82,7 +83,7 @@ impl Volume {
 
     /// Makes a directory beside the one that is changed.
     pub(super) fn make_directory(&self, name: &[u8]) -> InodeNo {
-        let (fs, root) = (&self.fs, self.fs.inode(ROOT).unwrap());
+        let (fs, root) = (&self.fs, InodeToChange::in_test(self.fs.inode(ROOT).unwrap()));
         let new = NewInode {
             mode: 0o040_755,
             uid: 0,
@@ -96,11 +97,12 @@ impl Volume {
         };
         let links = root.stat().links as u16 + 1;
         let made = fs.transact(2 * ADD_CREDITS, |h| {
-            let number = fs.allocate_inode(h, ROOT, true)?;
-            fs.init_inode(h, number, &new)?;
-            fs.init_directory(h, number, ROOT)?;
-            fs.add_entry(h, &root, name, number, FileType::Directory)?;
-            fs.update_inode(h, ROOT, |raw| raw.set_links(links))?;
+            let fresh = h.allocate_inode(ROOT, true)?;
+            let number = fresh.number();
+            h.init_inode(&fresh, &new)?;
+            Directory::of(&InodeToChange::read(fs, &fresh)?).init(h, ROOT)?;
+            Directory::of(&root).add_entry(h, name, number, FileType::Directory)?;
+            h.update_inode(&root, |raw| raw.set_links(links))?;
             Ok(number)
         });
         made.unwrap()
@@ -108,7 +110,7 @@ impl Volume {
 
     pub(super) fn remove(&mut self, name: &[u8]) {
         let dir = self.dir();
-        self.fs.transact(CHANGE_CREDITS, |h| self.fs.remove_entry(h, &dir, name)).unwrap();
+        self.fs.transact(CHANGE_CREDITS, |h| Directory::of(&dir).remove_entry(h, name)).unwrap();
         self.names.remove(name);
         let gone = self.dir().lookup(name).err().map(|error| error.kind());
         assert_eq!(gone, Some(ErrorKind::NotFound), "{}", name.escape_ascii());
@@ -118,16 +120,16 @@ impl Volume {
         let (dir, target) = (self.dir(), self.files[file]);
         self.fs
             .transact(CHANGE_CREDITS, |h| {
-                self.fs.set_entry(h, &dir, name, target, FileType::Regular)
+                Directory::of(&dir).set_entry(h, name, target, FileType::Regular)
             })
             .unwrap();
         self.names.insert(name.to_vec(), file);
         assert_eq!(self.dir().lookup(name).unwrap().number(), target);
     }
 
-    pub(super) fn set_parent(&self, dir: &Inode, parent: InodeNo) {
+    pub(super) fn set_parent(&self, dir: &InodeToChange<'_>, parent: InodeNo) {
         let set = self.fs.transact(CHANGE_CREDITS, |h| {
-            self.fs.set_entry(h, dir, b"..", parent, FileType::Directory)
+            Directory::of(dir).set_entry(h, b"..", parent, FileType::Directory)
         });
         set.unwrap();
     }
@@ -144,7 +146,7 @@ impl Volume {
         for (name, file) in &self.names {
             assert_eq!(dir.lookup(name).unwrap().number(), self.files[*file]);
         }
-        assert_eq!(self.fs.is_empty_directory(&dir).unwrap(), self.names.is_empty());
+        assert_eq!(dir.is_empty_directory().unwrap(), self.names.is_empty());
     }
 
     /// Gives the files the link counts that their names make, closes the volume, and asks e2fsck and debugfs. Gives the image for more.
@@ -153,7 +155,7 @@ impl Volume {
         for (index, number) in self.files.into_iter().enumerate() {
             let links = 1 + self.names.values().filter(|file| **file == index).count();
             self.fs
-                .transact(1, |h| self.fs.update_inode(h, number, |raw| raw.set_links(links as u16)))
+                .transact(1, |h| h.update_inode(&Alone(number), |raw| raw.set_links(links as u16)))
                 .unwrap();
         }
         self.fs.close().unwrap();

@@ -11,10 +11,11 @@ use crate::fs::ext4::disk::extent;
 use crate::fs::ext4::disk::inode::RawInode;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::jbd2::fast_commit::RangeEdit;
-use crate::fs::ext4::{Ext4, Incompat, Inode};
+use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
+use crate::fs::ext4::{Incompat, Inode};
 use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
-use crate::units::{FileBlock, FsBlock, InodeNo};
+use crate::units::{FileBlock, FsBlock};
 
 /// What makes a map on the device the one that is recorded.
 #[derive(Default)]
@@ -91,38 +92,38 @@ impl MapEdit {
     }
 
     /// Marks the blocks that are new to the file in use.
-    pub(super) fn claim(&self, fs: &Ext4, handle: &mut Handle<'_>) -> Result<()> {
+    pub(super) fn claim(&self, handle: &mut Handle<'_>) -> Result<()> {
         let mut extents = self.mapped.iter();
-        extents.try_for_each(|new| fs.claim_blocks(handle, new.start, u64::from(new.len)))
+        extents.try_for_each(|new| handle.claim_blocks(new.start, u64::from(new.len)))
     }
 
-    pub(super) fn apply(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        let fs = &inode.fs;
+    pub(super) fn apply(&self, handle: &mut Handle<'_>, inode: &InodeToChange<'_>) -> Result<()> {
         for range in &self.unmapped {
-            fs.unmap_range(handle, inode, range.clone())?;
+            inode.unmap_range(handle, range.clone())?;
         }
         for extent in &self.mapped {
-            fs.map_extent(handle, inode, *extent)?;
+            inode.map_extent(handle, *extent)?;
         }
         for extent in &self.restated {
-            fs.set_range_state(handle, inode, extent.first..extent.end(), extent.state)?;
+            inode.set_range_state(handle, extent.first..extent.end(), extent.state)?;
         }
         Ok(())
     }
 }
 
-impl Ext4 {
+impl Operation<'_> {
     /// Writes an inode as it is recorded. What belongs to its map and to its attributes stays as the device has it, and so does what
     /// tells of a directory's blocks; a new inode has neither.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,
-        number: InodeNo,
+        proof: &impl MayChange,
         inode: &Touched<'_>,
     ) -> Result<()> {
         let Some(edit) = inode.edit.filter(|edit| edit.bytes.is_some()) else { return Ok(()) };
         let extents = self.superblock.incompat.contains(Incompat::EXTENTS);
-        self.update_inode(handle, number, |table| {
+        let number = proof.number();
+        handle.update_inode(proof, |table| {
             let mut old = table.bytes().to_vec();
             if inode.is_new() {
                 old.fill(0);

@@ -32,7 +32,8 @@ use crate::device::Device;
 use crate::error::{Context, Error, Place, Result};
 use crate::events::Events;
 use crate::fs::ext4::jbd2::{self, Handle};
-use crate::fs::ext4::operation::Operation;
+use crate::fs::ext4::names::Directory;
+use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
 use crate::fs::ext4::{Ext4, RoCompat};
 use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
@@ -68,6 +69,15 @@ impl Ext4 {
     }
 }
 
+/// An inode of a volume that is not open yet: no other thread has the volume.
+struct Replayed(InodeNo);
+
+impl MayChange for Replayed {
+    fn number(&self) -> InodeNo {
+        self.0
+    }
+}
+
 impl Operation<'_> {
     /// Applies what was found to this volume, in memory. Gives what is wrong with its orphans.
     fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
@@ -77,12 +87,12 @@ impl Operation<'_> {
         let maps = maps?;
         let (_, wrong) = self.adopt_orphans()?;
         self.transact(CREDITS, |handle| {
-            maps.iter().try_for_each(|(_, map)| map.claim(self, handle))?;
+            maps.iter().try_for_each(|(_, map)| map.claim(handle))?;
             for (number, inode) in plan.survivors() {
                 self.settle_inode(handle, number, inode)?;
             }
             for (number, map) in &maps {
-                map.apply(handle, &self.inode_or_orphan(*number)?)?;
+                map.apply(handle, &InodeToChange::read(self, &Replayed(*number))?)?;
             }
             self.settle_names(handle, &plan)?;
             for (number, inode) in &plan.inodes {
@@ -100,41 +110,46 @@ impl Operation<'_> {
         number: InodeNo,
         inode: &Touched<'_>,
     ) -> Result<()> {
+        let replayed = Replayed(number);
         if let Some(before) = &inode.before {
             if before.stat().links == 0 || inode.is_new() {
-                self.remove_orphan(handle, number)?;
+                self.remove_orphan(handle, &replayed)?;
             }
             if inode.is_new() {
                 let directory = before.file_type() == FileType::Directory;
-                self.release_content(handle, before)?;
-                self.end_inode(handle, number, directory)?;
+                self.release_content(handle, &InodeToChange::read(self, &replayed)?)?;
+                self.end_inode(handle, &replayed, directory)?;
             }
         }
         let Some(after) = &inode.after else { return Ok(()) };
         if inode.is_new() {
             let directory = after.file_type() == FileType::Directory;
-            self.claim_inode(handle, number, directory)?;
+            handle.claim_inode(number, directory)?;
         }
         self.note_large_size(handle, after.size())?;
-        self.write_recorded(handle, number, inode)
+        self.write_recorded(handle, &replayed, inode)
     }
 
     /// First what goes: a name may come back for another inode.
     fn settle_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
-            let dir = self.inode_or_orphan(change.dir)?;
-            self.remove_entry(handle, &dir, change.name)?;
+            let replayed = Replayed(change.dir);
+            let dir = InodeToChange::read(self, &replayed)?;
+            Directory::of(&dir).remove_entry(handle, change.name)?;
         }
         let new_directories = plan.survivors().filter(|(_, inode)| inode.is_new());
         for (number, inode) in new_directories {
             if let Some(parent) = inode.parent {
-                self.init_directory(handle, number, parent)?;
+                let replayed = Replayed(number);
+                let dir = InodeToChange::read(self, &replayed)?;
+                Directory::of(&dir).init(handle, parent)?;
             }
         }
         for change in &plan.changes {
             let Some((target, inode)) = plan.target(change) else { continue };
-            let dir = self.inode_or_orphan(change.dir)?;
-            self.add_entry(handle, &dir, change.name, target, inode.file_type())?;
+            let replayed = Replayed(change.dir);
+            let dir = InodeToChange::read(self, &replayed)?;
+            Directory::of(&dir).add_entry(handle, change.name, target, inode.file_type())?;
         }
         Ok(())
     }
@@ -155,14 +170,15 @@ impl Operation<'_> {
             None if before == 0 => return Ok(()),
             None => {
                 let gone = self.inode_or_orphan(number)?;
-                if gone.file_type() == FileType::Directory && !self.is_empty_directory(&gone)? {
+                if gone.file_type() == FileType::Directory && !gone.is_empty_directory()? {
                     return Err(PLACE.inode(number).corrupt("a directory goes that has entries"));
                 }
                 0
             }
         };
-        self.update_inode(handle, number, |inode| inode.set_links(links))?;
-        if links == 0 { self.add_orphan(handle, number) } else { Ok(()) }
+        let replayed = Replayed(number);
+        handle.update_inode(&replayed, |inode| inode.set_links(links))?;
+        if links == 0 { self.add_orphan(handle, &replayed) } else { Ok(()) }
     }
 
     /// What a directory counts: two, and its subdirectories; 1 for more than can be counted.

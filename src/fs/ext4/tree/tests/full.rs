@@ -2,10 +2,10 @@
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
-use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, Reserve};
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;
+use crate::fs::ext4::operation::InodeToChange;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FsBlock;
 
@@ -29,8 +29,8 @@ impl Full {
     fn leave(&mut self, blocks: u32) {
         let fs = &self.file.fs;
         fs.sync().unwrap();
-        let all = |h: &mut Handle<'_>, _: &Inode| {
-            fs.allocate_blocks_for(h, FsBlock(0), 1 << 20, self.reserve)
+        let all = |h: &mut Handle<'_>, _: &InodeToChange<'static>| {
+            h.allocate_blocks_for(FsBlock(0), 1 << 20, self.reserve)
         };
         while let Ok(run) = self.file.change(all) {
             self.held.push(run);
@@ -44,9 +44,8 @@ impl Full {
     }
 
     fn free(&self, start: FsBlock, count: u32) {
-        let fs = &self.file.fs;
         let count = u64::from(count);
-        self.file.change(|h, _| fs.free_blocks(h, start, count, Freed::Data)).unwrap();
+        self.file.change(|h, _| h.free_blocks(start, count, Freed::Data)).unwrap();
     }
 
     fn release(&mut self) {

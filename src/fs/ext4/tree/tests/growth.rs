@@ -22,7 +22,7 @@ fn append(file: &File, count: u64, at_once: u64) {
                 for block in blocks.by_ref().take(at_once as usize) {
                     let (first, start) = (FileBlock(at * 2), FsBlock(block));
                     let extent = Extent { first, start, len: 1, state: ExtentState::Unwritten };
-                    file.fs.map_extent(handle, inode, extent)?;
+                    inode.map_extent(handle, extent)?;
                     at += 1;
                 }
                 Ok(())

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::fs::Follow;
+use crate::fs::ext4::Ext4;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::{Ext4, Inode};
+use crate::fs::ext4::operation::InodeToChange;
 use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 
@@ -30,17 +31,17 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn inode(&self) -> Inode {
-        self.fs.inode(self.number).unwrap()
+    pub(super) fn inode(&self) -> InodeToChange<'static> {
+        InodeToChange::in_test(self.fs.inode(self.number).unwrap())
     }
 
     /// Runs a change of the map in a transaction of its own, with a few credits for other things.
     pub(super) fn change<R>(
         &self,
-        work: impl FnOnce(&mut Handle<'_>, &Inode) -> Result<R>,
+        work: impl FnOnce(&mut Handle<'_>, &InodeToChange<'static>) -> Result<R>,
     ) -> Result<R> {
         let inode = self.inode();
-        let credits = self.fs.credits_for_unmap(&inode) + 3;
+        let credits = inode.credits_for_unmap() + 3;
         self.fs.transact(credits, |handle| work(handle, &inode))
     }
 
@@ -48,7 +49,7 @@ impl File {
     pub(super) fn allocate(&self, goal: u64, want: u32) -> (u64, u32) {
         let cluster = self.fs.superblock.cluster_blocks;
         let (start, len) =
-            self.change(|handle, _| self.fs.allocate_blocks(handle, FsBlock(goal), want)).unwrap();
+            self.change(|handle, _| handle.allocate_blocks(FsBlock(goal), want)).unwrap();
         assert_eq!(len % cluster, 0);
         (start.0, len)
     }
@@ -56,9 +57,9 @@ impl File {
     pub(super) fn map(&self, first: u64, start: u64, len: u32, state: ExtentState) -> Result<()> {
         let extent = Extent { first: FileBlock(first), start: FsBlock(start), len, state };
         let inode = self.inode();
-        let credits = self.fs.credits_for_map(&inode) + 1;
+        let credits = inode.credits_for_map() + 1;
         self.fs.transact(credits, |handle| {
-            self.fs.map_extent(handle, &inode, extent)?;
+            inode.map_extent(handle, extent)?;
             assert!(len > 256 || handle.credits_left() > 0, "more than {credits} blocks changed");
             Ok(())
         })
@@ -66,24 +67,22 @@ impl File {
 
     pub(super) fn unmap(&self, start: u64, end: u64) -> Result<()> {
         let range = FileBlock(start)..FileBlock(end);
-        self.change(|handle, inode| self.fs.unmap_range(handle, inode, range))
+        self.change(|handle, inode| inode.unmap_range(handle, range))
     }
 
     pub(super) fn set_state(&self, start: u64, end: u64, state: ExtentState) -> Result<()> {
         let range = FileBlock(start)..FileBlock(end);
-        self.change(|handle, inode| self.fs.set_range_state(handle, inode, range, state))
+        self.change(|handle, inode| inode.set_range_state(handle, range, state))
     }
 
     pub(super) fn shift(&self, from: u64, by: i64) -> Result<()> {
-        self.change(|handle, inode| self.fs.shift_range(handle, inode, FileBlock(from), by))
+        self.change(|handle, inode| inode.shift_range(handle, FileBlock(from), by))
     }
 
     pub(super) fn set_size(&self, blocks: u64) {
         let size = blocks * self.fs.superblock.block_size.bytes() as u64;
-        self.change(|handle, _| {
-            self.fs.update_inode(handle, self.number, |inode| inode.set_size(size))
-        })
-        .unwrap();
+        self.change(|handle, inode| handle.update_inode(inode, |inode| inode.set_size(size)))
+            .unwrap();
     }
 
     /// The map as we read it, joined.

@@ -178,7 +178,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
             }
             None => {
                 let want = (end.min(start + len) - base).min(2000) as u32;
-                let got = file.change(|h, _| file.fs.allocate_blocks(h, FsBlock(goal), want));
+                let got = file.change(|h, _| h.allocate_blocks(FsBlock(goal), want));
                 let (place, got) = match got {
                     Ok(got) => got,
                     Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -195,7 +195,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 if shared {
                     let free = (FsBlock(place.0), u64::from(got));
                     file.change(|h, _| {
-                        file.fs.free_blocks(h, free.0, free.1, crate::fs::ext4::alloc::Freed::Data)
+                        h.free_blocks(free.0, free.1, crate::fs::ext4::alloc::Freed::Data)
                     })
                     .unwrap();
                     at = whole.max(at + 1);

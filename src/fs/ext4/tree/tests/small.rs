@@ -201,9 +201,9 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         // Each block that is changed counts in a new transaction.
         file.fs.sync().unwrap();
         let inode = file.inode();
-        let credits = file.fs.credits_for_unmap(&inode);
+        let credits = inode.credits_for_unmap();
         let left = file.fs.transact(credits, |handle| {
-            file.fs.unmap_range(handle, &inode, FileBlock(gap - 1)..FileBlock(5000))?;
+            inode.unmap_range(handle, FileBlock(gap - 1)..FileBlock(5000))?;
             Ok(handle.credits_left())
         });
         assert!(left.unwrap() < credits - 2, "{options}: the change is not the handle's any more");
@@ -237,12 +237,10 @@ fn a_leaf_without_extents_is_freed() {
                     Ok(())
                 })?;
                 for extent in &path.extents {
-                    fs.free_blocks(handle, extent.start, 1, Freed::Data)?;
+                    handle.free_blocks(extent.start, 1, Freed::Data)?;
                 }
                 let count = -(path.extents.len() as i64);
-                fs.update_inode(handle, inode.number, |inode| {
-                    inode.add_blocks(&fs.superblock, count)
-                })?;
+                handle.update_inode(inode, |inode| inode.add_blocks(&fs.superblock, count))?;
                 Ok(path.extents[0].first.0)
             })
             .unwrap();

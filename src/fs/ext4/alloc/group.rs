@@ -1,0 +1,38 @@
+//! A group whose lock is held.
+
+use std::ops::Range;
+
+use super::Allocator;
+use super::summary::Locked;
+use crate::error::Result;
+use crate::fs::ext4::Ext4;
+use crate::fs::ext4::group::Group;
+use crate::fs::ext4::order::Ordered;
+use crate::sync::MutexGuard;
+
+/// A group whose lock is held: its descriptor and its bitmaps do not change.
+pub(super) struct LockedGroup<'a> {
+    pub(super) fs: &'a Ext4,
+    pub(super) allocator: &'a Allocator,
+    pub(super) number: u32,
+    pub(super) descriptor: Group,
+    pub(super) state: Ordered<MutexGuard<'a, Locked>>,
+}
+
+impl Allocator {
+    /// Locks a group.
+    ///
+    /// # Errors
+    /// `Corrupt` for its descriptor.
+    pub(super) fn lock_group<'a>(&'a self, fs: &'a Ext4, number: u32) -> Result<LockedGroup<'a>> {
+        let state = self.group(number).lock();
+        Ok(LockedGroup { fs, allocator: self, number, descriptor: fs.group(number)?, state })
+    }
+}
+
+impl LockedGroup<'_> {
+    /// The clusters of the file system itself: known once the block bitmap was read.
+    pub(super) fn system(&self) -> &[Range<u32>] {
+        self.state.system.as_deref().unwrap_or_default()
+    }
+}

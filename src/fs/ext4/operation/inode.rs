@@ -1,0 +1,107 @@
+//! The inodes that an operation may change.
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Locked;
+use crate::error::Result;
+use crate::fs::ext4::{Ext4, Inode};
+use crate::units::InodeNo;
+
+/// Proof that no other thread changes an inode: its [lock](Locked), or a value that exists only while another reason holds. Each type that
+/// implements this states its reason. A number alone proves nothing, so it is not enough for
+/// [`Handle::update_inode`](super::super::jbd2::Handle::update_inode).
+pub(crate) trait MayChange {
+    /// Its number.
+    fn number(&self) -> InodeNo;
+}
+
+impl MayChange for Locked<'_> {
+    fn number(&self) -> InodeNo {
+        self.number
+    }
+}
+
+/// An inode that this thread may change, as it was read. It cannot outlive the proof.
+pub(crate) struct InodeToChange<'p> {
+    inode: Inode,
+    proof: PhantomData<&'p ()>,
+}
+
+impl<'p> InodeToChange<'p> {
+    /// Reads the inode, with a name or without.
+    ///
+    /// # Errors
+    /// What reading and checking gives.
+    pub(crate) fn read(fs: &Arc<Ext4>, proof: &'p impl MayChange) -> Result<Self> {
+        fs.inode_or_orphan(proof.number()).map(Self::proven)
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// `NotFound` where it has no name any more; what reading and checking gives.
+    pub(crate) fn read_named(fs: &Arc<Ext4>, proof: &'p impl MayChange) -> Result<Self> {
+        fs.inode(proof.number()).map(Self::proven)
+    }
+
+    /// Reads it again: a change makes what was read before old.
+    ///
+    /// # Errors
+    /// What reading and checking gives.
+    pub(crate) fn again(&self) -> Result<Self> {
+        self.inode.fs.inode_or_orphan(self.inode.number).map(Self::proven)
+    }
+
+    fn proven(inode: Inode) -> Self {
+        Self { inode, proof: PhantomData }
+    }
+
+    /// A test is alone with its volume.
+    #[cfg(test)]
+    pub(crate) fn in_test(inode: Inode) -> Self {
+        Self::proven(inode)
+    }
+}
+
+impl MayChange for InodeToChange<'_> {
+    fn number(&self) -> InodeNo {
+        self.inode.number
+    }
+}
+
+impl Deref for InodeToChange<'_> {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        &self.inode
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::ext4::operation::{Content, Operation, Shared};
+
+    /// Does not compile for a type that is a proof: `At` is ambiguous then.
+    macro_rules! proves_nothing {
+        ($($type:ty),+) => {
+            $({
+                trait Ambiguous<At> {
+                    fn check() {}
+                }
+                struct Proof;
+                impl<T: ?Sized> Ambiguous<()> for T {}
+                impl<T: ?Sized + MayChange> Ambiguous<Proof> for T {}
+                <$type as Ambiguous<_>>::check();
+            })+
+        };
+    }
+
+    /// A number, an inode that was read without its lock, a shared lock, and the lock of a file's content do not permit a change of an inode.
+    #[test]
+    fn only_a_proof_permits_a_change() {
+        proves_nothing!(InodeNo, Inode, Shared<'_>, Content<'_>, Operation<'_>, Ext4);
+    }
+}
