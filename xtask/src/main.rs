@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         ["api"] => api::write(),
         ["tidy"] => tidy::run(),
         ["tidy", dir] => tidy::phrases(dir),
-        ["lab"] => lab::test(&mut Tee::default()),
+        ["lab"] => lab::test(&Tee::default()),
         ["lab", "count"] => lab::count(),
         ["fuzz", seconds] => nightly::fuzz(seconds),
         ["miri"] => nightly::miri(),
