@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::shell::{Failure, Result, command, fail, has, output, run, target};
 
-/// The directory of an installed package's source, unpacked and prepared by `prepare` once. An error says why there is none. The commands of
+/// The directory of an installed package's source, unpacked and prepared by `prepare` once, or the reason for its lack. The commands of
 /// `prepare` write into the log: see [`logged`].
 pub(crate) fn source(
     package: &str,

@@ -1,7 +1,7 @@
 //! Format, clippy, docs, public interface, house rules, packages, dependencies, shell.
 
 use crate::shell::{
-    self, Result, command, fail, has, has_rust, or_install, output, say, sh, skip, succeeds, target,
+    self, Result, command, fail, has, has_rust, or_install, say, sh, skip, succeeds, target,
 };
 use crate::{api, package, tidy};
 
@@ -58,15 +58,9 @@ fn oldest_rust() -> Result {
 /// No dependency of these packages compiles C code, so a check needs no cross compiler.
 fn aarch64() -> Result {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
-    let ready = format!(
-        "test -d {}/lib/rustlib/{TARGET}",
-        output(&mut command("rustc --print sysroot"))?.trim()
-    );
-    if !or_install(
-        &ready,
-        &format!("Rust's standard library for {TARGET}"),
-        &format!("rustup target add {TARGET}"),
-    ) {
+    let ready = format!("test -d $(rustc --print target-libdir --target {TARGET})");
+    let install = format!("rustup target add {TARGET}");
+    if !or_install(&ready, "Rust's library for AArch64", &install) {
         return skip("check for AArch64: its standard library cannot be installed");
     }
     sh(&format!("cargo check --quiet {USERS_PACKAGES} --target {TARGET}"))

@@ -46,8 +46,8 @@ fn main() -> ExitCode {
         ["fio", args @ ..] => fio::beside_bench(args),
         ["users"] => users::from_a_fresh_checkout(),
         ["package"] => package::run(),
-        ["deb"] => deb::run(),
-        ["deb", "test", program] => deb::test(program.as_ref()),
+        ["deb", "test"] => deb::test(),
+        ["deb", output @ ..] => deb::run(output),
         ["clean-up"] => clean_up::run(),
         _ => fail(format!("there is no chore {args:?}: see ./x help")),
     };

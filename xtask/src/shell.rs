@@ -95,20 +95,20 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     ended(output.status).map(|()| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a command succeeds, which nobody sees.
-pub(crate) fn succeeds(words: &str) -> bool {
-    let mut command = command(words);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    run(&mut command).is_ok()
+/// Whether a line of shell succeeds, without its output.
+pub(crate) fn succeeds(line: &str) -> bool {
+    let mut shell = command("sh -c");
+    shell.arg(line).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    run(&mut shell).is_ok()
 }
 
-/// Whether a command succeeds, if need be after an installation, which is announced first.
+/// Whether a program or toolchain is ready, if need be after an installation, which is announced first.
 pub(crate) fn or_install(ready: &str, name: &str, install: &str) -> bool {
-    let install = || {
-        println!("to be installed: {name}");
-        succeeds(install) && succeeds(ready)
-    };
-    succeeds(ready) || install()
+    if succeeds(ready) {
+        return true;
+    }
+    println!("to be installed: {name}");
+    succeeds(install) && succeeds(ready)
 }
 
 /// As [`or_install`], of a version of Rust.
@@ -119,8 +119,7 @@ pub(crate) fn has_rust(toolchain: &str) -> bool {
 
 /// Whether there is a program of this name.
 pub(crate) fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    succeeds(&format!("command -v {program}"))
 }
 
 pub(crate) fn is_root() -> Result<bool> {

@@ -36,7 +36,7 @@ pub(crate) fn run(args: &[&str]) -> Result {
     status.add(nightly::miri());
     status.add(lab::test(&tee));
     status.add(fio::test(&ironmap));
-    status.add(deb::test(&ironmap));
+    status.add(deb::test());
 
     let log = fs::read(log)?;
     print!("{}", summary(&String::from_utf8_lossy(&log), &fs::read_to_string(skips)?));
