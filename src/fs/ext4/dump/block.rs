@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::fields;
-use super::value::{Record, Value};
+use super::value::{Fields, Value};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::dir_block::record_length;
@@ -23,7 +23,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a block that there is not; `Io`.
-    pub fn dump_block(&self, block: FsBlock) -> Result<Record> {
+    pub fn dump_block(&self, block: FsBlock) -> Result<Fields> {
         if !self.superblock.contains(block) {
             let last = self.superblock.blocks_count - 1;
             let what = format!("block {block}: the number is outside 0 to {last}");
@@ -41,7 +41,7 @@ impl Ext4 {
     }
 
     /// What has a place of its own.
-    fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Record)>> {
+    fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
             return super::superblock(&content[at..], PLACE.block(block))
@@ -81,7 +81,7 @@ impl Ext4 {
         group: &Group,
         block: FsBlock,
         content: &[u8],
-    ) -> Result<Option<(&'static str, Record)>> {
+    ) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         let bitmap = |kind, bits: u32| {
             let set: u32 =
@@ -115,7 +115,7 @@ impl Ext4 {
     }
 
     /// What is known by its magic number or its form.
-    fn by_content(&self, content: &[u8]) -> Option<(&'static str, Record)> {
+    fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
             // What is below has blocks of its own.
@@ -155,7 +155,7 @@ impl Ext4 {
     }
 
     /// Entries of a directory, whose lengths lead exactly to the end of the block; a node of a hash tree has one.
-    fn directory(&self, content: &[u8]) -> Option<(&'static str, Record)> {
+    fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);
         while at < content.len() {
@@ -199,7 +199,7 @@ impl Ext4 {
 }
 
 /// What the root of a hash tree has behind `.` and `..`.
-fn dx_root(content: &[u8]) -> Option<Record> {
+fn dx_root(content: &[u8]) -> Option<Fields> {
     let (raw, _) = RawDxRootInfo::ref_from_prefix(content.get(DX_ROOT_INFO_OFFSET..)?).ok()?;
     if raw.reserved_zero.get() != 0 || usize::from(raw.info_length) != size_of::<RawDxRootInfo>() {
         return None;
@@ -209,12 +209,12 @@ fn dx_root(content: &[u8]) -> Option<Record> {
     Some(record)
 }
 
-fn dx_node(content: &[u8]) -> Option<Record> {
+fn dx_node(content: &[u8]) -> Option<Fields> {
     dx_entries(content, DX_NODE_COUNT_OFFSET)
 }
 
 /// How full a node is, and its entries; the first one has no hash.
-fn dx_entries(content: &[u8], at: usize) -> Option<Record> {
+fn dx_entries(content: &[u8], at: usize) -> Option<Fields> {
     let list = content.get(at..)?;
     let (raw, _) = RawDxCount::ref_from_prefix(list).ok()?;
     let (limit, count) = (raw.limit.get(), usize::from(raw.count.get()));
@@ -231,7 +231,7 @@ fn dx_entries(content: &[u8], at: usize) -> Option<Record> {
 }
 
 /// A block of extended attributes.
-fn attributes(content: &[u8]) -> Option<Record> {
+fn attributes(content: &[u8]) -> Option<Fields> {
     let (header, mut rest) = xattr::RawXattrHeader::ref_from_prefix(content).ok()?;
     let mut record = fields::xattr_header(header);
     let mut entries = Vec::new();
@@ -258,7 +258,7 @@ fn attributes(content: &[u8]) -> Option<Record> {
 }
 
 /// A block of the journal.
-fn of_journal(content: &[u8]) -> Option<(&'static str, Record)> {
+fn of_journal(content: &[u8]) -> Option<(&'static str, Fields)> {
     let (header, _) = journal::RawHeader::ref_from_prefix(content).ok()?;
     Some(match header.h_blocktype.get() {
         journal::SUPERBLOCK_V1 | journal::SUPERBLOCK_V2 => {

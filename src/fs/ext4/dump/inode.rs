@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 use super::fields;
-use super::value::{Record, Value};
+use super::value::{Fields, Value};
 use crate::error::{ErrorKind, Place, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::disk::extent::{INIT_MAX_LEN, RawExtent, RawExtentHeader, RawExtentIndex};
@@ -27,7 +27,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a number that no inode has; `Corrupt` where its group says that its table is outside of the volume; `Io`.
-    pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Record> {
+    pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Fields> {
         let sb = &self.superblock;
         let InodePlace { block, at, .. } = self.inode_place(number)?;
         let content = self.blocks.read(block, PLACE.inode(number))?;
@@ -58,7 +58,7 @@ impl Ext4 {
     }
 
     /// The fields of an inode in its table, then those that consist of two halves.
-    pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Record> {
+    pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Fields> {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Err(PLACE.inode(number).corrupt("it is cut short"));
         };

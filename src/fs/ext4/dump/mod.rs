@@ -10,7 +10,7 @@ mod value;
 
 use zerocopy::FromBytes;
 
-pub use self::value::{Record, Value};
+pub use self::value::{Fields, Value};
 use super::checksum::crc32c_raw;
 use super::disk::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED, RawGroupHigh, RawGroupLow};
 use super::disk::journal::RawJournalSuperblock;
@@ -29,7 +29,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a group that there is not, or that has no backup; `Io`.
-    pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Record> {
+    pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Fields> {
         let group = backup.unwrap_or(0);
         self.check_group(group)?;
         if !self.superblock.group_has_backup(group) {
@@ -51,7 +51,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a group that there is not; `Io`.
-    pub fn dump_group(&self, group: u32) -> Result<Record> {
+    pub fn dump_group(&self, group: u32) -> Result<Fields> {
         self.check_group(group)?;
         let sb = &self.superblock;
         let block = self.descriptor_block(group);
@@ -73,7 +73,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` where there is none on this device; `Corrupt`; `Io`.
-    pub fn dump_journal(self: &std::sync::Arc<Self>) -> Result<Record> {
+    pub fn dump_journal(self: &std::sync::Arc<Self>) -> Result<Fields> {
         let Some(number) = self.superblock.journal_inode else {
             let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {
                 "the journal is on another device (journal_dev)"
@@ -101,7 +101,7 @@ impl Ext4 {
     }
 
     /// The fields of a descriptor, then those that consist of two halves.
-    fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Record> {
+    fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Fields> {
         let (Ok((low, rest)), Some(decoded)) =
             (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
         else {
@@ -154,7 +154,7 @@ impl Ext4 {
 }
 
 /// The fields of a superblock, and its features by name.
-fn superblock(bytes: &[u8], place: Place) -> Result<Record> {
+fn superblock(bytes: &[u8], place: Place) -> Result<Fields> {
     let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
         return Err(place.corrupt("it is cut short"));
     };

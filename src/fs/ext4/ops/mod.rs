@@ -17,7 +17,7 @@ mod space;
 mod unlink;
 
 pub(crate) use direct::Patience;
-pub use evict::Held;
+pub use evict::Ext4Held;
 
 use super::attr::Times;
 use super::jbd2::Handle;
