@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::shell::{Result, command, fail, output, run, skip, succeeds, target};
+use crate::shell::{Result, command, fail, has_rust, output, run, skip, target};
 
 const LIST: &str = "docs/public-api.txt";
 /// The version of Rust that makes the list: others name items of the standard library by other paths.
@@ -37,8 +37,7 @@ pub(crate) fn write() -> Result {
 /// The items that users see, sorted. Modules that are hidden in the documentation are left out, and their items that another module shows are listed there:
 /// for this the tool must see hidden items too.
 fn list() -> Result<Option<String>> {
-    let installed = format!("rustup toolchain install {TOOLCHAIN} --profile minimal");
-    if !succeeds(&format!("cargo +{TOOLCHAIN} --version")) && !succeeds(&installed) {
+    if !has_rust(TOOLCHAIN) {
         return Ok(None);
     }
     let mut rustdoc =

@@ -24,7 +24,7 @@ pub(crate) fn suites(modes: &[&str]) -> Result {
     })
 }
 
-pub(crate) fn short(tee: &mut Tee) -> Result {
+pub(crate) fn short(tee: &Tee) -> Result {
     let tests = format!("cargo test --no-fail-fast --test dio --test ext4 -- {SHORT}");
     each(&MODES, |mode| tee.run(&mut with(mode, &tests)))
 }

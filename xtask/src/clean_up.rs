@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use crate::shell::{self, Result, command, fail, output, sh, succeeds};
+use crate::shell::{self, Result, command, fail, is_root, output, sh, succeeds};
 
 /// Where the bench keeps for each zram device a file of its name, with the number of the process that made it.
 const ZRAM: &str = "/run/ironmap-bench-zram";
 
 pub(crate) fn run() -> Result {
-    if output(&mut command("id -u"))?.trim() != "0" {
+    if !is_root()? {
         return fail("clean-up removes mounts and devices: run it as root");
     }
     // The last mounted first.

@@ -1,102 +1,53 @@
-//! A Debian package of the program, made with `dpkg-deb` alone.
+//! A Debian package of the program, by cargo-deb: crates/ironmap-cli/Cargo.toml lists its files.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use crate::shell::{
-    self, Failure, Result, command, fail, has, output, say, sh, skip, succeeds, target,
+    self, Result, command, fail, has, ironmap, is_root, output, say, skip, succeeds, target,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const DOC: &str = "usr/share/doc/ironmap";
-/// mount(8) looks for these names below /sbin.
-const HELPERS: [&str; 2] = ["mount.ironmap", "mount.fuse.ironmap"];
-/// The shells whose completions are installed, and where.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("bash", "usr/share/bash-completion/completions/ironmap"),
-    ("zsh", "usr/share/zsh/vendor-completions/_ironmap"),
-    ("fish", "usr/share/fish/vendor_completions.d/ironmap.fish"),
-];
-const PAGES: [&str; 5] = ["FEATURES", "CLI", "MOUNT", "INTEGRITY", "SAFETY"];
 /// A release build of more bytes is not stripped.
 const MAX_PROGRAM: u64 = 10 << 20;
 
-/// Builds the program for release, and the package from it.
-pub(crate) fn run() -> Result {
-    say("cargo build --release");
-    sh("cargo build --locked --release -p ironmap-cli")?;
-    let out = target("debian");
-    build(&target("release/ironmap"), &out)?;
-    let size = fs::metadata(out.join("root/usr/bin/ironmap"))?.len();
-    fs::remove_dir_all(out.join("root"))?;
-    if size > MAX_PROGRAM {
-        return fail(format!("the stripped program has {size} bytes, more than {MAX_PROGRAM}"));
-    }
-    Ok(())
-}
-
-/// Builds the package of a program in a directory, from files in `root` there, and gives its path.
-fn build(program: &Path, out: &Path) -> Result<PathBuf> {
-    let (root, arch) = (out.join("root"), architecture()?);
-    if root.exists() {
-        fs::remove_dir_all(&root)?;
-    }
-    let tree = Tree(root.clone());
-
-    let installed = tree.copy(program, "usr/bin/ironmap", 0o755)?;
-    shell::run(command("strip --strip-unneeded").arg(&installed))?;
-    for helper in HELPERS {
-        symlink("../bin/ironmap", tree.place(&format!("usr/sbin/{helper}"))?)?;
-    }
-
-    let manuals = tree.place("usr/share/man/man1/ironmap.1")?;
-    let manuals = manuals.parent().unwrap_or(&root);
-    shell::run(command_of(program).arg("man").arg(manuals))?;
-    for manual in fs::read_dir(manuals)? {
-        shell::run(command("gzip -9n").arg(manual?.path()))?;
-    }
-    for (shell, path) in COMPLETIONS {
-        tree.write(path, &output(command_of(program).args(["completions", shell]))?)?;
-    }
-    for page in PAGES {
-        tree.copy(Path::new(&format!("docs/{page}.md")), &format!("{DOC}/docs/{page}.md"), 0o644)?;
-    }
-    tree.copy(Path::new("README.md"), &format!("{DOC}/README.md"), 0o644)?;
-    let changes = tree.copy(Path::new("CHANGELOG.md"), &format!("{DOC}/changelog"), 0o644)?;
-    shell::run(command("gzip -9n").arg(changes))?;
-    tree.write(&format!("{DOC}/copyright"), &copyright(&fs::read_to_string("LICENSE-MIT")?))?;
-
-    let size = fs::metadata(&installed)?.len();
-    let libc = newest_glibc(&fs::read(&installed)?);
-    tree.write("DEBIAN/control", &control(&arch, size.div_ceil(1024), libc))?;
-    tree.open_to_all(&root)?;
-
-    let package = out.join(format!("ironmap_{VERSION}_{arch}.deb"));
-    shell::run(command("dpkg-deb --root-owner-group --build").arg(&root).arg(&package))?;
-    Ok(package)
-}
-
-/// The package of this program is installed into an empty root, used there, and removed without a rest.
-pub(crate) fn test(program: &Path) -> Result {
+/// Builds the program for release, and the package from it: target/debian, or the path after `--output`.
+pub(crate) fn run(output_args: &[&str]) -> Result {
     say("debian package");
-    if !["dpkg", "dpkg-deb", "strip", "chroot", "ldd", "gzip"].iter().all(|name| has(name)) {
-        return skip("debian package: needs dpkg, strip, chroot, ldd and gzip");
+    let program = ironmap()?;
+    let made = target("release/deb");
+    let _ = fs::remove_dir_all(&made);
+    fs::create_dir_all(made.join("man"))?;
+    shell::run(Command::new(&program).arg("man").arg(made.join("man")))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = output(Command::new(&program).args(["completions", shell]))?;
+        fs::write(made.join(shell), completions)?;
     }
-    if output(&mut command("id -u"))?.trim() != "0" {
-        return skip("debian package: needs root");
+    let mut deb = command("cargo deb --quiet --locked --no-build --strip -p ironmap-cli");
+    shell::run(deb.args(output_args))
+}
+
+/// The package is installed into an empty root, the program is used there, and the removal leaves no file.
+pub(crate) fn test() -> Result {
+    let programs = ["dpkg", "dpkg-shlibdeps", "strip", "chroot", "ldd"];
+    if !is_root()? || !programs.iter().all(|name| has(name)) || !succeeds("cargo deb --version") {
+        return skip("debian package: needs root, cargo-deb, dpkg-dev, strip, chroot and ldd");
     }
-    let out = target("tmp").join(format!("debian-{}", std::process::id()));
-    let result = build(program, &out).and_then(|package| try_in(&out.join("chroot"), &package));
-    fs::remove_dir_all(&out)?;
+    let dir = target("tmp").join(format!("debian-{}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    let package = dir.join("ironmap.deb");
+    let result = run(&["--output", &package.to_string_lossy()])
+        .and_then(|()| try_in(&dir.join("chroot"), &package));
+    fs::remove_dir_all(&dir)?;
     result
 }
 
 /// The root contains only dpkg's database, the package, the libraries that the program loads, and a source of random numbers.
 fn try_in(root: &Path, package: &Path) -> Result {
-    fs::create_dir_all(root.join("var/lib/dpkg/info"))?;
-    fs::create_dir_all(root.join("var/lib/dpkg/updates"))?;
-    fs::create_dir_all(root.join("usr/lib"))?;
+    for dir in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "usr/lib", "dev"] {
+        fs::create_dir_all(root.join(dir))?;
+    }
     fs::write(root.join("var/lib/dpkg/status"), "")?;
     // The libraries belong to no package there.
     let dpkg = |action: &str| {
@@ -105,13 +56,22 @@ fn try_in(root: &Path, package: &Path) -> Result {
         dpkg
     };
     shell::run(dpkg("--install").arg(package))?;
-    copy_libraries(root)?;
-    fs::create_dir(root.join("dev"))?;
+    let program = root.join("usr/bin/ironmap");
+    // The libraries that the program loads, at their paths.
+    let libraries = output(command("ldd").arg(&program))?;
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        let path = root.join(library.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        fs::copy(library, path)?;
+    }
     shell::run(command("mknod").arg(root.join("dev/urandom")).args(["c", "1", "9"]))?;
 
+    let size = fs::metadata(program)?.len();
+    if size > MAX_PROGRAM {
+        return fail(format!("the installed program has {size} bytes, more than {MAX_PROGRAM}"));
+    }
     let within = |args: &str| output(command("chroot").arg(root).args(args.split(' ')));
-    let expected = format!("ironmap {VERSION}\n");
-    if within("/usr/bin/ironmap --version")? != expected {
+    if within("/usr/bin/ironmap --version")? != format!("ironmap {VERSION}\n") {
         return fail("the installed program has another version");
     }
     within("/usr/bin/ironmap mkfs -q /disk.img 16M")?;
@@ -121,11 +81,9 @@ fn try_in(root: &Path, package: &Path) -> Result {
     // As mount(8) calls it with -f: it only reads the options.
     within("/usr/sbin/mount.fuse.ironmap /disk.img /usr -f -o ro")?;
 
-    let files: Vec<_> = output(dpkg("--listfiles").arg("ironmap"))?
-        .lines()
-        .map(|file| root.join(file.trim_start_matches('/')))
-        .filter(|file| !file.is_dir())
-        .collect();
+    let files = output(dpkg("--listfiles").arg("ironmap"))?;
+    let files = files.lines().map(|file| root.join(file.trim_start_matches('/')));
+    let files: Vec<_> = files.filter(|file| !file.is_dir()).collect();
     shell::run(dpkg("--purge").arg("ironmap"))?;
     match files.iter().find(|file| file.symlink_metadata().is_ok()) {
         Some(file) => fail(format!("{} stays after the package is removed", file.display())),
@@ -134,144 +92,5 @@ fn try_in(root: &Path, package: &Path) -> Result {
             println!("debian package: installed, used and removed, {} files", files.len());
             Ok(())
         }
-    }
-}
-
-/// Copies the libraries that the installed program loads, at their paths.
-fn copy_libraries(root: &Path) -> Result {
-    let list = output(command("ldd").arg(root.join("usr/bin/ironmap")))?;
-    for library in list.split_whitespace().filter(|word| word.starts_with('/')) {
-        let path = root.join(library.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().unwrap_or(root))?;
-        fs::copy(library, path)?;
-    }
-    Ok(())
-}
-
-/// The files of a package.
-struct Tree(PathBuf);
-
-impl Tree {
-    /// A path in the package, in a directory that exists.
-    fn place(&self, path: &str) -> Result<PathBuf> {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap_or(&self.0))?;
-        Ok(path)
-    }
-
-    fn copy(&self, from: &Path, to: &str, mode: u32) -> Result<PathBuf> {
-        let to = self.place(to)?;
-        if let Err(error) = fs::copy(from, &to) {
-            return fail(format!("{}: {error}", from.display()));
-        }
-        fs::set_permissions(&to, Permissions::from_mode(mode))?;
-        Ok(to)
-    }
-
-    fn write(&self, to: &str, text: &str) -> Result {
-        Ok(fs::write(self.place(to)?, text)?)
-    }
-
-    /// Directories and files get the modes of a package, independent of the umask.
-    fn open_to_all(&self, dir: &Path) -> Result {
-        fs::set_permissions(dir, Permissions::from_mode(0o755))?;
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                self.open_to_all(&entry.path())?;
-            } else if entry.file_type()?.is_file() {
-                let program = entry.metadata()?.permissions().mode() & 0o100 != 0;
-                let mode = if program { 0o755 } else { 0o644 };
-                fs::set_permissions(entry.path(), Permissions::from_mode(mode))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn command_of(program: &Path) -> std::process::Command {
-    std::process::Command::new(program)
-}
-
-/// Debian's name of this machine's architecture.
-fn architecture() -> Result<String> {
-    if !succeeds("dpkg-deb --version") {
-        return Err(Failure::Why("a Debian package needs dpkg-deb".into()));
-    }
-    Ok(output(&mut command("dpkg --print-architecture"))?.trim().to_owned())
-}
-
-/// The newest version of symbols of glibc that a program names: it needs that version or a later one.
-fn newest_glibc(program: &[u8]) -> u32 {
-    let text = String::from_utf8_lossy(program);
-    let minors = text.match_indices("GLIBC_2.").filter_map(|(at, name)| {
-        let digits: String =
-            text[at + name.len()..].chars().take_while(char::is_ascii_digit).take(3).collect();
-        digits.parse().ok()
-    });
-    minors.max().unwrap_or(0)
-}
-
-fn control(arch: &str, kib: u64, glibc: u32) -> String {
-    let name = std::env::var("DEBFULLNAME").unwrap_or("The ironmap authors".into());
-    let address = std::env::var("DEBEMAIL").unwrap_or("root@localhost".into());
-    format!(
-        "Package: ironmap
-Version: {VERSION}
-Architecture: {arch}
-Maintainer: {name} <{address}>
-Installed-Size: {kib}
-Depends: libc6 (>= 2.{glibc}), libgcc-s1
-Recommends: fuse3
-Section: admin
-Priority: optional
-Description: ext4 volumes in user space, and fast direct reads of mounted files
- ironmap reads, changes, makes, checks and mounts ext2, ext3 and ext4 volumes
- without the kernel's file system and without root. It also reads files of
- mounted ext4 and XFS file systems directly from the block device, while a
- lease keeps writers out, at the speed of the raw device.
-"
-    )
-}
-
-/// The licences in Debian's format. The text of the Apache License is part of every Debian system.
-fn copyright(mit: &str) -> String {
-    let mut text = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
-Upstream-Name: ironmap
-
-Files: *
-Copyright: 2026 The ironmap authors
-License: Expat or Apache-2.0
-
-License: Apache-2.0
- See /usr/share/common-licenses/Apache-2.0.
-
-License: Expat
-"
-    .to_owned();
-    // The licence's name and the copyright stand above.
-    for line in mit.lines().skip_while(|line| !line.starts_with("Permission")) {
-        let line = if line.is_empty() { "." } else { line };
-        text.push_str(&format!(" {line}\n"));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The dependency on libc is that of the newest symbol.
-    #[test]
-    fn the_newest_symbol_counts() {
-        assert_eq!(newest_glibc(b"GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.4\0GLIBC_PRIVATE"), 34);
-        assert_eq!(newest_glibc(b"static"), 0);
-    }
-
-    /// Each paragraph of a licence is indented, and an empty line is a dot.
-    #[test]
-    fn licences_have_debians_form() {
-        let text = copyright("MIT License\n\nPermission is granted\n\nAS IS\n");
-        assert!(text.ends_with("License: Expat\n Permission is granted\n .\n AS IS\n"), "{text}");
     }
 }

@@ -4,17 +4,39 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{Result, command, has, output, run};
+use crate::shell::{Failure, Result, command, fail, has, output, run, target};
 
-/// The version of the source of an installed package, where there are such packages.
-pub(crate) fn version(package: &str) -> Option<String> {
+/// The directory of an installed package's source, unpacked and prepared by `prepare` once, or the reason for its lack. The commands of
+/// `prepare` write into the log: see [`logged`].
+pub(crate) fn source(
+    package: &str,
+    prepare: impl FnOnce(&Path, &File) -> Result,
+) -> Result<PathBuf> {
     let query = ["-W", "-f", "${source:Version}", package];
-    let version = output(command("dpkg-query").args(query)).ok().filter(|_| has("apt-get"))?;
-    (!version.is_empty()).then_some(version)
+    let version = output(command("dpkg-query").args(query)).unwrap_or_default();
+    if version.is_empty() || !has("apt-get") || !has("dpkg-source") {
+        return fail("no source packages here");
+    }
+    let cache = target(package).join(&version);
+    let [source, unfinished] = ["source", "unfinished"].map(|dir| cache.join(dir));
+    let attempt = || {
+        let _ = fs::remove_dir_all(&unfinished);
+        fs::create_dir_all(&cache)?;
+        let log = File::create(target(package).join("log"))?;
+        download(package, &version, &cache, &log)?;
+        let unpack = "dpkg-source --no-check -x *.dsc unfinished";
+        logged(command("sh -c").arg(unpack).current_dir(&cache), &log)?;
+        prepare(&unfinished, &log)?;
+        Ok::<_, Failure>(fs::rename(&unfinished, &source)?)
+    };
+    if !source.is_dir() && attempt().is_err() {
+        return fail(format!("apt-get source {package}={version} failed"));
+    }
+    Ok(source)
 }
 
 /// Downloads a source package into a directory. The package lists are of its own: the system's stay as they are.
-pub(crate) fn download(package: &str, version: &str, dir: &Path, log: &File) -> Result {
+fn download(package: &str, version: &str, dir: &Path, log: &File) -> Result {
     let lists = dir.join("lists");
     let sources = dir.join("lists.d");
     fs::create_dir_all(lists.join("partial"))?;
@@ -43,15 +65,6 @@ pub(crate) fn download(package: &str, version: &str, dir: &Path, log: &File) -> 
 /// Runs a command whose output goes to a log.
 pub(crate) fn logged(command: &mut Command, log: &File) -> Result {
     run(command.stdout(log.try_clone()?).stderr(log.try_clone()?))
-}
-
-/// The one file of a directory whose name begins and ends so.
-pub(crate) fn find(dir: &Path, prefix: &str, suffixes: &[&str]) -> Option<PathBuf> {
-    let mut files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
-    files.find(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(prefix) && suffixes.iter().any(|suffix| name.ends_with(suffix))
-    })
 }
 
 /// The same list, of source packages: of one line for each, or in deb822's form.

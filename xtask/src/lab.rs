@@ -1,14 +1,13 @@
 //! The emulated machine (lab/boot.sh): tests of NVMe and of polled devices, and instructions counted.
 
-use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Stdio;
+use std::fs::{self, File};
+use std::process::Command;
 
-use crate::shell::{Result, Tee, command, ended, fail, say, sh, skip, spawn, target};
+use crate::shell::{Failure, Result, Tee, command, fail, run, say, sh, skip, target};
 
 /// Runs the tests of tests/lab there.
-pub(crate) fn test(tee: &mut Tee) -> Result {
+pub(crate) fn test(tee: &Tee) -> Result {
     say("lab: tests in an emulated machine");
     let built = command("cargo test --no-run --test lab").output()?;
     let messages = String::from_utf8_lossy(&built.stderr);
@@ -23,8 +22,7 @@ pub(crate) fn test(tee: &mut Tee) -> Result {
     let tests = target("lab/lab-tests");
     fs::copy(program, &tests)?;
     let ironmap = target("debug/ironmap");
-    let args = ["test.sh".as_ref(), tests.as_ref(), ironmap.as_ref()];
-    boot(&args, |console| tee.write(console)).map(drop)
+    boot(command("lab/boot.sh test.sh").args([tests, ironmap]), Some(tee)).map(drop)
 }
 
 /// Prints what reads cost in instructions there, as a table.
@@ -32,26 +30,25 @@ pub(crate) fn count() -> Result {
     sh("cargo build --quiet --release -p ironmap-lab")?;
     fs::create_dir_all(target("lab"))?;
     let counts = target("lab/counts.txt");
-    let program = target("release/reads");
-    let args = ["-c".as_ref(), counts.as_ref(), "count.sh".as_ref(), program.as_ref()];
-    if let Some(console) = boot(&args, |_| Ok(()))? {
+    let mut machine = command("lab/boot.sh -c");
+    machine.arg(&counts).arg("count.sh").arg(target("release/reads"));
+    if let Some(console) = boot(&mut machine, None)? {
         print!("{}", table(&console, &fs::read_to_string(counts)?));
     }
     Ok(())
 }
 
 /// The output of the machine's console. A missing machine is reported, and is not a failure.
-fn boot(args: &[&OsStr], show: impl FnOnce(&[u8]) -> Result) -> Result<Option<String>> {
-    let output =
-        spawn(command("lab/boot.sh").args(args).stdout(Stdio::piped()))?.wait_with_output()?;
-    fs::write(target("lab.log"), &output.stdout)?;
-    let console = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.code() == Some(77) {
+fn boot(machine: &mut Command, tee: Option<&Tee>) -> Result<Option<String>> {
+    let log = target("lab.log");
+    let result = run(machine.stdout(File::create(&log)?));
+    let console = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    if let Err(Failure::Status(77)) = result {
         skip(&format!("lab: {}", console.lines().last().unwrap_or_default()))?;
         return Ok(None);
     }
-    show(&output.stdout)?;
-    ended(output.status).map(|()| Some(console))
+    tee.map_or(Ok(()), |tee| tee.run(command("cat").arg(log)))?;
+    result.map(|()| Some(console))
 }
 
 /// For each line of the console "reads ENGINE TARGET DEPTH BUFFERS COUNT" there is a line "PROGRAM KERNEL" of counts. A row has the

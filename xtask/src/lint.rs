@@ -1,6 +1,8 @@
 //! Format, clippy, docs, public interface, house rules, packages, dependencies, shell.
 
-use crate::shell::{self, Result, command, fail, has, output, say, sh, skip, succeeds, target};
+use crate::shell::{
+    self, Result, command, fail, has, has_rust, or_install, say, sh, skip, succeeds, target,
+};
 use crate::{api, package, tidy};
 
 type Step = (&'static str, fn() -> Result);
@@ -45,11 +47,8 @@ fn docs() -> Result {
 
 /// The packages that users build, by the version of Rust that Cargo.toml promises.
 fn oldest_rust() -> Result {
-    let metadata = output(&mut command("cargo metadata --no-deps --format-version 1"))?;
-    let version =
-        metadata.split("\"rust_version\":\"").nth(1).and_then(|rest| rest.split('"').next());
-    let Some(version) = version else { return fail("Cargo.toml has no rust-version") };
-    if !succeeds(&format!("rustup toolchain install {version} --profile minimal")) {
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    if !has_rust(version) {
         return skip(&format!("check by Rust {version}: it cannot be installed"));
     }
     let mut check = command(&format!("cargo +{version} check --quiet {USERS_PACKAGES}"));
@@ -59,7 +58,9 @@ fn oldest_rust() -> Result {
 /// No dependency of these packages compiles C code, so a check needs no cross compiler.
 fn aarch64() -> Result {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
-    if !succeeds(&format!("rustup target add {TARGET}")) {
+    let ready = format!("test -d $(rustc --print target-libdir --target {TARGET})");
+    let install = format!("rustup target add {TARGET}");
+    if !or_install(&ready, "Rust's library for AArch64", &install) {
         return skip("check for AArch64: its standard library cannot be installed");
     }
     sh(&format!("cargo check --quiet {USERS_PACKAGES} --target {TARGET}"))

@@ -5,7 +5,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::shell::{Result, command, fail, output, run, say, sh, spawn, target, wait};
+use crate::shell::{
+    Result, command, fail, ironmap, or_install, output, run, say, spawn, target, wait,
+};
 
 pub(crate) fn all() -> Result {
     programs()?;
@@ -31,7 +33,7 @@ pub(crate) fn programs() -> Result {
             run(command("mke2fs -qF -t ext4 -N 400000 -b").arg(block).arg(&image))?;
             let mut mount = Command::new(&ironmap);
             mount.args(["mount", "-f", "--tell", "-o", options]).args([&image, &mounted]);
-            run_programs(&mut mount, &mounted, fsx.as_deref())?;
+            run_programs(&mut mount, &mounted, &fsx)?;
             let e2fsck = command("e2fsck -fn").arg(&image).stdout(Stdio::null()).status()?;
             if !e2fsck.success() {
                 return fail("e2fsck finds errors");
@@ -44,7 +46,7 @@ pub(crate) fn programs() -> Result {
 }
 
 /// Runs the programs on a mount, and waits until the volume is closed.
-fn run_programs(mount: &mut Command, mounted: &Path, fsx: Option<&Path>) -> Result {
+fn run_programs(mount: &mut Command, mounted: &Path, fsx: &Path) -> Result {
     let mut daemon = spawn(mount.stdout(Stdio::piped()))?;
     // It tells that it is mounted, and then nothing more.
     let told = daemon.stdout.as_mut().map(|stdout| stdout.read_exact(&mut [0]));
@@ -52,20 +54,20 @@ fn run_programs(mount: &mut Command, mounted: &Path, fsx: Option<&Path>) -> Resu
         return fail("it is not mounted");
     }
     let mut programs = command("crates/ironmap-cli/tests/mount/programs.sh");
-    run(programs.arg(mounted).arg("long").arg(fsx.unwrap_or(Path::new(""))))?;
+    run(programs.arg(mounted).arg("long").arg(fsx))?;
     run(command("umount").arg(mounted))?;
     wait(daemon)
 }
 
-/// fsx, built into a directory of its own. Without it cargo reports the reason.
-fn fsx() -> Option<PathBuf> {
-    let fsx = target("tools/bin/fsx");
-    if !fsx.exists() {
-        println!("to be installed: fsx, with cargo");
-        let mut install = command("cargo install --quiet --locked --debug fsx --root");
-        run(install.arg(target("tools")).env("CARGO_TARGET_DIR", target("tools"))).ok()?;
-    }
-    Some(fsx)
+/// fsx, installed into a directory of its own, or an empty path.
+fn fsx() -> PathBuf {
+    let (root, fsx) = (target("tools"), target("tools/bin/fsx"));
+    let install = format!(
+        "cargo install --quiet --locked --debug fsx --root {0} --target-dir {0}",
+        root.display()
+    );
+    let ready = format!("test -x {}", fsx.display());
+    if or_install(&ready, "fsx, with cargo", &install) { fsx } else { PathBuf::new() }
 }
 
 /// Databases whose daemon is killed.
@@ -87,10 +89,4 @@ pub(crate) fn random() -> Result {
 /// A mounted volume beside fuse2fs and the kernel's ext4.
 pub(crate) fn speed(args: &[&str]) -> Result {
     run(command("crates/ironmap-cli/tests/mount/speed.sh").arg(ironmap()?).args(args))
-}
-
-/// The program, built for release.
-fn ironmap() -> Result<PathBuf> {
-    sh("cargo build --quiet --release -p ironmap-cli")?;
-    Ok(target("release/ironmap"))
 }

@@ -1,11 +1,11 @@
 //! Fuzzing and Miri, which need a nightly toolchain. A missing toolchain is reported, and is not a failure.
 
-use crate::shell::{Result, command, run, say, skip, succeeds, target};
+use crate::shell::{Result, command, has_rust, or_install, run, say, skip, target};
 
 /// Every fuzz target, for so many seconds.
 pub(crate) fn fuzz(seconds: &str) -> Result {
     let cargo_fuzz = "cargo install --quiet --locked --debug cargo-fuzz";
-    if !has_toolchain() || !has("cargo fuzz --version", "cargo-fuzz", cargo_fuzz) {
+    if !has_rust("nightly") || !or_install("cargo fuzz --version", "cargo-fuzz", cargo_fuzz) {
         return skip(
             "fuzz: a nightly toolchain and cargo-fuzz are needed, and could not be installed",
         );
@@ -16,7 +16,7 @@ pub(crate) fn fuzz(seconds: &str) -> Result {
 /// The unsafe code that makes no system calls: Miri makes none, and the tests that need them are not built for it.
 pub(crate) fn miri() -> Result {
     let nightly = "rustup toolchain install nightly --profile minimal -c miri -c rust-src";
-    if !has("cargo +nightly miri setup", "Rust nightly with miri and rust-src", nightly) {
+    if !or_install("cargo +nightly miri setup", "Rust nightly with miri and rust-src", nightly) {
         return skip(
             "miri: nightly's components miri and rust-src are needed, and could not be installed",
         );
@@ -28,19 +28,4 @@ pub(crate) fn miri() -> Result {
     // Everything is built again for it, in a directory of its own. Addresses go through the integers of an entry, as they do to the kernel.
     tests.env("CARGO_TARGET_DIR", target("miri"));
     run(tests.env("MIRIFLAGS", "-Zmiri-permissive-provenance"))
-}
-
-/// Whether there is a nightly toolchain, if need be after an installation.
-fn has_toolchain() -> bool {
-    let install = "rustup toolchain install nightly --profile minimal";
-    has("cargo +nightly --version", "Rust nightly", install)
-}
-
-/// Whether a command succeeds, if need be after an installation, which is said first.
-fn has(ready: &str, what: &str, install: &str) -> bool {
-    if succeeds(ready) {
-        return true;
-    }
-    println!("to be installed: {what}");
-    succeeds(install) && succeeds(ready)
 }

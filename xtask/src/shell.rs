@@ -1,8 +1,7 @@
 //! Commands of the system, their failures, and messages for the user.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -63,7 +62,6 @@ pub(crate) fn command(words: &str) -> Command {
     command
 }
 
-/// Waits for a command's end.
 pub(crate) fn run(command: &mut Command) -> Result {
     wait(spawn(command)?)
 }
@@ -93,25 +91,45 @@ pub(crate) fn ended(status: ExitStatus) -> Result {
 
 /// The standard output of a command.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let mut text = String::new();
-    let mut child = spawn(command.stdout(Stdio::piped()))?;
-    if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_string(&mut text)?;
-    }
-    wait(child).map(|()| text)
+    let output = spawn(command.stdout(Stdio::piped()))?.wait_with_output()?;
+    ended(output.status).map(|()| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a command succeeds, which nobody sees.
-pub(crate) fn succeeds(words: &str) -> bool {
-    let mut command = command(words);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    run(&mut command).is_ok()
+/// Whether a line of shell succeeds, without its output.
+pub(crate) fn succeeds(line: &str) -> bool {
+    let mut shell = command("sh -c");
+    shell.arg(line).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    run(&mut shell).is_ok()
+}
+
+/// Whether a program or toolchain is ready, if need be after an installation, which is announced first.
+pub(crate) fn or_install(ready: &str, name: &str, install: &str) -> bool {
+    if succeeds(ready) {
+        return true;
+    }
+    println!("to be installed: {name}");
+    succeeds(install) && succeeds(ready)
+}
+
+/// As [`or_install`], of a version of Rust.
+pub(crate) fn has_rust(toolchain: &str) -> bool {
+    let install = format!("rustup toolchain install {toolchain} --profile minimal");
+    or_install(&format!("cargo +{toolchain} --version"), &format!("Rust {toolchain}"), &install)
 }
 
 /// Whether there is a program of this name.
 pub(crate) fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    succeeds(&format!("command -v {program}"))
+}
+
+pub(crate) fn is_root() -> Result<bool> {
+    Ok(output(&mut command("id -u"))?.trim() == "0")
+}
+
+/// The program, built for release.
+pub(crate) fn ironmap() -> Result<PathBuf> {
+    sh("cargo build --quiet --locked --release -p ironmap-cli")?;
+    Ok(target("release/ironmap"))
 }
 
 /// A variable of the environment that is set to something.
@@ -140,39 +158,20 @@ pub(crate) fn skip(what: &str) -> Result {
     Ok(())
 }
 
-/// Output that goes to the terminal, and to a file where there is one.
+/// Output that goes to the terminal, and to the end of a file where there is one.
 #[derive(Default)]
-pub(crate) struct Tee(Option<File>);
+pub(crate) struct Tee(pub(crate) Option<PathBuf>);
 
 impl Tee {
-    pub(crate) fn create(path: impl AsRef<OsStr>) -> Result<Tee> {
-        Ok(Tee(Some(File::create(path.as_ref())?)))
-    }
-
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result {
-        io::stdout().write_all(bytes)?;
-        io::stdout().flush()?;
-        if let Some(file) = &mut self.0 {
-            file.write_all(bytes)?;
-        }
-        Ok(())
-    }
-
     /// Runs a command with standard output and errors shown so.
-    pub(crate) fn run(&mut self, command: &mut Command) -> Result {
-        if self.0.is_none() {
-            return run(command);
-        }
-        let (mut reader, writer) = io::pipe()?;
-        let child = spawn(command.stdout(writer.try_clone()?).stderr(writer))?;
-        // The command holds the pipe's other end, which would never be read to its end.
+    pub(crate) fn run(&self, command: &mut Command) -> Result {
+        let Some(log) = &self.0 else { return run(command) };
+        let (reader, writer) = io::pipe()?;
+        let tee = spawn(Command::new("tee").arg("-a").arg(log).stdin(reader))?;
+        let child = spawn(command.stdout(writer.try_clone()?).stderr(writer));
+        // tee reads until nothing holds the pipe's other end.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            match reader.read(&mut buffer)? {
-                0 => return wait(child),
-                length => self.write(&buffer[..length])?,
-            }
-        }
+        wait(tee)?;
+        wait(child?)
     }
 }

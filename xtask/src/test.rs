@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::shell::{Result, Status, Tee, command, fail, say, sh, target, variable};
+use crate::shell::{Result, Status, Tee, command, fail, ironmap, say, target, variable};
 use crate::{beneath, deb, fio, foreign, lab, nightly, users};
 
 /// Runs them all, whatever those before came to. The arguments go to cargo test; `IRONMAP_SKIP_LOG` names the log of skips.
@@ -15,8 +15,7 @@ pub(crate) fn run(args: &[&str]) -> Result {
     fs::write(&skips, "")?;
     // Benches measure a release build.
     say("cargo build --release");
-    sh("cargo build --quiet --release -p ironmap-cli")?;
-    let ironmap = target("release/ironmap");
+    let ironmap = ironmap()?;
     let mut tests = command("cargo test --workspace --no-fail-fast");
     tests.args(args).env("IRONMAP_BIN", &ironmap);
     if let Some(images) = foreign::images()? {
@@ -24,19 +23,20 @@ pub(crate) fn run(args: &[&str]) -> Result {
     }
 
     let log = target("test.log");
-    let mut tee = Tee::create(&log)?;
+    fs::write(&log, "")?;
+    let tee = Tee(Some(log.clone()));
     say("cargo test");
     let mut status = Status::default();
     status.add(tee.run(&mut tests));
     if args.is_empty() {
-        status.add(beneath::short(&mut tee));
+        status.add(beneath::short(&tee));
     }
     say("users");
     status.add(users::run_all(&target("debug")));
     status.add(nightly::miri());
-    status.add(lab::test(&mut tee));
+    status.add(lab::test(&tee));
     status.add(fio::test(&ironmap));
-    status.add(deb::test(&ironmap));
+    status.add(deb::test());
 
     let log = fs::read(log)?;
     print!("{}", summary(&String::from_utf8_lossy(&log), &fs::read_to_string(skips)?));

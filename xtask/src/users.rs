@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Instant;
 
-use crate::shell::{Result, command, fail, output, run, say, skip};
+use crate::shell::{Result, command, fail, is_root, run, say, skip};
 
 /// The script of each user, and whether it needs root.
 const USERS: [(&str, bool); 4] =
@@ -36,7 +36,7 @@ fn build(clone: &Path) -> Result<PathBuf> {
 /// Runs every script with the programs of this directory, each in an empty directory and a mount namespace of its own.
 pub(crate) fn run_all(programs: &Path) -> Result {
     let scripts = std::env::current_dir()?.join("tests/users");
-    let is_root = output(command("id").arg("-u"))?.trim() == "0";
+    let is_root = is_root()?;
     let mut failed = Vec::new();
     for (user, needs_root) in USERS {
         if needs_root && !is_root {

@@ -10,7 +10,7 @@ use super::disk::dir::MAX_NAME;
 use super::features::Incompat;
 use super::inode::Inode;
 use super::jbd2::fast_commit::DirEdit;
-use super::listing::Listing;
+use super::listing::Ext4Listing;
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
@@ -55,14 +55,14 @@ impl Areas<'_> {
 
 /// The entries of a directory, `.` and `..` among them. On a volume that is only read, an error concerns what is left of one block, and the
 /// next block follows; else it ends after an error.
-pub struct ReadDir<'a>(Source<'a>);
+pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
     DiskOrder(DiskOrder<'a>),
-    Listing(Listing),
+    Listing(Ext4Listing),
 }
 
-impl Iterator for ReadDir<'_> {
+impl Iterator for Ext4ReadDir<'_> {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -165,8 +165,8 @@ impl Inode {
     ///
     /// # Errors
     /// `NotADirectory`; `Encrypted` where the names are; what reading and checking the entries gives.
-    pub fn read_dir(&self) -> Result<ReadDir<'_>> {
-        Ok(ReadDir(if self.fs.is_writable() {
+    pub fn read_dir(&self) -> Result<Ext4ReadDir<'_>> {
+        Ok(Ext4ReadDir(if self.fs.is_writable() {
             Source::Listing(self.list(DirCursor::START)?)
         } else {
             Source::DiskOrder(self.entries()?)

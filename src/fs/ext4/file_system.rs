@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::jbd2::CommitTimer;
 use super::operation::Patience;
-use super::ops::Held;
-use super::{Ext4, Inode, Listing, ROOT, Superblock};
+use super::ops::Ext4Held;
+use super::{Ext4, Ext4Listing, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
 use crate::fs::{
     self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
@@ -242,23 +242,23 @@ impl InodeOps for Inode {
     }
 }
 
-impl ListDir for Listing {
+impl ListDir for Ext4Listing {
     fn cursor(&self) -> DirCursor {
-        Listing::cursor(self)
+        Ext4Listing::cursor(self)
     }
 }
 
-impl FileOps for Held {
+impl FileOps for Ext4Held {
     fn number(&self) -> InodeNo {
-        Held::number(self)
+        Ext4Held::number(self)
     }
 
     fn inode(&self) -> Result<fs::Inode> {
-        Held::inode(self).map(fs::Inode::new)
+        Ext4Held::inode(self).map(fs::Inode::new)
     }
 
     fn stamp(&self, access: Access) {
-        Held::stamp(self, access);
+        Ext4Held::stamp(self, access);
     }
 
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
@@ -269,7 +269,7 @@ impl FileOps for Held {
 
 /// A file that is open on a volume that is open for writing.
 struct OpenForWriting {
-    held: Arc<Held>,
+    held: Arc<Ext4Held>,
     open: Arc<OpenInode>,
 }
 

@@ -63,8 +63,11 @@ impl InodeFlags {
 /// How often an inode is read that others change meanwhile.
 const ATTEMPTS: u32 = 64;
 
+/// The short name in this format.
+pub(super) type Inode = Ext4Inode;
+
 /// An inode in memory, with the map of its file once that was needed.
-pub struct Inode {
+pub struct Ext4Inode {
     pub(crate) fs: Arc<Ext4>,
     pub(crate) number: InodeNo,
     pub(crate) generation: u32,

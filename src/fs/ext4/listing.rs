@@ -1,4 +1,4 @@
-//! Listing a directory that changes meanwhile: what is there all the time comes exactly once.
+//! Ext4Listing a directory that changes meanwhile: what is there all the time comes exactly once.
 //!
 //! A split moves entries between blocks, so that no place in a block tells what was listed. A name's hash stays what it is: where there
 //! is a hash tree, or will be one as soon as the directory grows, entries come in the order of their hashes, as Linux lists them. In a
@@ -17,7 +17,7 @@ use super::features::Compat;
 use super::hash::{HashVersion, LAST_HASH, NameHash};
 use super::htree::dx_position;
 use super::inode::Inode;
-use super::ops::Held;
+use super::ops::Ext4Held;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{DirCursor, DirEntry, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
@@ -43,11 +43,11 @@ impl DirCursor {
 /// The entries of a directory that may change, `.` and `..` first: what is there all the time comes exactly once, in an order that
 /// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. On a volume that is only read, a damaged block is
 /// passed over and [told of](Ext4::take_left), as the kernel does. After an error it ends.
-pub struct Listing {
+pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
     /// Keeps the directory there, where it can be removed.
-    held: Option<Held>,
+    held: Option<Ext4Held>,
     next: DirCursor,
     /// In reverse order.
     part: Vec<(DirCursor, DirEntry)>,
@@ -58,7 +58,7 @@ pub struct Listing {
 /// Entries with their places in the order, and where the next ones begin.
 type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 
-impl Listing {
+impl Ext4Listing {
     fn new(dir: &Inode, from: DirCursor) -> Result<Self> {
         let (fs, number) = (Arc::clone(&dir.fs), dir.number);
         let (held, now) = fs.hold_decoded(dir.stat())?;
@@ -95,7 +95,7 @@ impl Listing {
     }
 }
 
-impl Iterator for Listing {
+impl Iterator for Ext4Listing {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -113,10 +113,10 @@ impl Inode {
     ///
     /// # Errors
     /// As [`read_dir`](Self::read_dir); `NotFound` where it has been removed already.
-    pub fn list(&self, from: DirCursor) -> Result<Listing> {
+    pub fn list(&self, from: DirCursor) -> Result<Ext4Listing> {
         self.check_directory()?;
         self.check_readable_names()?;
-        Listing::new(self, from)
+        Ext4Listing::new(self, from)
     }
 
     /// The entries from a cursor on, as many as are read together.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ironmap::fs::ext4::Ext4Inode as Inode;
+use ironmap::fs::ext4::Ext4Inode;
 
 use ironmap::fs::{DirCursor, Follow};
 use ironmap::{Error, ErrorKind};
@@ -28,16 +28,16 @@ fn image(checksums: bool) -> Image {
     image
 }
 
-fn dir(image: &Image, path: &str) -> Inode {
+fn dir(image: &Image, path: &str) -> Ext4Inode {
     image.ext4().resolve(path.as_bytes(), Follow::All).unwrap()
 }
 
-fn list(dir: &Inode) -> Result<usize, Error> {
+fn list(dir: &Ext4Inode) -> Result<usize, Error> {
     dir.read_dir()?.try_fold(0, |count, entry| entry.map(|_| count + 1))
 }
 
 /// Asserts a `Corrupt` error that names this field of this directory.
-fn assert_corrupt<T>(result: Result<T, Error>, dir: &Inode, field: &str) {
+fn assert_corrupt<T>(result: Result<T, Error>, dir: &Ext4Inode, field: &str) {
     let error = result.err().unwrap_or_else(|| panic!("{field}: no error"));
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     let place = error.place().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use ironmap::fs::ext4::Ext4Inode as Inode;
+use ironmap::fs::ext4::Ext4Inode;
 
 use ironmap::fs::Follow;
 
@@ -30,7 +30,7 @@ fn by_system_calls(path: &Path) -> Attributes {
         .collect()
 }
 
-fn ours(inode: &Inode) -> Attributes {
+fn ours(inode: &Ext4Inode) -> Attributes {
     let all: Attributes =
         inode.xattrs().unwrap().into_iter().map(|xattr| (xattr.name, xattr.value)).collect();
     for (name, value) in &all {

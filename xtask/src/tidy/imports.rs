@@ -1,7 +1,7 @@
 //! Imports follow the line of the request: front end, file, dio, iomap, bio, device, sys.
 //!
 //! Each module of the library's root is a layer. The table says what a layer may name by `crate::`: itself, and of the rows above it those that
-//! it lists. So there is no circle between layers. A reader who wants the architecture in one screen reads [`LAYERS`].
+//! it lists. So there is no circle between layers. A reader who wants the architecture in one screen reads `LAYERS`.
 
 use std::path::Path;
 
@@ -9,169 +9,63 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{Token, starts_with, without_tests};
 
-/// A layer, and the layers that it may name.
+/// A row is a layer, and the layers that it may name, whole or by the items in braces only.
+const LAYERS: &str = "
+units:
+error: units
+# The real locks, or those of the model checker.
+sync:
+sys: error units
+bio: sys error units
+# The layout of tuples.
+protection:
+device: bio sync sys protection error units
+events: device{Device,Durability,WrongTuple} error units
+iomap: bio{CompletionWork} error units
+# The state of an open file, independent of formats and devices.
+open_file: iomap sync bio{Completion,CompletionWork} sys{barrier} error units
+dio: open_file iomap bio sys{copy} device events error units
+# Beyond memory, a file system knows only the kernel's reports on host files and their leases.
+fs: open_file iomap device{Device,Limits} bio{Buffer} sync events error units \
+    sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,is_realtime,lease,coarse_time,rate,ticks}
+integrity: bio device protection sync error units
+partition: device{Device} error units
+probe: device{Device} partition error units
+location: partition integrity device error units
+host: open_file dio fs iomap bio device events error units
+queue: open_file host dio iomap bio device events error units
+# The counter of sys, which a write reads without a call.
+file: open_file queue host dio fs iomap bio device{Device,Limits,with_queue} sys{ticks} error units
+";
+
 struct Layer {
     name: &'static str,
-    may: &'static [May],
+    /// The layers that it may name, with their items; no items are all.
+    may: Vec<(&'static str, Vec<&'static str>)>,
 }
 
-/// A layer that may be named, whole or by some of its items only.
-enum May {
-    Any(&'static str),
-    Only(&'static str, &'static [&'static str]),
+fn layers() -> Vec<Layer> {
+    let rows = LAYERS.lines().filter(|row| !row.starts_with('#'));
+    let rows = rows.filter_map(|row| row.split_once(':')).map(|(name, may)| {
+        let may = may.split_whitespace().map(|may| match may.split_once(['{', '}']) {
+            Some((name, items)) => (name, items.trim_end_matches('}').split(',').collect()),
+            None => (may, Vec::new()),
+        });
+        Layer { name, may: may.collect() }
+    });
+    rows.collect()
 }
 
-use May::{Any, Only};
-
-const LAYERS: &[Layer] = &[
-    Layer { name: "units", may: &[] },
-    Layer { name: "error", may: &[Any("units")] },
-    // Whose locks: the model checker's or the real ones.
-    Layer { name: "sync", may: &[] },
-    Layer { name: "sys", may: &[Any("error"), Any("units")] },
-    Layer { name: "bio", may: &[Any("sys"), Any("error"), Any("units")] },
-    // The layout of tuples.
-    Layer { name: "protection", may: &[] },
-    Layer {
-        name: "device",
-        may: &[Any("bio"), Any("sync"), Any("sys"), Any("protection"), Any("error"), Any("units")],
-    },
-    Layer {
-        name: "events",
-        may: &[Only("device", &["Device", "Durability", "WrongTuple"]), Any("error"), Any("units")],
-    },
-    Layer { name: "iomap", may: &[Only("bio", &["CompletionWork"]), Any("error"), Any("units")] },
-    // The state of an open file, independent of formats and devices.
-    Layer {
-        name: "open_file",
-        may: &[
-            Any("iomap"),
-            Any("sync"),
-            Only("bio", &["Completion", "CompletionWork"]),
-            Only("sys", &["barrier"]),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-    Layer {
-        name: "dio",
-        may: &[
-            Any("open_file"),
-            Any("iomap"),
-            Any("bio"),
-            Only("sys", &["copy"]),
-            Any("device"),
-            Any("events"),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-    Layer {
-        name: "fs",
-        may: &[
-            Any("open_file"),
-            Any("iomap"),
-            Only("device", &["Device", "Limits"]),
-            Only("bio", &["Buffer"]),
-            // Beyond memory, only what the kernel says of host files and their leases.
-            Only(
-                "sys",
-                &[
-                    "Buffer",
-                    "FiemapExtent",
-                    "FiemapFlags",
-                    "fiemap",
-                    "has_reflink",
-                    "is_realtime",
-                    "lease",
-                    "coarse_time",
-                    "rate",
-                    "ticks",
-                ],
-            ),
-            Any("sync"),
-            Any("events"),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-    Layer {
-        name: "integrity",
-        may: &[
-            Any("bio"),
-            Any("device"),
-            Any("protection"),
-            Any("sync"),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-    Layer { name: "partition", may: &[Only("device", &["Device"]), Any("error"), Any("units")] },
-    Layer {
-        name: "probe",
-        may: &[Only("device", &["Device"]), Any("partition"), Any("error"), Any("units")],
-    },
-    Layer {
-        name: "location",
-        may: &[Any("partition"), Any("integrity"), Any("device"), Any("error"), Any("units")],
-    },
-    Layer {
-        name: "host",
-        may: &[
-            Any("open_file"),
-            Any("dio"),
-            Any("fs"),
-            Any("iomap"),
-            Any("bio"),
-            Any("device"),
-            Any("events"),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-    Layer {
-        name: "queue",
-        may: &[
-            Any("open_file"),
-            Any("host"),
-            Any("dio"),
-            Any("iomap"),
-            Any("bio"),
-            Any("device"),
-            Any("events"),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-    Layer {
-        name: "file",
-        may: &[
-            Any("open_file"),
-            Any("queue"),
-            Any("host"),
-            Any("dio"),
-            Any("fs"),
-            Any("iomap"),
-            Any("bio"),
-            Only("device", &["Device", "Limits", "with_queue"]),
-            // The counter, which a write reads without a call.
-            Only("sys", &["ticks"]),
-            Any("error"),
-            Any("units"),
-        ],
-    },
-];
-
-/// These name all layers: they join them, or show them to the user.
+/// These may name all layers: they join them, or show them to the user.
 const JOINERS: [&str; 6] = ["cursor", "files", "volume", "mounted", "prelude", "lib"];
 
 /// How high a file stands in the table: 0 is the lowest layer, and modules that join them are above them all. `None` for a file of no layer.
 pub(super) fn height(path: &Path) -> Option<usize> {
     let name = module_path(path.strip_prefix("src").ok()?).into_iter().next()?;
     if JOINERS.contains(&name.as_str()) {
-        return Some(LAYERS.len());
+        return Some(layers().len());
     }
-    LAYERS.iter().position(|layer| layer.name == name)
+    layers().iter().position(|layer| layer.name == name)
 }
 
 pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
@@ -181,7 +75,8 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
     if JOINERS.contains(&name.as_str()) {
         return Vec::new();
     }
-    let Some(layer) = LAYERS.iter().find(|layer| layer.name == name) else {
+    let layers = layers();
+    let Some(layer) = layers.iter().find(|layer| layer.name == name) else {
         return vec![(
             1,
             format!("`{name}` has no row in the table of layers (xtask/src/tidy/imports.rs)"),
@@ -227,35 +122,25 @@ fn module_path(file: &Path) -> Vec<String> {
 
 impl Layer {
     fn check(&self, path: &[&str]) -> Result<(), String> {
-        let Some((&head, rest)) = path.split_first() else { return Ok(()) };
+        let (Some(&head), own) = (path.first(), self.name) else { return Ok(()) };
         let shown = path.join("::");
-        if head == self.name {
-            return Ok(());
-        }
-        for may in self.may {
-            match may {
-                Any(name) if *name == head => return Ok(()),
-                Only(name, items) if *name == head => {
-                    if rest.first().is_some_and(|item| items.contains(item)) {
-                        return Ok(());
-                    }
-                    let items = items.join(", ");
-                    return Err(format!(
-                        "`{}` may name only {items} of `{name}`, not `{shown}`",
-                        self.name
-                    ));
-                }
-                _ => {}
+        match self.may.iter().find(|(name, _)| *name == head) {
+            _ if head == own => Ok(()),
+            Some((_, items)) if items.is_empty() => Ok(()),
+            Some((_, items)) if path.get(1).is_some_and(|item| items.contains(item)) => Ok(()),
+            Some((_, items)) => {
+                let items = items.join(", ");
+                Err(format!("`{own}` may name only {items} of `{head}`, not `{shown}`"))
             }
+            None if height(&Path::new("src").join(head)).is_some() => {
+                Err(format!("`{own}` may not name `{shown}`"))
+            }
+            // A macro or a re-export of the crate's root.
+            None if head.starts_with(char::is_uppercase) || head == "*" => {
+                Err(format!("name the layer of `{shown}`, not the crate's root"))
+            }
+            None => Ok(()),
         }
-        if LAYERS.iter().any(|layer| layer.name == head) || JOINERS.contains(&head) {
-            return Err(format!("`{}` may not name `{shown}`", self.name));
-        }
-        // A macro or a re-export of the crate's root.
-        if head.starts_with(char::is_uppercase) || head == "*" {
-            return Err(format!("name the layer of `{shown}`, not the crate's root"));
-        }
-        Ok(())
     }
 }
 
@@ -300,9 +185,11 @@ mod tests {
 
     #[test]
     fn a_layer_names_only_rows_above_it() {
-        for (at, layer) in LAYERS.iter().enumerate() {
-            for Any(name) | Only(name, _) in layer.may {
-                let above = LAYERS[..at].iter().any(|above| above.name == *name);
+        let layers = layers();
+        assert_eq!(layers.len(), 19);
+        for (at, layer) in layers.iter().enumerate() {
+            for (name, _) in &layer.may {
+                let above = layers[..at].iter().any(|above| above.name == *name);
                 assert!(above, "{} names {name}, which is not above it", layer.name);
             }
         }

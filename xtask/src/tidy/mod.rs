@@ -13,7 +13,7 @@ use proc_macro2::TokenStream;
 use crate::shell::{Failure, Result};
 
 /// Where the sources lie, from the root of the workspace.
-const ROOTS: [&str; 6] = ["crates", "fuzz", "lab", "src", "tests", "xtask"];
+const ROOTS: [&str; 8] = ["benches", "crates", "examples", "fuzz", "lab", "src", "tests", "xtask"];
 
 /// Where the walks stand.
 const PAGE: &str = "docs/ARCHITECTURE.md";

@@ -1,7 +1,7 @@
 //! `ironmap dump`: what stands on the device, field by field.
 
 use ironmap::Location;
-use ironmap::fs::ext4::dump::{Record, Value};
+use ironmap::fs::ext4::dump::{Fields, Value};
 use ironmap::units::{FsBlock, InodeNo};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -86,7 +86,7 @@ impl Serialize for Json<'_> {
     }
 }
 
-fn record_to_json<S: Serializer>(record: &Record, serializer: S) -> Result<S::Ok, S::Error> {
+fn record_to_json<S: Serializer>(record: &Fields, serializer: S) -> Result<S::Ok, S::Error> {
     let texts = record.iter().filter_map(|(_, value)| match value {
         Value::Text(text) => Some(&text[..]),
         _ => None,

@@ -1,4 +1,5 @@
-//! Changing what an inode says of its file: fields, extended attributes, access lists, content that lies in the inode.
+//! The attributes of an inode: fields, extended attributes, access lists, and content in the inode itself. [`read`] decodes extended
+//! attributes; the other modules change an inode within a transaction.
 
 mod acl;
 mod block;

@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::value::{Record, Value};
+use super::value::{Fields, Value};
 use super::{Dumper, fields};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::dir_block::record_length;
@@ -17,7 +17,7 @@ use crate::units::{FsBlock, InodeNo};
 const PLACE: Place = Place::new("block");
 
 impl Dumper<'_> {
-    pub(super) fn block(&self, block: FsBlock) -> Result<Record> {
+    pub(super) fn block(&self, block: FsBlock) -> Result<Fields> {
         if !self.superblock.contains(block) {
             let last = self.superblock.blocks_count - 1;
             let what = format!("block {block}: the number is outside 0 to {last}");
@@ -35,7 +35,7 @@ impl Dumper<'_> {
     }
 
     /// What has a place of its own.
-    fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Record)>> {
+    fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
             return super::superblock(&content[at..], PLACE.block(block))
@@ -75,7 +75,7 @@ impl Dumper<'_> {
         group: &Group,
         block: FsBlock,
         content: &[u8],
-    ) -> Result<Option<(&'static str, Record)>> {
+    ) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         let bitmap = |kind, bits: u32| {
             let set: u32 =
@@ -109,7 +109,7 @@ impl Dumper<'_> {
     }
 
     /// What is known by its magic number or its form.
-    fn by_content(&self, content: &[u8]) -> Option<(&'static str, Record)> {
+    fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
             // What is below has blocks of its own.
@@ -149,7 +149,7 @@ impl Dumper<'_> {
     }
 
     /// Entries of a directory, whose lengths lead exactly to the end of the block; a node of a hash tree has one.
-    fn directory(&self, content: &[u8]) -> Option<(&'static str, Record)> {
+    fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);
         while at < content.len() {
@@ -193,7 +193,7 @@ impl Dumper<'_> {
 }
 
 /// What the root of a hash tree has behind `.` and `..`.
-fn dx_root(content: &[u8]) -> Option<Record> {
+fn dx_root(content: &[u8]) -> Option<Fields> {
     let (raw, _) = RawDxRootInfo::ref_from_prefix(content.get(DX_ROOT_INFO_OFFSET..)?).ok()?;
     if raw.reserved_zero.get() != 0 || usize::from(raw.info_length) != size_of::<RawDxRootInfo>() {
         return None;
@@ -203,12 +203,12 @@ fn dx_root(content: &[u8]) -> Option<Record> {
     Some(record)
 }
 
-fn dx_node(content: &[u8]) -> Option<Record> {
+fn dx_node(content: &[u8]) -> Option<Fields> {
     dx_entries(content, DX_NODE_COUNT_OFFSET)
 }
 
 /// How full a node is, and its entries; the first one has no hash.
-fn dx_entries(content: &[u8], at: usize) -> Option<Record> {
+fn dx_entries(content: &[u8], at: usize) -> Option<Fields> {
     let list = content.get(at..)?;
     let (raw, _) = RawDxCount::ref_from_prefix(list).ok()?;
     let (limit, count) = (raw.limit.get(), usize::from(raw.count.get()));
@@ -225,7 +225,7 @@ fn dx_entries(content: &[u8], at: usize) -> Option<Record> {
 }
 
 /// A block of extended attributes.
-fn attributes(content: &[u8]) -> Option<Record> {
+fn attributes(content: &[u8]) -> Option<Fields> {
     let (header, mut rest) = xattr::RawXattrHeader::ref_from_prefix(content).ok()?;
     let mut record = fields::xattr_header(header);
     let mut entries = Vec::new();
@@ -252,7 +252,7 @@ fn attributes(content: &[u8]) -> Option<Record> {
 }
 
 /// A block of the journal.
-fn of_journal(content: &[u8]) -> Option<(&'static str, Record)> {
+fn of_journal(content: &[u8]) -> Option<(&'static str, Fields)> {
     let (header, _) = journal::RawHeader::ref_from_prefix(content).ok()?;
     Some(match header.h_blocktype.get() {
         journal::SUPERBLOCK_V1 | journal::SUPERBLOCK_V2 => {

@@ -1,6 +1,6 @@
 //! The on-disk structures as records: their fields by the names that Linux's documentation gives.
 
-use super::value::{Record, Value, record, with_texts};
+use super::value::{Fields, Value, record, with_texts};
 use crate::fs::ext4::disk::dir::{RawDxCount, RawDxEntry, RawDxRootInfo};
 use crate::fs::ext4::disk::extent::{RawExtent, RawExtentHeader, RawExtentIndex};
 use crate::fs::ext4::disk::group::{RawGroupHigh, RawGroupLow};
@@ -11,7 +11,7 @@ use crate::fs::ext4::disk::superblock::RawSuperblock;
 use crate::fs::ext4::disk::xattr::{RawXattrEntry, RawXattrHeader};
 
 #[rustfmt::skip]
-pub(super) fn superblock(raw: &RawSuperblock) -> Record {
+pub(super) fn superblock(raw: &RawSuperblock) -> Fields {
     let fields = record!(raw, RawSuperblock {
         s_inodes_count, s_blocks_count_lo, s_r_blocks_count_lo, s_free_blocks_count_lo, s_free_inodes_count,
         s_first_data_block, s_log_block_size, s_log_cluster_size, s_blocks_per_group, s_clusters_per_group,
@@ -36,7 +36,7 @@ pub(super) fn superblock(raw: &RawSuperblock) -> Record {
 }
 
 #[rustfmt::skip]
-pub(super) fn group(low: &RawGroupLow, high: Option<&RawGroupHigh>) -> Record {
+pub(super) fn group(low: &RawGroupLow, high: Option<&RawGroupHigh>) -> Fields {
     let mut fields = record!(low, RawGroupLow {
         bg_block_bitmap_lo, bg_inode_bitmap_lo, bg_inode_table_lo, bg_free_blocks_count_lo, bg_free_inodes_count_lo,
         bg_used_dirs_count_lo, bg_flags, bg_exclude_bitmap_lo, bg_block_bitmap_csum_lo, bg_inode_bitmap_csum_lo,
@@ -53,7 +53,7 @@ pub(super) fn group(low: &RawGroupLow, high: Option<&RawGroupHigh>) -> Record {
 }
 
 #[rustfmt::skip]
-pub(super) fn inode(raw: &RawInode) -> Record {
+pub(super) fn inode(raw: &RawInode) -> Fields {
     record!(raw, RawInode {
         i_mode, i_uid, i_size_lo, i_atime, i_ctime, i_mtime, i_dtime, i_gid, i_links_count, i_blocks_lo, i_flags,
         i_version_lo, i_block, i_generation, i_file_acl_lo, i_size_high, i_obso_faddr, i_blocks_high, i_file_acl_high,
@@ -63,7 +63,7 @@ pub(super) fn inode(raw: &RawInode) -> Record {
 
 /// The fields behind the first 128 bytes, as many as `i_extra_isize` says.
 #[rustfmt::skip]
-pub(super) fn inode_extra(raw: &RawInodeExtra) -> Record {
+pub(super) fn inode_extra(raw: &RawInodeExtra) -> Fields {
     /// Where each of them ends.
     const ENDS: [u16; 9] = [2, 4, 8, 12, 16, 20, 24, 28, 32];
     let mut fields = record!(raw, RawInodeExtra {
@@ -75,58 +75,58 @@ pub(super) fn inode_extra(raw: &RawInodeExtra) -> Record {
     fields
 }
 
-pub(super) fn extent_header(raw: &RawExtentHeader) -> Record {
+pub(super) fn extent_header(raw: &RawExtentHeader) -> Fields {
     record!(raw, RawExtentHeader { eh_magic, eh_entries, eh_max, eh_depth, eh_generation })
 }
 
-pub(super) fn extent_index(raw: &RawExtentIndex) -> Record {
+pub(super) fn extent_index(raw: &RawExtentIndex) -> Fields {
     record!(raw, RawExtentIndex { ei_block, ei_leaf_lo, ei_leaf_hi } but ei_unused)
 }
 
-pub(super) fn extent(raw: &RawExtent) -> Record {
+pub(super) fn extent(raw: &RawExtent) -> Fields {
     record!(raw, RawExtent { ee_block, ee_len, ee_start_hi, ee_start_lo })
 }
 
-pub(super) fn dx_root_info(raw: &RawDxRootInfo) -> Record {
+pub(super) fn dx_root_info(raw: &RawDxRootInfo) -> Fields {
     record!(
         raw,
         RawDxRootInfo { reserved_zero, hash_version, info_length, indirect_levels, unused_flags }
     )
 }
 
-pub(super) fn dx_count(raw: &RawDxCount) -> Record {
+pub(super) fn dx_count(raw: &RawDxCount) -> Fields {
     record!(raw, RawDxCount { limit, count })
 }
 
-pub(super) fn dx_entry(raw: &RawDxEntry) -> Record {
+pub(super) fn dx_entry(raw: &RawDxEntry) -> Fields {
     record!(raw, RawDxEntry { hash, block })
 }
 
-pub(super) fn xattr_header(raw: &RawXattrHeader) -> Record {
+pub(super) fn xattr_header(raw: &RawXattrHeader) -> Fields {
     record!(raw, RawXattrHeader { h_magic, h_refcount, h_blocks, h_hash, h_checksum } but h_reserved)
 }
 
 #[rustfmt::skip]
-pub(super) fn xattr_entry(raw: &RawXattrEntry) -> Record {
+pub(super) fn xattr_entry(raw: &RawXattrEntry) -> Fields {
     record!(raw, RawXattrEntry {
         e_name_len, e_name_index, e_value_offs, e_value_inum, e_value_size, e_hash,
     })
 }
 
 #[rustfmt::skip]
-pub(super) fn mmp(raw: &RawMmp) -> Record {
+pub(super) fn mmp(raw: &RawMmp) -> Fields {
     let fields = record!(raw, RawMmp {
         mmp_magic, mmp_seq, mmp_time, mmp_nodename, mmp_bdevname, mmp_check_interval, mmp_checksum,
     } but mmp_pad1, mmp_pad2);
     with_texts(fields, &["mmp_nodename", "mmp_bdevname"])
 }
 
-pub(super) fn journal_header(raw: &RawHeader) -> Record {
+pub(super) fn journal_header(raw: &RawHeader) -> Fields {
     record!(raw, RawHeader { h_magic, h_blocktype, h_sequence })
 }
 
 #[rustfmt::skip]
-pub(super) fn journal_superblock(raw: &RawJournalSuperblock) -> Record {
+pub(super) fn journal_superblock(raw: &RawJournalSuperblock) -> Fields {
     let mut fields = journal_header(&raw.s_header);
     fields.extend(record!(raw, RawJournalSuperblock {
         s_blocksize, s_maxlen, s_first, s_sequence, s_start, s_errno, s_feature_compat, s_feature_incompat,
@@ -137,7 +137,7 @@ pub(super) fn journal_superblock(raw: &RawJournalSuperblock) -> Record {
 }
 
 #[rustfmt::skip]
-pub(super) fn journal_commit(raw: &RawCommit) -> Record {
+pub(super) fn journal_commit(raw: &RawCommit) -> Fields {
     let mut fields = journal_header(&raw.h_header);
     fields.extend(record!(raw, RawCommit {
         h_chksum_type, h_chksum_size, h_chksum, h_commit_sec, h_commit_nsec,
@@ -145,7 +145,7 @@ pub(super) fn journal_commit(raw: &RawCommit) -> Record {
     fields
 }
 
-pub(super) fn journal_revoke(raw: &RawRevoke) -> Record {
+pub(super) fn journal_revoke(raw: &RawRevoke) -> Fields {
     let mut fields = journal_header(&raw.r_header);
     fields.push(("r_count", Value::from(raw.r_count.get())));
     fields

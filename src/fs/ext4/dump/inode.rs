@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use zerocopy::FromBytes;
 
-use super::value::{Record, Value};
+use super::value::{Fields, Value};
 use super::{Dumper, fields};
 use crate::error::{ErrorKind, Place, Result};
 use crate::fs::ext4::disk::extent::{INIT_MAX_LEN, RawExtent, RawExtentHeader, RawExtentIndex};
@@ -25,7 +25,7 @@ impl Dumper<'_> {
         &self,
         number: InodeNo,
         xattrs: impl FnOnce() -> Result<Vec<Xattr>>,
-    ) -> Result<Record> {
+    ) -> Result<Fields> {
         let sb = &self.superblock;
         let InodePlace { block, at, .. } = self.inode_place(number)?;
         let content = self.blocks.read(block, PLACE.inode(number))?;
@@ -56,7 +56,7 @@ impl Dumper<'_> {
     }
 
     /// The fields of an inode in its table, then those that consist of two halves.
-    pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Record> {
+    pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Fields> {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Err(PLACE.inode(number).corrupt("it is cut short"));
         };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-pub use self::value::{Record, Value};
+pub use self::value::{Fields, Value};
 use super::checksum::crc32c_raw;
 use super::disk::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED, RawGroupHigh, RawGroupLow};
 use super::disk::journal::RawJournalSuperblock;
@@ -43,7 +43,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a group that there is not, or that has no backup; `Io`.
-    pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Record> {
+    pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Fields> {
         let group = backup.unwrap_or(0);
         Dumper(self).check_group(group)?;
         if !self.superblock.group_has_backup(group) {
@@ -65,7 +65,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a group that there is not; `Io`.
-    pub fn dump_group(&self, group: u32) -> Result<Record> {
+    pub fn dump_group(&self, group: u32) -> Result<Fields> {
         Dumper(self).check_group(group)?;
         let sb = &self.superblock;
         let block = self.descriptor_block(group);
@@ -87,7 +87,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` where there is none on this device; `Corrupt`; `Io`.
-    pub fn dump_journal(self: &Arc<Self>) -> Result<Record> {
+    pub fn dump_journal(self: &Arc<Self>) -> Result<Fields> {
         let Some(number) = self.superblock.journal_inode else {
             let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {
                 "the journal is on another device (journal_dev)"
@@ -119,7 +119,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a block that there is not; `Io`.
-    pub fn dump_block(&self, block: FsBlock) -> Result<Record> {
+    pub fn dump_block(&self, block: FsBlock) -> Result<Fields> {
         Dumper(self).block(block)
     }
 
@@ -127,14 +127,14 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` for a number that no inode has; `Corrupt` where its group says that its table is outside of the volume; `Io`.
-    pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Record> {
+    pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Fields> {
         Dumper(self).inode(number, || self.inode_or_orphan(number)?.xattrs())
     }
 }
 
 impl Dumper<'_> {
     /// The fields of a descriptor, then those that consist of two halves.
-    fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Record> {
+    fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Fields> {
         let (Ok((low, rest)), Some(decoded)) =
             (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
         else {
@@ -187,7 +187,7 @@ impl Dumper<'_> {
 }
 
 /// The fields of a superblock, and its features by name.
-fn superblock(bytes: &[u8], place: Place) -> Result<Record> {
+fn superblock(bytes: &[u8], place: Place) -> Result<Fields> {
     let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
         return Err(place.corrupt("it is cut short"));
     };

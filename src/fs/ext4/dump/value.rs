@@ -16,11 +16,11 @@ pub enum Value {
     /// Several of a kind.
     List(Vec<Self>),
     /// Fields by name, in their order on disk.
-    Record(Record),
+    Record(Fields),
 }
 
 /// Fields by name, in their order on disk.
-pub type Record = Vec<(&'static str, Value)>;
+pub type Fields = Vec<(&'static str, Value)>;
 
 impl Value {
     /// A text of our own.
@@ -87,7 +87,7 @@ macro_rules! lists {
 lists!(le::U32, be::U32);
 
 /// Texts among the fields of a record, which end at their first zero.
-pub(super) fn with_texts(mut record: Record, names: &[&str]) -> Record {
+pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     for (_, value) in record.iter_mut().filter(|(name, _)| names.contains(name)) {
         if let Value::Bytes(bytes) = value {
             let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -97,7 +97,7 @@ pub(super) fn with_texts(mut record: Record, names: &[&str]) -> Record {
     record
 }
 
-/// All fields of an on-disk structure as a [`Record`]; what stands behind `but` is left out.
+/// All fields of an on-disk structure as a [`Fields`]; what stands behind `but` is left out.
 macro_rules! record {
     ($raw:expr, $type:ident { $($field:ident),* $(,)? } $(but $($out:ident),*)?) => {{
         let $type { $($field,)* $($($out: _,)*)? } = $raw;

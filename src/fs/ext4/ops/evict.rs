@@ -40,14 +40,14 @@ const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
 /// An inode that is open: it stays when it loses its last name, until this is dropped.
-pub struct Held {
+pub struct Ext4Held {
     fs: Arc<Ext4>,
     number: InodeNo,
     /// `None` on a volume that is read-only.
     open: Option<Open>,
 }
 
-impl Held {
+impl Ext4Held {
     /// Its number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
@@ -83,7 +83,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
         // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
@@ -152,7 +152,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `NotFound` where it has no name any more, and nobody else holds it.
-    pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Held> {
+    pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Ext4Held> {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
@@ -160,7 +160,10 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`hold`](Self::hold); `NotFound` also where its number is another inode's by now.
-    pub(crate) fn hold_decoded(self: &Arc<Self>, earlier: &Stat) -> Result<(Held, Option<Inode>)> {
+    pub(crate) fn hold_decoded(
+        self: &Arc<Self>,
+        earlier: &Stat,
+    ) -> Result<(Ext4Held, Option<Inode>)> {
         self.hold_if(earlier.inode, |now| now.check_is(earlier))
     }
 
@@ -168,7 +171,7 @@ impl Ext4 {
         self: &Arc<Self>,
         number: InodeNo,
         check: impl FnOnce(&Inode) -> Result<()>,
-    ) -> Result<(Held, Option<Inode>)> {
+    ) -> Result<(Ext4Held, Option<Inode>)> {
         let (mut open, mut now) = (None, None);
         if let (Some(lock), Ok(writing)) = (self.share(number), self.writing()) {
             let inode = self.watch(|| {
@@ -182,7 +185,7 @@ impl Ext4 {
             writing.transactions.newest().note_map(opened.inode());
             (open, now) = (Some(opened), Some(inode));
         }
-        Ok((Held { fs: Arc::clone(self), number, open }, now))
+        Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }
 
     /// Gives a time stamp to what was written since somebody asked for it.

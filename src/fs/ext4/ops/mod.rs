@@ -16,7 +16,7 @@ mod size;
 mod space;
 mod unlink;
 
-pub use evict::Held;
+pub use evict::Ext4Held;
 
 use super::attr::Times;
 use super::jbd2::Handle;

@@ -1,4 +1,4 @@
-//! Changing the maps of files: extent trees, and the direct and indirect pointers of ext2 and ext3.
+//! The maps of files, read and changed: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
 //! A map is changed by who has its inode's lock, within a transaction. The inode that is passed is a snapshot: which inode it is, is taken
 //! from it, the root of its map from the table, so that several changes may follow each other. After a change the snapshot's own map is
@@ -11,6 +11,7 @@
 //! - [`extents`]: mapping, unmapping, changing states and shifting, made of these.
 //! - [`clusters`]: what a file takes of the volume, where that is taken in clusters.
 //! - [`indirect`]: the same for pointers.
+//! - [`read_extents`] and [`read_indirect`]: maps decoded for readers.
 
 mod clusters;
 mod extents;

@@ -1,4 +1,4 @@
-//! The extent tree: from its root in the inode to the leaf that holds a block. Changing it is the business of [`tree`](crate::fs::ext4::tree).
+//! The extent tree: from its root in the inode to the leaf that holds a block. The rest of [`tree`](super) changes it.
 
 use std::ops::Range;
 

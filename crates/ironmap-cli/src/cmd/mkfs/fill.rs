@@ -6,10 +6,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ironmap::fs::ext4::Superblock;
-
-use super::Args;
 use super::device_table::{self, Node};
+use super::{Args, Superblock};
 use crate::archive::{Archive, Input};
 use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
 use crate::failure::{Failure, Report};
