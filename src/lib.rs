@@ -145,6 +145,7 @@ mod mounted;
 pub mod prelude;
 mod probe;
 mod queue;
+mod setters;
 mod sync;
 mod sys;
 pub mod units;
@@ -187,6 +188,4 @@ pub use mounted::{Host, HostOptions};
 #[doc(hidden)]
 pub use probe::probe;
 pub use queue::{Queue, Readiness};
-#[doc(hidden)]
-pub use volume::TailLoss;
 pub use volume::{DirEntries, Volume, VolumeOptions};

@@ -141,7 +141,7 @@ fn wrong_sectors_are_found() {
     let tags = dir.path().join("tags").to_str().unwrap().to_owned();
     std::fs::File::create(&tags).unwrap().set_len(16 << 20).unwrap();
     let open = |path: &str| {
-        let options = ironmap::location::LocationOptions { write: true, ..Default::default() };
+        let options = ironmap::location::LocationOptions::new().write(true);
         path.parse::<ironmap::Location>().unwrap().open(&options).unwrap().device
     };
     let options = ironmap::integrity::FormatOptions::default();

@@ -19,24 +19,12 @@ use crate::fs::{
     Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
     find_format,
 };
-use crate::integrity;
+use crate::integrity::{self, TailLoss};
 use crate::location::{self, Location, OpenLocation};
 use crate::open_file::ContentLock;
 use crate::open_file::Owner;
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
-
-/// The data that may be lost in the tail of a device when something else takes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TailLoss {
-    /// Nothing that is known.
-    #[default]
-    Nothing,
-    /// Data without a known end: other file systems, partition tables.
-    Unknown,
-    /// That, and a file system of a known format whose superblock cannot be used. It could be repaired, were its end still there.
-    DamagedVolume,
-}
 
 /// A file system that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
 #[derive(Clone)]

@@ -26,6 +26,8 @@ use May::{Any, Only};
 const LAYERS: &[Layer] = &[
     Layer { name: "units", may: &[] },
     Layer { name: "error", may: &[Any("units")] },
+    // The form of options.
+    Layer { name: "setters", may: &[] },
     // Whose locks: the model checker's or the real ones.
     Layer { name: "sync", may: &[] },
     Layer { name: "sys", may: &[Any("error"), Any("units")] },
@@ -91,6 +93,7 @@ const LAYERS: &[Layer] = &[
             ),
             Any("sync"),
             Any("events"),
+            Any("setters"),
             Any("error"),
             Any("units"),
         ],
@@ -102,6 +105,7 @@ const LAYERS: &[Layer] = &[
             Any("device"),
             Any("protection"),
             Any("sync"),
+            Any("setters"),
             Any("error"),
             Any("units"),
         ],
@@ -113,7 +117,14 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "location",
-        may: &[Any("partition"), Any("integrity"), Any("device"), Any("error"), Any("units")],
+        may: &[
+            Any("partition"),
+            Any("integrity"),
+            Any("device"),
+            Any("setters"),
+            Any("error"),
+            Any("units"),
+        ],
     },
     Layer {
         name: "host",

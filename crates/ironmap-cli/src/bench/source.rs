@@ -158,8 +158,7 @@ impl<'a> Opener<'a> {
             let volume = self.volume(volume)?;
             (Arc::clone(volume.device()), volume.engine(), volume.notices().to_vec())
         } else {
-            let how =
-                OpenLocation { engine: self.engine, write: self.plan.rw.writes(), force: false };
+            let how = OpenLocation::new().engine(self.engine).write(self.plan.rw.writes());
             let opened = Location::parse(name.as_os_str())?.open(&how)?;
             (opened.device, opened.engine, opened.notices)
         };

@@ -57,7 +57,7 @@ enum FindingRecord {
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let how = LocationOptions { engine: Engine::Psync, write: false, force: false };
+    let how = LocationOptions::new().engine(Engine::Psync);
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));
