@@ -24,7 +24,7 @@ fn main() {
     {
         let data = Arc::new(Null::over(Arc::new(Ram::new(SIZE)))) as Arc<dyn Device>;
         let tags = Arc::new(Ram::new(8 << 20)) as Arc<dyn Device>;
-        let options = FormatOptions { kind, interval, ..FormatOptions::default() };
+        let options = FormatOptions::new().kind(kind).interval(interval);
         format(&data, Some(&tags), &options, &mut |_, _| {}).expect("format");
         let device = Integrity::open(data.clone(), Some(tags)).expect("open").device;
         for len in [4096, 65536, 1 << 20] {

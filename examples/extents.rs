@@ -1,6 +1,6 @@
 //! Shows where a file of a volume lies on its device: `extents disk.img /file`.
 
-use ironmap::iomap::IomapType;
+use ironmap::IomapType;
 use ironmap::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

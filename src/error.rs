@@ -159,6 +159,7 @@ impl ErrorKind {
 
 /// Where on disk: the structure, and as much of inode, block and field as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The structure's name in the field's word: `superblock`, `extent header`, `directory entry`.
     pub structure: &'static str,

@@ -12,6 +12,7 @@ const KEPT: usize = 1024;
 
 /// The kind of access that met an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Direction {
     /// A direct read of file data.
     DirectRead,
@@ -23,6 +24,7 @@ pub enum Direction {
 
 /// An I/O error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ErrorEvent {
     /// The kind of access.
     pub direction: Direction,

@@ -146,6 +146,7 @@ mod mounted;
 pub mod prelude;
 mod probe;
 mod queue;
+mod setters;
 mod sync;
 mod sys;
 pub mod units;
@@ -176,19 +177,20 @@ pub mod protection;
 
 pub use bio::{Buffer, Memory};
 pub use cursor::Cursor;
-pub use device::{Device, Engine, QueueOptions};
-pub use dio::{Completion, DioFlags, Rejected};
+pub use device::door::DoorKind;
+pub use device::{Device, Engine, QueueOptions, WrongTuple};
+pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions};
 pub use files::Files;
-pub use fs::host::Refusal;
+pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};
-pub use iomap::{Iomap, IomapFlags, IomapType, Mappings};
-pub use location::Location;
+pub use integrity::{Half, ScrubFinding, Scrubbed};
+pub use iomap::{Iomap, IomapDevice, IomapFlags, IomapType};
+pub use location::{Location, Part, Site};
 pub use mounted::{Host, HostOptions};
 #[doc(hidden)]
 pub use probe::probe;
+pub use protection::{Field, Mismatch};
 pub use queue::{Queue, Readiness};
-#[doc(hidden)]
-pub use volume::TailLoss;
 pub use volume::{DirEntries, Volume, VolumeOptions};

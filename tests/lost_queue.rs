@@ -255,7 +255,7 @@ impl World {
 
     fn device(&self) -> Arc<dyn Device> {
         let engine = Engine::IoUring;
-        let options = location::LocationOptions { engine, write: true, force: false };
+        let options = location::LocationOptions::new().engine(engine).write(true);
         self.location().open(&options).unwrap().device
     }
 

@@ -182,6 +182,7 @@ impl Done {
 
 /// A request that is done, and its memory.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// The caller's name for the request.
     pub token: u64,

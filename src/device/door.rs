@@ -22,6 +22,7 @@ const SYSFS_SECTOR: u64 = 512;
 
 /// The kind of a door, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum DoorKind {
     /// The character device of an NVMe namespace, which takes NVMe commands and has no page cache.
     NvmeChar,
@@ -29,6 +30,18 @@ pub enum DoorKind {
     WholeDisk,
     /// The block device that the file system is on, whose page cache may hold the file system's metadata.
     FileSystem,
+}
+
+impl DoorKind {
+    /// A name for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NvmeChar => "nvme_char",
+            Self::WholeDisk => "whole_disk",
+            Self::FileSystem => "file_system",
+        }
+    }
 }
 
 impl fmt::Display for DoorKind {

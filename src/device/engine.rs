@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 
 /// How requests for file data reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Engine {
     /// io_uring where the device and the kernel have what it needs, else psync.
     #[default]

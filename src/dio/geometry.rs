@@ -29,6 +29,7 @@ const MAX_SEGMENTS: usize = 1024;
 ///
 /// Where a read is tried again, that is once, into memory of the queue's own, and only what fails then too is an error (EILSEQ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum StablePages {
     /// The caller: nothing is copied for it, and nothing tried again. The default where the device does not compute over data
     /// ([`Limits::stable_writes`] is false).

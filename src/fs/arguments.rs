@@ -4,8 +4,9 @@ use bitflags::bitflags;
 
 use super::Timestamp;
 use crate::error::{Error, Result};
+use crate::setters::setters;
 
-/// The treatment of a symbolic link that the whole path names.
+/// The treatment of a symbolic link that the whole path names. There is no third one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// It is followed like all others, as `stat` does.
@@ -16,6 +17,7 @@ pub enum Follow {
 
 /// The user that makes a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Credentials {
     /// Owner of the new file.
     pub uid: u32,
@@ -25,8 +27,17 @@ pub struct Credentials {
     pub umask: u32,
 }
 
+impl Credentials {
+    /// The user with these numbers.
+    #[must_use]
+    pub const fn new(uid: u32, gid: u32, umask: u32) -> Self {
+        Self { uid, gid, umask }
+    }
+}
+
 /// The kind of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NewFile<'a> {
     /// An empty file.
     Regular,
@@ -58,7 +69,15 @@ bitflags! {
 }
 
 /// Changes of an inode; `None` keeps the value.
+///
+/// ```
+/// use ironmap::fs::SetAttributes;
+///
+/// let set = SetAttributes::new().uid(1000).permissions(0o640);
+/// # let _ = set;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SetAttributes {
     /// The lower twelve bits of the mode.
     pub permissions: Option<u32>,
@@ -78,12 +97,31 @@ pub struct SetAttributes {
     pub project: Option<u32>,
 }
 
+impl SetAttributes {
+    /// No change.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(SetAttributes {
+    permissions: impl Into<Option<u32>>,
+    uid: impl Into<Option<u32>>,
+    gid: impl Into<Option<u32>>,
+    accessed: impl Into<Option<Timestamp>>,
+    modified: impl Into<Option<Timestamp>>,
+    changed: impl Into<Option<Timestamp>>,
+    times_of_use: bool,
+    project: impl Into<Option<u32>>,
+});
+
 impl InodeFlags {
     /// Those that Linux shows to users: "User-visible flags" in its ext4 documentation, and DAX.
     pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
 }
 
-/// The treatment of an existing attribute of the name.
+/// The treatment of an existing attribute of the name: the flags of `setxattr`, which has no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Replaces it or makes a new one.
@@ -144,7 +182,7 @@ bitflags! {
     }
 }
 
-/// The treatment of set-id bits when the content of a file is changed; its capabilities go in any case.
+/// The treatment of set-id bits when the content of a file is changed; its capabilities go in any case. There is no third one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
     /// They go.
@@ -156,6 +194,7 @@ pub enum KeepSetId {
 
 /// The change of a range of bytes by `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fallocate {
     /// Allocates holes; they read as zeros.
     Allocate {
@@ -177,6 +216,7 @@ pub enum Fallocate {
 
 /// The source of time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Access {
     /// The content was read.
     Read,
@@ -209,6 +249,7 @@ impl DirCursor {
 
 /// Whose time stamps files get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Clock {
     /// The system's clock, as of its last tick.
     #[default]
@@ -219,6 +260,7 @@ pub enum Clock {
 
 /// How large a file system is, and how much of it is free, as `statfs` gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Bytes of a block.
     pub block_size: u32,
@@ -230,19 +272,37 @@ pub struct Usage {
     pub free: FreeSpace,
 }
 
+impl Usage {
+    /// The usage of a file system of so many blocks of `block_size` bytes and so many inodes.
+    #[must_use]
+    pub const fn new(block_size: u32, blocks: u64, inodes: u64, free: FreeSpace) -> Self {
+        Self { block_size, blocks, inodes, free }
+    }
+}
+
 /// The free part of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FreeSpace {
     /// Free blocks, among them the superuser's and those that are kept for nodes of maps.
     pub blocks: u64,
     /// Free blocks that everyone may have.
     pub available: u64,
     /// Free inodes.
-    pub inodes: u32,
+    pub inodes: u64,
+}
+
+impl FreeSpace {
+    /// So many free blocks, of which `available` are for everyone, and so many free inodes.
+    #[must_use]
+    pub const fn new(blocks: u64, available: u64, inodes: u64) -> Self {
+        Self { blocks, available, inodes }
+    }
 }
 
 /// Counts of a volume since it was opened for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriteCounts {
     /// Handles of the journal that were begun: one for each operation that changes metadata.
     pub handles: u64,
@@ -260,8 +320,27 @@ pub struct WriteCounts {
     pub drains: u64,
 }
 
+impl std::ops::Sub for WriteCounts {
+    type Output = Self;
+
+    /// The counts since an earlier moment.
+    fn sub(self, earlier: Self) -> Self {
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        Self {
+            handles: since(self.handles, earlier.handles),
+            conversions: since(self.conversions, earlier.conversions),
+            zeroed: since(self.zeroed, earlier.zeroed),
+            exclusive: since(self.exclusive, earlier.exclusive),
+            upgrades: since(self.upgrades, earlier.upgrades),
+            waits: since(self.waits, earlier.waits),
+            drains: since(self.drains, earlier.drains),
+        }
+    }
+}
+
 /// The reaction of a volume that is open for writing to corruption (`errors=` of mount(8)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnError {
     /// It is recorded, and everything else goes on.
     #[default]

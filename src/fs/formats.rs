@@ -11,6 +11,7 @@ use crate::events::Events;
 pub const FORMATS: &[Format] = &[ext4::FORMAT];
 
 /// A format of file systems.
+#[non_exhaustive]
 pub struct Format {
     /// Its name: `ext2, ext3 or ext4`.
     pub name: &'static str,
@@ -33,6 +34,7 @@ pub type Open = fn(Arc<dyn Device>, &Arc<Events>, How) -> Result<Arc<dyn FileSys
 
 /// The part of its device that a file system takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Footprint {
     /// The first byte after it.
     pub end: u64,
@@ -42,6 +44,7 @@ pub struct Footprint {
 
 /// How to open a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum How {
     /// For reading; a journal that needs recovery is recovered in memory.
     Read,
@@ -55,6 +58,7 @@ pub enum How {
 
 /// How a damaged file system is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rescue {
     /// By the backup of the superblock in this block, counted in blocks of the file system, as `e2fsck -b` counts.
     pub superblock: Option<u64>,

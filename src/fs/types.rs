@@ -1,8 +1,9 @@
 //! Attributes of files in every file system, in the terms of `stat`.
 
+use crate::setters::setters;
 use crate::units::InodeNo;
 
-/// The type of a file.
+/// The type of a file. The list is complete: POSIX has these seven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// Regular file.
@@ -63,6 +64,7 @@ pub struct Timestamp {
 
 /// The attributes of a file, as `stat` gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stat {
     /// Inode number.
     pub inode: InodeNo,
@@ -100,8 +102,53 @@ pub struct Stat {
     pub project: Option<u32>,
 }
 
+impl Stat {
+    /// An empty file without names: times, owners and permissions are zero.
+    #[must_use]
+    pub fn new(inode: InodeNo, file_type: FileType) -> Self {
+        Self {
+            inode,
+            file_type,
+            mode: file_type.to_mode(),
+            links: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            block_size: 0,
+            accessed: Timestamp::default(),
+            modified: Timestamp::default(),
+            changed: Timestamp::default(),
+            created: None,
+            device: None,
+            flags: 0,
+            generation: 0,
+            project: None,
+        }
+    }
+}
+
+setters!(Stat {
+    mode: u32,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    blocks: u64,
+    block_size: u32,
+    accessed: Timestamp,
+    modified: Timestamp,
+    changed: Timestamp,
+    created: impl Into<Option<Timestamp>>,
+    device: impl Into<Option<(u32, u32)>>,
+    flags: u32,
+    generation: u32,
+    project: impl Into<Option<u32>>,
+});
+
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DirEntry {
     /// The name, any bytes but `/` and NUL, 1 to 255 of them.
     pub name: Vec<u8>,
@@ -111,7 +158,15 @@ pub struct DirEntry {
     pub file_type: Option<FileType>,
 }
 
-/// An extended attribute, its name with the prefix: `user.colour`.
+impl DirEntry {
+    /// An entry with this name.
+    #[must_use]
+    pub fn new(name: Vec<u8>, inode: InodeNo, file_type: Option<FileType>) -> Self {
+        Self { name, inode, file_type }
+    }
+}
+
+/// An extended attribute, its name with the prefix: `user.colour`. It has no other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xattr {
     /// Full name as the system calls use it.

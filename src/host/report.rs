@@ -8,6 +8,7 @@ use crate::fs::host::{HostFile, HostFs, Refusal};
 
 /// The server of a host file just now, the device or the kernel, and the reason.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct HostReport {
     /// Its path, as given.
     pub path: PathBuf,
@@ -31,6 +32,7 @@ pub struct HostReport {
 
 /// The device beneath a host file.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DeviceReport {
     /// The node through which it is read, and what that is; `None` where none can be opened.
     pub door: Option<(PathBuf, DoorKind)>,

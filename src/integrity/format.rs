@@ -13,10 +13,25 @@ use crate::bio::Buffer;
 use crate::device::Device;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::protection::TupleKind;
+use crate::setters::setters;
 use crate::units::DevOffset;
+
+/// The data that may be lost in the tail of a device when tags take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TailLoss {
+    /// Nothing that is known.
+    #[default]
+    Nothing,
+    /// Data without a known end: other file systems, partition tables.
+    Unknown,
+    /// That, and a file system of a known format whose superblock cannot be used. It could be repaired, were its end still there.
+    DamagedVolume,
+}
 
 /// How an integrity device is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FormatOptions {
     /// The bytes that one tuple protects: 512 or 4096, and at least a block of the data device.
     pub interval: u32,
@@ -53,6 +68,26 @@ impl Default for FormatOptions {
         }
     }
 }
+
+impl FormatOptions {
+    /// T10 tuples for sectors of 4096 bytes, in bitmap mode.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(FormatOptions {
+    interval: u32,
+    kind: TupleKind,
+    mode: Mode,
+    generations: bool,
+    region: impl Into<Option<u64>>,
+    application: u16,
+    journal: impl Into<Option<u64>>,
+    data_uuid: [u8; 16],
+    force: bool,
+});
 
 /// Makes an integrity device of a device and another one for its tags, or of one device whose tail they take: the content of the tag area is lost.
 /// The content of the data device stays, and gets tags. `progress` gets the number of bytes done and in total.

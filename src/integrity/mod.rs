@@ -45,7 +45,7 @@ use smallvec::SmallVec;
 
 pub(crate) use self::area::holds_tags;
 pub use self::check::{CheckedArea, Problem, check};
-pub use self::format::{FormatOptions, format, plan};
+pub use self::format::{FormatOptions, TailLoss, format, plan};
 pub use self::geometry::{Info, Mode};
 pub use self::open::IntegrityOptions;
 pub use self::recover::Recovered;

@@ -15,10 +15,12 @@ use super::tagging::Tagging;
 use super::tags::Tags;
 use crate::device::{Device, Limits};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::setters::setters;
 use crate::sync::Mutex;
 
 /// Memory limits of an open integrity device, and the time between changes of its map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IntegrityOptions {
     /// Bytes of tags in memory.
     pub cache: u64,
@@ -44,6 +46,22 @@ impl Default for IntegrityOptions {
         }
     }
 }
+
+impl IntegrityOptions {
+    /// 64 MiB of tags in memory, and a map that is cleared after ten seconds.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(IntegrityOptions {
+    cache: u64,
+    clean_after: Duration,
+    most_dirty: u32,
+    data_uuid: [u8; 16],
+    force: bool,
+});
 
 pub(super) fn open(
     data: Arc<dyn Device>,

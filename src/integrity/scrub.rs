@@ -14,6 +14,7 @@ use crate::units::DevOffset;
 
 /// Something that a scrub found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScrubFinding {
     /// A sector's data and tag disagree.
     Mismatch(Mismatch),
@@ -39,7 +40,28 @@ pub enum ScrubFinding {
     },
 }
 
-/// One of the two devices.
+impl fmt::Display for ScrubFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Mismatch(mismatch) => mismatch.fmt(f),
+            Self::Unreadable { half: Half::Data, sector, errno, .. } => {
+                write!(f, "sector {sector}: cannot be read: {errno}")
+            }
+            Self::Unreadable { half: Half::Tags, sector, count, errno } => {
+                let last = sector + count - 1;
+                write!(f, "sectors {sector} to {last}: their tags cannot be read: {errno}")
+            }
+            Self::LostWrites { at, len, generation } => {
+                write!(
+                    f,
+                    "region of {len} bytes at {at}: nothing of generation {generation} is there"
+                )
+            }
+        }
+    }
+}
+
+/// One of the two devices. There is no third one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// That holds the data.
@@ -59,6 +81,7 @@ impl fmt::Display for Half {
 
 /// The result of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Scrubbed {
     /// Sectors that were held against their tags.
     pub sectors: u64,

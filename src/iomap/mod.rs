@@ -19,6 +19,7 @@ pub use write::{
 
 /// The kind of a mapping: where the content of a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IomapType {
     /// Nothing is allocated; reads give zeros.
     Hole,
@@ -32,6 +33,7 @@ pub enum IomapType {
 
 /// Which of a file system's devices a mapping leads to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IomapDevice {
     /// The one with the data of most files, and mostly the only one.
     #[default]
@@ -65,6 +67,7 @@ bitflags! {
 
 /// A range of a file and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Iomap {
     /// First byte of the range in the file.
     pub pos: FilePos,

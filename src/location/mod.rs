@@ -25,6 +25,7 @@ pub const NO_LOAD: &str = "noload:";
 
 /// Where a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Location {
     /// On a device or image.
     Plain(Site),
@@ -39,7 +40,7 @@ pub enum Location {
     NoLoad(Box<Self>),
 }
 
-/// A block device or image, and the part of it that is used.
+/// A block device or image, and the part of it that is used. It has no other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Path of the block device or image.
@@ -50,6 +51,7 @@ pub struct Site {
 
 /// A part of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Part {
     /// All of it.
     Whole,
@@ -98,6 +100,22 @@ impl Location {
             },
             None => Self::Integrity { data: half(bytes, "data")?, tags: None },
         })
+    }
+
+    /// The same location with other paths, where `path` gives one.
+    #[must_use]
+    pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
+        let site = |site: &Site| Site {
+            path: path(&site.path).unwrap_or_else(|| site.path.clone()),
+            part: site.part,
+        };
+        match self {
+            Self::Plain(plain) => Self::Plain(site(plain)),
+            Self::Integrity { data, tags } => {
+                Self::Integrity { data: site(data), tags: tags.as_ref().map(site) }
+            }
+            Self::NoLoad(inner) => Self::NoLoad(Box::new(inner.with_paths(path))),
+        }
     }
 
     /// The place of the volume's bytes.

@@ -7,9 +7,11 @@ use super::{Location, Site};
 use crate::device::{BlockFile, Device, Engine, OpenMode, OpenedEngine, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::integrity::{self, Integrity, IntegrityOptions};
+use crate::setters::setters;
 
 /// How to open the device at a location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LocationOptions {
     /// How requests for file data reach the device.
     pub engine: Engine,
@@ -19,8 +21,19 @@ pub struct LocationOptions {
     pub force: bool,
 }
 
+impl LocationOptions {
+    /// For reading, by the engine that the device serves best.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(LocationOptions { engine: Engine, write: bool, force: bool });
+
 /// The device at a location, open for this process alone.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct OpenLocation {
     /// The device.
     pub device: Arc<dyn Device>,

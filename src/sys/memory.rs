@@ -2,7 +2,7 @@
 
 use super::Buffer;
 
-/// The memory of a request: the destination of a read or the source of a write.
+/// The memory of a request: the destination of a read or the source of a write. There is no third form.
 #[derive(Debug)]
 pub enum Memory {
     /// One buffer.

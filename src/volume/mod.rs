@@ -19,24 +19,12 @@ use crate::fs::{
     Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
     find_format,
 };
-use crate::integrity;
+use crate::integrity::{self, ScrubFinding, Scrubbed, TailLoss};
 use crate::location::{self, Location, OpenLocation};
 use crate::open_file::ContentLock;
 use crate::open_file::Owner;
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
-
-/// The data that may be lost in the tail of a device when something else takes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TailLoss {
-    /// Nothing that is known.
-    #[default]
-    Nothing,
-    /// Data without a known end: other file systems, partition tables.
-    Unknown,
-    /// That, and a file system of a known format whose superblock cannot be used. It could be repaired, were its end still there.
-    DamagedVolume,
-}
 
 /// A file system that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
 #[derive(Clone)]
@@ -256,6 +244,19 @@ impl Volume {
             Some(opened) => opened.device.close().context(|| "close the integrity device"),
             None => Ok(()),
         }
+    }
+
+    /// Reads all sectors of the integrity device below and compares them with their tags, while the volume is in use. `found` gets each
+    /// fault, in the order of the sectors.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the [location](Location) named no integrity device; `Io` of a device that is gone. A sector that does not fit its
+    /// tag or cannot be read is a fault, not an error.
+    pub fn scrub(&self, mut found: impl FnMut(ScrubFinding)) -> Result<Scrubbed> {
+        let Some(opened) = &self.integrity else {
+            return Err(Error::invalid("the volume is on no integrity device"));
+        };
+        opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
     /// The integrity device below, where the [location](Location) named one, and its recovery from a crash when it was opened.

@@ -128,6 +128,7 @@ impl VolumeOptions {
     }
 
     /// How the device of the volume is opened.
+    #[doc(hidden)] // For programs that open the device by themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
         LocationOptions { engine: self.engine, write: self.write, force: false }

@@ -26,14 +26,12 @@ pub(crate) fn chosen() -> Option<Mode> {
 
 /// Both kinds of tuples are seen, one in each mode.
 fn options(mode: Mode, sector: u32) -> FormatOptions {
-    FormatOptions {
-        interval: if sector > 512 { 4096 } else { 512 },
-        kind: if mode == Mode::Bitmap { TupleKind::T10 } else { TupleKind::Nvme64 },
-        mode,
-        region: Some(64 << 10),
-        journal: (mode == Mode::Journal).then_some(512 << 10),
-        ..FormatOptions::default()
-    }
+    FormatOptions::new()
+        .interval(if sector > 512 { 4096 } else { 512 })
+        .kind(if mode == Mode::Bitmap { TupleKind::T10 } else { TupleKind::Nvme64 })
+        .mode(mode)
+        .region(64 << 10)
+        .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
 /// Opens a volume as [`Volume::open`] does. What completes without being read cannot be verified: the null engine has nothing beneath.
@@ -92,11 +90,7 @@ pub(crate) mod tail {
             return device;
         }
         // The map is cleared by every flush, and tags go to and fro: more that can be cut.
-        let options = IntegrityOptions {
-            cache: 0,
-            clean_after: Duration::ZERO,
-            ..IntegrityOptions::default()
-        };
+        let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)
     }

@@ -268,7 +268,7 @@ fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
         let unwritten = match iomap.kind {
             IomapType::Mapped => Some(false),
             IomapType::Unwritten => Some(true),
-            IomapType::Hole | IomapType::Inline => None,
+            _ => None,
         };
         let len = iomap.end().0 - pos;
         if let Some(unwritten) = unwritten {

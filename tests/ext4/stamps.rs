@@ -111,7 +111,7 @@ fn stamps_go_with_the_next_change() {
         let held = fs.hold(file).unwrap();
         held.stamp(Access::Write);
         held.stamp(Access::Read);
-        let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+        let change = SetAttributes::new().modified(SET);
         fs.set_attributes(file, &change).unwrap();
         assert_eq!(times(fs, file), [now, set, now], "{kind:?}");
         fs.sync().unwrap();
@@ -138,7 +138,7 @@ fn a_write_leaves_a_stamp_however_soon_it_comes_behind_a_time_that_is_set() {
             volume.open_inode(fs.inode(file).unwrap(), FileOptions::new().write(true)).unwrap();
         let mut queue = volume.queue(&QueueOptions::new().depth(4)).unwrap();
         let block = Buffer::aligned(4096).unwrap();
-        let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+        let change = SetAttributes::new().modified(SET);
         for round in 0..200 {
             for _ in 0..1 + round % 3 {
                 opened.write_at(&mut queue, &block, FilePos(0)).unwrap();
@@ -189,7 +189,7 @@ fn stamps_of_many_threads_are_kept() {
         fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).unwrap()
     };
     let files: Vec<_> = (0..FILES).map(make).collect();
-    let change = SetAttributes { modified: Some(SET), ..SetAttributes::default() };
+    let change = SetAttributes::new().modified(SET);
     std::thread::scope(|scope| {
         for file in &files {
             scope.spawn(move || {

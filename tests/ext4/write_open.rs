@@ -132,7 +132,7 @@ fn a_protected_volume_that_was_taken_away_is_left_alone() {
     let volume = Volume::writable_on(ram.clone(), Clock::default()).unwrap();
     let change = |number: u64| {
         let permissions = Some(0o700 | (number % 8) as u32);
-        let set = SetAttributes { permissions, ..SetAttributes::default() };
+        let set = SetAttributes::new().permissions(permissions);
         volume.fs().set_attributes(ROOT, &set).and_then(|()| volume.fs().sync())
     };
     change(0).unwrap();

@@ -14,7 +14,7 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
 use tempfile::TempDir;
 
-const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
+const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
 struct Image {
     dir: TempDir,
@@ -322,7 +322,7 @@ fn attributes_are_set() {
             |volume| {
                 let fs = volume.ext4().unwrap();
                 let file = fs.create(ROOT, b"file", NewFile::Regular, 0o4755, &WHO).unwrap();
-                let set = SetAttributes { uid: Some(70_000), gid: Some(5), ..Default::default() };
+                let set = SetAttributes::new().uid(70_000).gid(5);
                 fs.set_attributes(file, &set).unwrap();
                 fs.setxattr(file, b"user.colour", b"red", SetXattr::Create).unwrap();
             },

@@ -178,14 +178,12 @@ fn copy_into(at: &At<'_>) {
 fn set_attributes(at: &At<'_>) {
     for (number, _) in at.targets() {
         let time = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
-        let set = SetAttributes {
-            permissions: Some(0o640),
-            uid: Some(70_000),
-            gid: Some(3),
-            accessed: Some(time),
-            modified: Some(time),
-            ..SetAttributes::default()
-        };
+        let set = SetAttributes::new()
+            .permissions(0o640)
+            .uid(70_000)
+            .gid(3)
+            .accessed(time)
+            .modified(time);
         at.tried(at.fs.set_attributes(number, &set));
     }
 }

@@ -219,7 +219,7 @@ impl Reader<'_> {
 
     fn reap(&mut self, wanted: usize) {
         self.queue.wait(wanted).expect("wait");
-        while let Some(Completion { token, memory, result }) = self.queue.pop() {
+        while let Some(Completion { token, memory, result, .. }) = self.queue.pop() {
             let (look, how) = self.in_flight.remove(&token).expect("a request in flight");
             let count = result.unwrap_or_else(|error| self.fail(&error.to_string(), &how));
             self.judge(&look, &bytes(&memory)[..count], &how);

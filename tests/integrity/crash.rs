@@ -67,26 +67,19 @@ fn stamp(write: u64, at: u64) -> [u8; UNIT as usize] {
 
 impl Case {
     fn new(seed: u64, length: usize) -> Self {
-        let options = FormatOptions {
-            interval: if seed & 1 == 0 { 512 } else { 4096 },
-            kind: if seed & 4 == 0 { TupleKind::T10 } else { TupleKind::Nvme64 },
-            mode: if seed & 2 == 0 { Mode::Bitmap } else { Mode::Journal },
-            generations: seed & 10 == 8,
-            region: Some(REGION),
-            journal: Some(96 << 10),
-            ..FormatOptions::default()
-        };
+        let options = FormatOptions::new()
+            .interval(if seed & 1 == 0 { 512 } else { 4096 })
+            .kind(if seed & 4 == 0 { TupleKind::T10 } else { TupleKind::Nvme64 })
+            .mode(if seed & 2 == 0 { Mode::Bitmap } else { Mode::Journal })
+            .generations(seed & 10 == 8)
+            .region(REGION)
+            .journal(96 << 10);
         let stand = Stand::new(SIZE, true, &options, seed);
         let base = stand.data.snapshot();
         let faults = Faults { seed, latency: 4, ..Faults::default() };
         let record = Arc::new(Record::new(Arc::new(Sim::new(stand.data.clone(), faults))));
         let clean_after = if seed & 16 == 0 { Duration::ZERO } else { Duration::MAX };
-        let open = IntegrityOptions {
-            cache: 0,
-            clean_after,
-            most_dirty: 5,
-            ..IntegrityOptions::default()
-        };
+        let open = IntegrityOptions::new().cache(0).clean_after(clean_after).most_dirty(5);
         let device = Integrity::open_with(record.clone(), None, &open).unwrap().device;
         let mut run = Run {
             queue: device.queue(&QueueOptions::new().depth(8)).unwrap(),
@@ -453,7 +446,7 @@ impl Device for Counted {
 
 #[test]
 fn only_regions_in_use_are_read_after_a_crash() {
-    let options = FormatOptions { region: Some(REGION), ..FormatOptions::default() };
+    let options = FormatOptions::new().region(REGION);
     let stand = Stand::new(4 << 20, false, &options, 1);
     let device = stand.open().device;
     for region in [3, 4, 77, 200] {
@@ -476,8 +469,7 @@ fn only_regions_in_use_are_read_after_a_crash() {
 /// the same place. A record whose data are those of an earlier one, since its write was torn, is not replayed.
 #[test]
 fn a_record_with_other_data_that_check_themselves_is_not_whole() {
-    let options =
-        FormatOptions { mode: Mode::Journal, journal: Some(96 << 10), ..Default::default() };
+    let options = FormatOptions::new().mode(Mode::Journal).journal(96 << 10);
     let stand = Stand::new(SIZE, false, &options, 1);
     let checked = |fill: u8| {
         let mut bytes = vec![fill; 4096];

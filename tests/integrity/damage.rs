@@ -163,7 +163,7 @@ fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
 
 /// Uses a device as far as it goes.
 pub(crate) fn use_it(stand: &Stand, what: &str) {
-    let options = IntegrityOptions { cache: 0, ..Default::default() };
+    let options = IntegrityOptions::new().cache(0);
     let device = match stand.open_with(&options) {
         Ok(opened) => opened.device,
         Err(error) => {

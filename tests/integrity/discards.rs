@@ -133,9 +133,9 @@ fn a_discard_that_fails_is_told_and_harms_nothing() {
 fn ranges_of_any_place_and_length_are_discarded() {
     for mode in [Mode::Bitmap, Mode::Journal] {
         let journal = Some(256 << 10);
-        let options = FormatOptions { mode, interval: 512, journal, ..FormatOptions::default() };
+        let options = FormatOptions::new().mode(mode).interval(512).journal(journal);
         let stand = Stand::new(40 << 20, false, &options, 3);
-        let small = IntegrityOptions { cache: 0, ..IntegrityOptions::default() };
+        let small = IntegrityOptions::new().cache(0);
         let device = stand.open_with(&small).unwrap().device;
         for (at, len, sectors) in
             [(1, 1023, 1), (1, 1022, 0), (513, 511, 0), (4096, 0, 0), (8192, 1024, 2)]

@@ -21,13 +21,7 @@ use crate::stand::{Stand, as_device, bio, change, queue, read, write};
 const SIZE: u64 = 1 << 20;
 
 fn options(mode: Mode) -> FormatOptions {
-    FormatOptions {
-        mode,
-        interval: 512,
-        region: Some(64 << 10),
-        journal: Some(256 << 10),
-        ..Default::default()
-    }
+    FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
 /// The n-th request to the data device fails, torn: whatever is there afterwards can be read.
@@ -90,7 +84,7 @@ fn an_error_at_any_request_is_told_and_harms_nothing_else() {
                     Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
                 let sim = if of_tags { &tags } else { &data };
                 sim.set_faults(Faults { fail_at: Some(number), ..Faults::default() });
-                let lazy = IntegrityOptions { clean_after: Duration::ZERO, ..Default::default() };
+                let lazy = IntegrityOptions::new().clean_after(Duration::ZERO);
                 let opened = Integrity::open_with(data.clone(), Some(tags.clone()), &lazy);
                 let device = match opened {
                     Ok(opened) => opened.device,
@@ -270,7 +264,7 @@ fn one_refused_block_keeps_nobody_from_the_others() {
     let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
         let data = Arc::new(Sim::new(as_device(&stand.data), data));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), tags));
-        let how = IntegrityOptions { force, ..IntegrityOptions::default() };
+        let how = IntegrityOptions::new().force(force);
         Integrity::open_with(data, Some(tags), &how)
     };
     let bad = |at: u64| Faults { bad_sectors: [at / 512].into(), ..Faults::default() };
@@ -332,7 +326,7 @@ fn a_refused_block_of_tags_fails_nobody_else() {
     // 256 blocks of tags: those whose numbers differ by 64 share a place in memory.
     let stand = Stand::new(64 << 20, false, &options(Mode::Bitmap), 8);
     let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
-    let small = IntegrityOptions { cache: 0, ..IntegrityOptions::default() };
+    let small = IntegrityOptions::new().cache(0);
     let opened = Integrity::open_with(as_device(&stand.data), Some(tags.clone()), &small).unwrap();
     let device = opened.device;
     write(&device, 0, &[1; 4096], false).unwrap();
@@ -407,7 +401,7 @@ fn a_closed_device_is_read_only() {
 #[test]
 fn short_transfers_are_finished() {
     for mode in [Mode::Bitmap, Mode::Journal] {
-        let options = FormatOptions { interval: 4096, ..options(mode) };
+        let options = options(mode).interval(4096);
         let stand = Stand::new(SIZE, false, &options, 3);
         let faults = Faults { seed: 5, short_one_in: Some(2), latency: 2, ..Faults::default() };
         let short = Arc::new(Sim::new(as_device(&stand.data), faults));

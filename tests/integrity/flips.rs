@@ -81,8 +81,11 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
 fn each_bit_of(kind: TupleKind, interval: u32) {
     for generations in [false, true] {
         let application = 0x1234;
-        let options =
-            FormatOptions { kind, interval, generations, application, ..FormatOptions::default() };
+        let options = FormatOptions::new()
+            .kind(kind)
+            .interval(interval)
+            .generations(generations)
+            .application(application);
         assert_each_bit_is_guarded(&options);
     }
 }
@@ -203,7 +206,7 @@ fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
 #[test]
 fn writes_that_left_no_trace_are_found_by_their_generation() {
     for generations in [false, true] {
-        let options = FormatOptions { generations, region: Some(64 << 10), ..Default::default() };
+        let options = FormatOptions::new().generations(generations).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 7);
         // Two generations of one region, so that the first one's is there.
         let mut before = stand.snapshot();

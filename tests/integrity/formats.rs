@@ -25,8 +25,7 @@ fn every_kind_of_device_holds_what_was_written() {
             let mut model = Rng::new(seed).bytes(SIZE as usize);
             for session in 0..2 {
                 let cache = [0, 64 << 20][session];
-                let opened =
-                    stand.open_with(&IntegrityOptions { cache, ..Default::default() }).unwrap();
+                let opened = stand.open_with(&IntegrityOptions::new().cache(cache)).unwrap();
                 assert_eq!((opened.recovered.crashed, opened.recovered.regions), (false, 0));
                 let device = opened.device;
                 let mut queue = queue(&device);
@@ -101,22 +100,22 @@ fn what_is_asked_for_must_fit() {
     let options = FormatOptions::default();
     assert_eq!(make(Some(&small), &options).unwrap_err(), ErrorKind::InvalidInput);
     for interval in [0, 1, 1024, 8192] {
-        let options = FormatOptions { interval, ..options };
+        let options = options.interval(interval);
         assert_eq!(make(None, &options).unwrap_err(), ErrorKind::InvalidInput);
     }
     for region in [0, 1, 5000, u64::MAX] {
-        let options = FormatOptions { region: Some(region), ..options };
+        let options = options.region(region);
         assert_eq!(make(None, &options).unwrap_err(), ErrorKind::InvalidInput);
     }
-    let journal = FormatOptions { mode: Mode::Journal, journal: Some(4096), ..options };
+    let journal = options.mode(Mode::Journal).journal(4096);
     assert_eq!(make(None, &journal).unwrap_err(), ErrorKind::InvalidInput);
-    let both = FormatOptions { mode: Mode::Journal, generations: true, ..options };
+    let both = options.mode(Mode::Journal).generations(true);
     assert_eq!(make(None, &both).unwrap_err(), ErrorKind::InvalidInput);
     let mut seen = Vec::new();
     format(&as_device(&data), None, &options, &mut |done, all| seen.push((done, all))).unwrap();
     assert_eq!(seen.last().map(|(done, all)| done == all), Some(true));
     assert_eq!(make(None, &options).unwrap_err(), ErrorKind::Exists);
-    make(None, &FormatOptions { force: true, ..options }).unwrap();
+    make(None, &options.force(true)).unwrap();
     let nothing = Integrity::open(small, None).unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::UnknownFormat);
 }
@@ -127,7 +126,7 @@ fn the_last_whole_sector_is_protected() {
     for (interval, expected) in [(512, 20001 << 10), (4096, 20000 << 10)] {
         let data = as_device(&Arc::new(Ram::new((20001 << 10) + 100)));
         let tags = as_device(&Arc::new(Ram::new(8 << 20)));
-        let options = FormatOptions { interval, ..FormatOptions::default() };
+        let options = FormatOptions::new().interval(interval);
         let info = format(&data, Some(&tags), &options, &mut |_, _| {}).unwrap();
         assert_eq!(info.data_size, expected);
         let device = Integrity::open(data, Some(tags)).unwrap().device;
@@ -142,12 +141,7 @@ fn the_last_whole_sector_is_protected() {
 /// that was there before, with tags of which some were overwritten.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
-    let larger = FormatOptions {
-        mode: Mode::Journal,
-        journal: Some(1 << 20),
-        force: true,
-        ..Default::default()
-    };
+    let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);
     for fail_after in 0..40 {
         let stand = Stand::new(SIZE, true, &FormatOptions::default(), fail_after);
         let faults = Faults { fail_after: Some(fail_after), ..Faults::default() };

@@ -47,9 +47,9 @@ fn garbage_in_the_area_is_an_error_or_caught() {
 /// Fields of a superblock that is whole by its checksum: no value leads anywhere it should not.
 #[test]
 fn superblocks_of_any_values_are_refused_or_work() {
-    let options = FormatOptions { region: Some(64 << 10), ..FormatOptions::default() };
+    let options = FormatOptions::new().region(64 << 10);
     for mode in [Mode::Bitmap, Mode::Journal] {
-        let options = FormatOptions { mode, journal: Some(128 << 10), ..options };
+        let options = options.mode(mode).journal(128 << 10);
         let stand = Stand::new(SIZE, false, &options, 3);
         let mut rng = Rng::new(17);
         let mut named = 0;
@@ -139,8 +139,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
     // A journal that is longer than all that the tail's tags take.
-    let journal =
-        FormatOptions { mode: Mode::Journal, journal: Some(12 << 20), ..FormatOptions::default() };
+    let journal = FormatOptions::new().mode(Mode::Journal).journal(12 << 20);
     let kinds = [(false, SIZE, FormatOptions::default()), (true, SIZE, FormatOptions::default())];
     for (tail, size, options) in kinds.into_iter().chain([(true, 16 << 20, journal)]) {
         let stand = Stand::new(size, tail, &options, 4);

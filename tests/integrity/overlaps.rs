@@ -16,13 +16,7 @@ const SIZE: u64 = 1 << 20;
 const ARENA: u64 = 16;
 
 fn options(mode: Mode) -> FormatOptions {
-    FormatOptions {
-        mode,
-        interval: 512,
-        region: Some(4096),
-        journal: Some(128 << 10),
-        ..Default::default()
-    }
+    FormatOptions::new().mode(mode).interval(512).region(4096).journal(128 << 10)
 }
 
 /// Sectors name their writer and its write in all of their bytes.

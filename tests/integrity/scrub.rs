@@ -23,7 +23,7 @@ fn findings(device: &Integrity) -> Vec<ScrubFinding> {
 #[test]
 fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 1);
-    let lazy = IntegrityOptions { clean_after: Duration::ZERO, ..Default::default() };
+    let lazy = IntegrityOptions::new().clean_after(Duration::ZERO);
     let device = stand.open_with(&lazy).unwrap().device;
     let at = stand.tags_at() + 5 * 8;
     let before = read(stand.tag_ram(), at, 8).unwrap();
@@ -50,8 +50,7 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
-        let options =
-            FormatOptions { generations: true, region: Some(64 << 10), ..Default::default() };
+        let options = FormatOptions::new().generations(true).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 2);
         write(&stand.open().device, 64 << 10, &[1; 4096], false).unwrap();
         let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
@@ -81,8 +80,7 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
 fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     const FIRST: u64 = 16;
     for wrong in [1, 7, 16] {
-        let options =
-            FormatOptions { generations: true, region: Some(64 << 10), ..Default::default() };
+        let options = FormatOptions::new().generations(true).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 2);
         for sector in FIRST..FIRST + wrong {
             change(&stand.data, sector * 4096 + 9, |byte| *byte ^= 2);
@@ -118,8 +116,7 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
     for (fail_at, unheard) in [(0, false), (0, true), (1, false), (1, true)] {
         let what = format!("request {fail_at}, written: {unheard}");
-        let options =
-            FormatOptions { generations: true, region: Some(64 << 10), ..Default::default() };
+        let options = FormatOptions::new().generations(true).region(64 << 10);
         let stand = Stand::new(SIZE, false, &options, 2);
         write(&stand.open().device, at, &[1; 4096], false).unwrap();
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));

@@ -25,15 +25,15 @@ pub(crate) struct Stand {
 pub(crate) fn all_options() -> impl Iterator<Item = FormatOptions> {
     let kinds = [TupleKind::T10, TupleKind::Nvme64];
     let modes = [Mode::Bitmap, Mode::Journal];
-    let all = (0..16).map(move |number| FormatOptions {
-        interval: if number & 1 == 0 { 512 } else { 4096 },
-        kind: kinds[number >> 1 & 1],
-        mode: modes[number >> 2 & 1],
-        generations: number >> 3 & 1 != 0,
-        application: 0x1234,
-        region: Some(64 << 10),
-        journal: Some(256 << 10),
-        ..FormatOptions::default()
+    let all = (0..16).map(move |number| {
+        FormatOptions::new()
+            .interval(if number & 1 == 0 { 512 } else { 4096 })
+            .kind(kinds[number >> 1 & 1])
+            .mode(modes[number >> 2 & 1])
+            .generations(number >> 3 & 1 != 0)
+            .application(0x1234)
+            .region(64 << 10)
+            .journal(256 << 10)
     });
     all.filter(|options| options.mode == Mode::Bitmap || !options.generations)
 }

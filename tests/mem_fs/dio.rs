@@ -316,7 +316,7 @@ fn a_file_is_cut_when_nobody_is_at_it() {
 #[test]
 fn a_write_takes_set_id_bits_away() {
     let world = World::new(Kind::WHOLE, 16);
-    let set = ironmap::fs::SetAttributes { permissions: Some(0o6755), ..Default::default() };
+    let set = ironmap::fs::SetAttributes::new().permissions(0o6755);
     world.fs.set_attributes(world.number, &set).unwrap();
     let mut world = world.seen_as(Kind::WHOLE);
     world.write(0, &[1; BLOCK]);

@@ -13,7 +13,7 @@ use crate::format::{Kind, MemFs};
 use crate::rng::Rng;
 
 const BLOCKS: u64 = 16;
-const WHO: Credentials = Credentials { uid: 7, gid: 8, umask: 0o022 };
+const WHO: Credentials = Credentials::new(7, 8, 0o022);
 
 fn volume() -> Arc<dyn FileSystem> {
     Arc::new(MemFs::new(Arc::new(Ram::new(BLOCKS << 12)), Kind::WHOLE))

@@ -20,7 +20,7 @@ use crate::common::image::{scratch_in, words};
 use crate::op::{Op, Path, Renaming, Space, target};
 use crate::{Answer, Seen, Target, Tree, difference};
 
-const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
+const WHO: Credentials = Credentials::new(0, 0, 0);
 const SIZE: u64 = 128 << 20;
 
 pub(crate) struct Ours {
@@ -173,12 +173,12 @@ impl Target for Ours {
             Op::Truncate(path, size) => fs.truncate(self.open(path)?, *size).map_err(fail),
             Op::Fallocate(path, how, pos, len) => self.fallocate(path, *how, *pos, *len),
             Op::Chmod(path, mode) => {
-                let set = SetAttributes { permissions: Some(*mode), ..SetAttributes::default() };
+                let set = SetAttributes::new().permissions(*mode);
                 fs.set_attributes(self.open(path)?, &set).map_err(fail)
             }
             Op::Chown(path, uid, gid) => {
                 let (uid, gid) = (Some(*uid), Some(*gid));
-                let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+                let set = SetAttributes::new().uid(uid).gid(gid);
                 let inode = self.find(path).map_err(fail)?.number();
                 fs.set_attributes(inode, &set).map_err(fail)
             }

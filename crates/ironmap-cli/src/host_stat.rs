@@ -17,7 +17,8 @@ use rustix_libc::io::Errno;
 pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = decode(&rustix_libc::fs::statx(CWD, path, at, WANTED)?);
-    Ok(Stat { flags: flags(path, stat.file_type), ..stat })
+    let flags = flags(path, stat.file_type);
+    Ok(stat.flags(flags))
 }
 
 /// What [`decode`] wants to know.
@@ -36,25 +37,19 @@ pub(crate) fn decode(found: &Statx) -> Stat {
     };
     let created = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
-    Stat {
-        inode: InodeNo(found.stx_ino),
-        file_type,
-        mode: found.stx_mode.into(),
-        links: found.stx_nlink,
-        uid: found.stx_uid,
-        gid: found.stx_gid,
-        size: found.stx_size,
-        blocks: found.stx_blocks,
-        block_size: found.stx_blksize,
-        accessed: time(found.stx_atime.tv_sec, found.stx_atime.tv_nsec),
-        modified: time(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-        changed: time(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
-        created: created.then(|| time(found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
-        device: device.then_some((found.stx_rdev_major, found.stx_rdev_minor)),
-        flags: 0,
-        generation: 0,
-        project: None,
-    }
+    Stat::new(InodeNo(found.stx_ino), file_type)
+        .mode(found.stx_mode.into())
+        .links(found.stx_nlink)
+        .uid(found.stx_uid)
+        .gid(found.stx_gid)
+        .size(found.stx_size)
+        .blocks(found.stx_blocks)
+        .block_size(found.stx_blksize)
+        .accessed(time(found.stx_atime.tv_sec, found.stx_atime.tv_nsec))
+        .modified(time(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec))
+        .changed(time(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec))
+        .created(created.then(|| time(found.stx_btime.tv_sec, found.stx_btime.tv_nsec)))
+        .device(device.then_some((found.stx_rdev_major, found.stx_rdev_minor)))
 }
 
 fn time(seconds: i64, nanoseconds: u32) -> Timestamp {

@@ -11,7 +11,7 @@ use crate::volumes::Name;
 pub(crate) fn caller() -> Credentials {
     let (uid, gid) =
         (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
-    Credentials { uid, gid, umask: umask() }
+    Credentials::new(uid, gid, umask())
 }
 
 /// The file of a name; an empty one is made where there is none, `None` where that is not wanted.

@@ -1,12 +1,10 @@
 //! The volumes that a command changes, and the names in them.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ironmap::fs::{FileSystem, FileType, Follow, Inode};
-use ironmap::location::Site;
 use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind, Location};
 
@@ -18,22 +16,7 @@ use crate::target::{Target, inode_of};
 
 /// The same location with the one name of each device that all of its names lead to.
 fn canonical(location: &Location) -> Location {
-    with_paths(location, &|path| path.canonicalize().ok())
-}
-
-/// The same location with other paths, where there are any.
-pub(crate) fn with_paths(location: &Location, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Location {
-    let site = |site: &Site| Site {
-        path: path(&site.path).unwrap_or_else(|| site.path.clone()),
-        part: site.part,
-    };
-    match location {
-        Location::Plain(plain) => Location::Plain(site(plain)),
-        Location::Integrity { data, tags } => {
-            Location::Integrity { data: site(data), tags: tags.as_ref().map(site) }
-        }
-        Location::NoLoad(inner) => Location::NoLoad(Box::new(with_paths(inner, path))),
-    }
+    location.with_paths(&|path| path.canonicalize().ok())
 }
 
 /// The volumes of one command, each opened once, however many of the arguments are in it.

@@ -31,6 +31,7 @@ pub(super) const COPY: u32 = u32::MAX;
 
 /// A request that was not started, and its memory.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Rejected {
     /// Why.
     pub error: Error,

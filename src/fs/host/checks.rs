@@ -1,5 +1,6 @@
 //! Checks of a file before a lease is taken: whether its file system keeps data where FIEMAP says, and only there.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, IFlags, Statx, StatxAttributes, StatxFlags};
@@ -10,11 +11,32 @@ use crate::sys::{has_reflink, is_realtime};
 
 /// The file systems whose files may be read around the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HostFs {
     /// ext2, ext3 and ext4.
     Ext,
     /// XFS.
     Xfs,
+}
+
+impl HostFs {
+    /// A name for programs: that of the kernel's driver.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
+impl fmt::Display for HostFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ext => "ext2, ext3 or ext4",
+            Self::Xfs => "XFS",
+        })
+    }
 }
 
 // `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.

@@ -124,16 +124,7 @@ impl Bench {
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().write_counts();
         work();
-        let after = self.fs().write_counts();
-        WriteCounts {
-            handles: after.handles - before.handles,
-            conversions: after.conversions - before.conversions,
-            zeroed: after.zeroed - before.zeroed,
-            exclusive: after.exclusive - before.exclusive,
-            upgrades: after.upgrades - before.upgrades,
-            waits: after.waits - before.waits,
-            drains: after.drains - before.drains,
-        }
+        self.fs().write_counts() - before
     }
 
     /// What something has asked of the device.

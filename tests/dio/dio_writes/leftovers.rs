@@ -78,7 +78,7 @@ fn nothing_written_lies_behind_the_end_after_a_crash() {
         scope.spawn(|| {
             let mut queue = bench.queue();
             while !ended.load(SeqCst) {
-                let set = SetAttributes { permissions: Some(0o600), ..SetAttributes::default() };
+                let set = SetAttributes::new().permissions(0o600);
                 bench.fs().set_attributes(other.inode(), &set).unwrap();
                 other.sync(&mut queue).unwrap();
             }
@@ -164,7 +164,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
         let inode = bench.fs().resolve(b"/file", Follow::All).unwrap();
         assert!(inode.flags().contains(InodeFlags::INLINE_DATA));
         let number = inode.number();
-        let set = SetAttributes { permissions: Some(0o6755), ..SetAttributes::default() };
+        let set = SetAttributes::new().permissions(0o6755);
         bench.fs().set_attributes(number, &set).unwrap();
         let (file, mut queue) = (bench.open(number, false), bench.queue());
         way.write((&file, &mut queue), memory(512, 0x22), 0, NONE).unwrap();

@@ -235,7 +235,8 @@ impl Bench<'_> {
                 let at = range.start as usize;
                 self.model.bytes.splice(at..at, vec![0; len as usize]);
             }
-            Fallocate::Allocate { .. } => {}
+            // The file keeps its content.
+            _ => {}
         }
     }
 

@@ -14,15 +14,6 @@ use ironmap::{ErrorKind, FileOptions};
 use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, map, memory};
 
 const EXT4: &str = "-t ext4 -b 4096";
-const NOTHING: WriteCounts = WriteCounts {
-    handles: 0,
-    conversions: 0,
-    zeroed: 0,
-    exclusive: 0,
-    upgrades: 0,
-    waits: 0,
-    drains: 0,
-};
 
 /// Position, length and address in units of the device, also where a part of the request would be aligned; and nothing happens.
 #[test]
@@ -72,7 +63,7 @@ fn no_bytes_are_written_without_a_trace() {
             let cost = bench.cost(|| {
                 assert_eq!(way.write((&file, &mut queue), memory(0, 0), pos, NONE).unwrap(), 0);
             });
-            assert_eq!((cost, file.size()), (NOTHING, BLOCK), "{way:?} at {pos}");
+            assert_eq!((cost, file.size()), (WriteCounts::default(), BLOCK), "{way:?} at {pos}");
         }
     }
     assert_eq!(file.write_vectored_at(&mut queue, &[], FilePos(0), NONE).unwrap(), 0);
@@ -146,7 +137,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
         let (fs, number) = (bench.fs(), file.inode());
         for (before, after) in [(0o6755, 0o755), (0o4644, 0o644), (0o2755, 0o755), (0o2644, 0o2644)]
         {
-            let set = SetAttributes { permissions: Some(before), ..SetAttributes::default() };
+            let set = SetAttributes::new().permissions(before);
             fs.set_attributes(number, &set).unwrap();
             let nowait =
                 way.write((&file, &mut queue), memory(512, 2), 0, DioFlags::NOWAIT).map(drop);
@@ -163,7 +154,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
         let cost = bench.cost(|| {
             way.write((&file, &mut queue), memory(512, 4), 0, NONE).unwrap();
         });
-        assert_eq!(cost, NOTHING, "{way:?}");
+        assert_eq!(cost, WriteCounts::default(), "{way:?}");
         drop((file, queue));
         bench.close();
     }
@@ -185,7 +176,7 @@ fn pure_overwrites_start_no_handle_and_exclude_nobody() {
             }
         }
     });
-    assert_eq!(cost, NOTHING);
+    assert_eq!(cost, WriteCounts::default());
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
@@ -202,7 +193,7 @@ fn writes_into_unwritten_blocks_start_no_handle_and_exclude_nobody() {
             WAYS[1].write((&file, &mut queue), memory(512, 0x33), at + 1024, NONE).unwrap();
         }
     });
-    assert_eq!(cost, NOTHING);
+    assert_eq!(cost, WriteCounts::default());
     let expected = content(&file, &mut queue);
     let cost = bench.cost(|| file.sync(&mut queue).unwrap());
     assert_eq!((cost.conversions, cost.zeroed), (32, 32 * 3072), "each block's other sectors");
@@ -324,7 +315,7 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     let bench = Bench::new(EXT4);
     let (number, mut queue) = (bench.written("file", 2).inode(), bench.queue());
     let fs = bench.fs();
-    let set = SetAttributes { permissions: Some(0o6755), ..SetAttributes::default() };
+    let set = SetAttributes::new().permissions(0o6755);
     fs.set_attributes(number, &set).unwrap();
     let (name, how) = (b"security.capability", SetXattr::Any);
     let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -348,7 +339,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     let (file, mut queue) = (bench.written("file", 1), bench.queue());
     file.write_at(&mut queue, &[1; 5000], FilePos(BLOCK)).unwrap();
     let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
-    let set = SetAttributes { modified: Some(past), ..SetAttributes::default() };
+    let set = SetAttributes::new().modified(past);
     bench.fs().set_attributes(file.inode(), &set).unwrap();
     file.sync(&mut queue).unwrap();
     let stat = bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().clone())).unwrap();

@@ -67,7 +67,7 @@ fn nowait_that_is_refused_leaves_no_time() {
     let (file, mut queue) =
         (bench.written("file", 8), bench.volume.queue(&QueueOptions::new().depth(1)).unwrap());
     let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
-    let set = SetAttributes { modified: Some(past), ..SetAttributes::default() };
+    let set = SetAttributes::new().modified(past);
     bench.fs().set_attributes(file.inode(), &set).unwrap();
     let modified = || bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().modified)).unwrap();
     file.submit_read(&mut queue, memory(BLOCK, 0), FilePos(0), NONE, 1).unwrap();

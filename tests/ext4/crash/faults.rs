@@ -198,12 +198,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
         "meta_bg,^resize_inode",
     ];
     for (seed, edit) in (0..).zip(features) {
-        let mut options = MkfsOptions {
-            uuid: Some([7; 16]),
-            time: Some(1),
-            force: true,
-            ..MkfsOptions::default()
-        };
+        let mut options = MkfsOptions::new().uuid([7; 16]).time(1).force(true);
         options.features.edit(edit).expect("known features");
         // Over another volume, of which nothing may be taken for the new one.
         let base = volume::stale("24M", "-t ext4 -b 4096 -O ^metadata_csum");

@@ -16,7 +16,7 @@ use crate::common::beneath::tail;
 use crate::crash::history::History;
 use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 
-pub(crate) const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
+pub(crate) const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
 /// Time stands still: a workload does the same each time.
 pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
@@ -161,13 +161,11 @@ impl Run<'_> {
         let attributes = |set: SetAttributes| fs.set_attributes(inode, &set);
         let set = SetAttributes::default();
         match what {
-            Set::Permissions(permissions) => {
-                attributes(SetAttributes { permissions: Some(*permissions), ..set })
-            }
-            Set::Owner(uid) => attributes(SetAttributes { uid: Some(*uid), ..set }),
+            Set::Permissions(permissions) => attributes(set.permissions(*permissions)),
+            Set::Owner(uid) => attributes(set.uid(*uid)),
             Set::Accessed(seconds) => {
                 let accessed = Timestamp { seconds: *seconds, nanoseconds: 0 };
-                attributes(SetAttributes { accessed: Some(accessed), ..set })
+                attributes(set.accessed(accessed))
             }
             Set::NoDump(on) => {
                 let mut flags = fs.inode(inode)?.flags();

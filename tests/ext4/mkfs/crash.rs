@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use ironmap::Volume;
 use ironmap::device::{Crashes, Device, Entry, Ram, Record};
-use ironmap::fs::ext4::MkfsOptions;
 use ironmap::units::DevOffset;
 
 use super::{UUID, options};
@@ -23,10 +22,10 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
     for text in ["", "-b 4096", "-b 2048 -O ^metadata_csum"] {
         let base = Ram::new(SIZE);
         // What was there before is a sound volume too.
-        let before = MkfsOptions { uuid: Some([9; 16]), ..options("-b 1024") };
+        let before = options("-b 1024").uuid([9; 16]);
         Volume::make(&base, &before).unwrap();
         let record = Record::new(Arc::new(base.snapshot()));
-        Volume::make(&record, &MkfsOptions { force: true, ..options(text) }).unwrap();
+        Volume::make(&record, &options(text).force(true)).unwrap();
 
         let mut crashes = Crashes::new(&base, record.log());
         let entries = crashes.log().entries();

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use ironmap::ErrorKind;
-use ironmap::fs::ext4::MkfsOptions;
 
 use super::{make, make_on, options};
 use crate::common::command::{output, run};
@@ -28,7 +27,7 @@ fn same_options_make_the_same_bytes() {
             (make(64 * MIB, &options(text)).unwrap(), make(64 * MIB, &options(text)).unwrap());
         assert!(fs::read(one.path()).unwrap() == fs::read(two.path()).unwrap(), "{text}");
     }
-    let chance = MkfsOptions { uuid: None, ..options("") };
+    let chance = options("").uuid(None);
     let uuids = [(); 2].map(|()| make(MIB, &chance).unwrap().ext4().superblock().uuid);
     assert_ne!(uuids[0], uuids[1]);
 }
@@ -41,24 +40,24 @@ fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     {
         for lazy_tables in [false, true] {
             let image = dirty(64 * MIB);
-            make_on(&image.path(), &MkfsOptions { lazy_tables, ..options(text) }).unwrap();
+            make_on(&image.path(), &options(text).lazy_tables(lazy_tables)).unwrap();
             image.check();
             image.open().unwrap();
         }
     }
     let image = dirty(64 * MIB);
-    make_on(&image.path(), &MkfsOptions { discard: true, ..options("") }).unwrap();
+    make_on(&image.path(), &options("").discard(true)).unwrap();
     image.check();
 }
 
 #[test]
 fn a_volume_may_be_smaller_than_its_device() {
     let image = dirty(64 * MIB);
-    make_on(&image.path(), &MkfsOptions { size: Some(20 * MIB), ..options("") }).unwrap();
+    make_on(&image.path(), &options("").size(20 * MIB)).unwrap();
     image.check();
     let rest = fs::read(image.path()).unwrap().split_off(20 << 20);
     assert!(rest.iter().all(|byte| *byte == 0xA5), "it wrote behind its end");
-    let larger = MkfsOptions { size: Some(65 * MIB), force: true, ..options("") };
+    let larger = options("").size(65 * MIB).force(true);
     assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
@@ -83,7 +82,7 @@ fn what_is_known_is_refused_unless_forced() {
         assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
         assert!(error.to_string().contains(name), "{error}");
         assert!(fs::read(image.path()).unwrap() == before);
-        make_on(&image.path(), &MkfsOptions { force: true, ..options("") }).unwrap();
+        make_on(&image.path(), &options("").force(true)).unwrap();
         image.check();
         let found = output("blkid", &["-p".as_ref(), image.path().as_os_str()]);
         let found = String::from_utf8_lossy(&found.stdout).into_owned();
@@ -101,7 +100,7 @@ fn a_partition_table_is_refused_unless_forced() {
     run("sh", &["-c", &format!("sfdisk -q {} < {}", image.path().display(), script.display())]);
     let error = make_on(&image.path(), &options("")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
-    make_on(&image.path(), &MkfsOptions { force: true, ..options("") }).unwrap();
+    make_on(&image.path(), &options("").force(true)).unwrap();
     image.check();
     assert!(
         ironmap::partition::PartitionTable::read(&**image.open().unwrap().device())
@@ -115,7 +114,7 @@ fn what_is_mounted_is_refused_even_if_forced() {
     require!([Need::Root, Need::Tool("losetup")]);
     let image = make(16 * MIB, &options("")).unwrap();
     let mount = image.mount("rw");
-    let force = MkfsOptions { force: true, ..options("") };
+    let force = options("").force(true);
     for path in [image.path(), mount.device().into()] {
         assert_eq!(make_on(&path, &force).unwrap_err().kind(), ErrorKind::Busy, "{path:?}");
     }

@@ -23,8 +23,7 @@ const UUID: [u8; 16] = *b"\x1f\x0e\x3d\xad\x99\x90\x4a\x3a\x8f\x8e\x3a\x6d\x0b\x
 
 /// Reads the options that mke2fs and ironmap share, as one writes them for mke2fs.
 fn options(text: &str) -> MkfsOptions {
-    let mut options =
-        MkfsOptions { uuid: Some(UUID), time: Some(1_700_000_000), ..MkfsOptions::default() };
+    let mut options = MkfsOptions::new().uuid(UUID).time(1_700_000_000);
     for pair in words(text).chunks_exact(2) {
         let number = || pair[1].parse::<u64>().unwrap();
         match pair[0] {
@@ -62,6 +61,6 @@ fn make_on(path: &Path, options: &MkfsOptions) -> Result<Superblock> {
 fn make(size: u64, options: &MkfsOptions) -> Result<Image> {
     let image = Image::none();
     File::create(image.path()).unwrap().set_len(size).unwrap();
-    make_on(&image.path(), &MkfsOptions { zeroed: true, ..options.clone() })?;
+    make_on(&image.path(), &options.clone().zeroed(true))?;
     Ok(image)
 }

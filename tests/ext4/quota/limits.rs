@@ -9,8 +9,8 @@ use crate::common::rng::Rng;
 use crate::quota::random::{self, Scope};
 use crate::quota::volume::{NOW, Quota, Said};
 
-const USER: Credentials = Credentials { uid: 1000, gid: 2000, umask: 0 };
-const OTHER: Credentials = Credentials { uid: 1001, gid: 2001, umask: 0 };
+const USER: Credentials = Credentials::new(1000, 2000, 0);
+const OTHER: Credentials = Credentials::new(1001, 2001, 0);
 const OPTIONS: &str = "-t ext4 -b 4096 -I 256 -O quota,project";
 
 /// Where the fields of an entry are.
@@ -70,7 +70,7 @@ fn hard_limits_hold() {
         set(image, 1000, &said, &[(SPACE_HARD, 40), (INODES_HARD, 3)]);
     });
     assert_eq!(quota.said("user", 1000), said);
-    let give = SetAttributes { uid: Some(1000), ..SetAttributes::default() };
+    let give = SetAttributes::new().uid(1000);
     let given = quota.fs().set_attributes(others, &give);
     assert_eq!(given.map_err(|error| error.kind()), Err(ErrorKind::Quota), "11 blocks of 10");
     assert_eq!(write(&quota, file, 3, 100), Ok(7), "a short count");
@@ -161,7 +161,7 @@ fn projects_keep_apart() {
         let mut quota = Quota::new("64M", options);
         let fs = quota.fs();
         let dir = fs.create(ROOT, b"dir", NewFile::Directory, 0o755, &USER).unwrap();
-        let project = SetAttributes { project: Some(77), ..SetAttributes::default() };
+        let project = SetAttributes::new().project(77);
         fs.set_attributes(dir, &project).unwrap();
         fs.set_flags(dir, fs.inode(dir).unwrap().flags() | InodeFlags::PROJECT_INHERIT).unwrap();
         let file = make(&quota, "file", &USER).unwrap();

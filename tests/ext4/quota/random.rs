@@ -57,7 +57,7 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
                 6 => NewFile::Symlink(&long[..rng.below(900) as usize]),
                 _ => NewFile::Fifo,
             };
-            let who = Credentials { uid: scope.id(rng), gid: scope.id(rng), umask: 0 };
+            let who = Credentials::new(scope.id(rng), scope.id(rng), 0);
             fs.create(dir, &name, file, 0o755, &who).map(drop)
         }
         4 => fs.unlink(dir, &name),
@@ -89,12 +89,10 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
             fs.fallocate(found()?.number(), how, pos, 1 + rng.below(100_000))
         }
         12 => {
-            let set = SetAttributes {
-                uid: Some(scope.id(rng)),
-                gid: Some(scope.id(rng)),
-                project: (rng.below(2) == 0).then(|| scope.id(rng)),
-                ..SetAttributes::default()
-            };
+            let set = SetAttributes::new()
+                .uid(scope.id(rng))
+                .gid(scope.id(rng))
+                .project((rng.below(2) == 0).then(|| scope.id(rng)));
             fs.set_attributes(found()?.number(), &set)
         }
         13 => {

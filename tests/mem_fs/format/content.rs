@@ -52,15 +52,18 @@ impl Blocks {
     /// The mapping of a position in a file that shares blocks: one block of it.
     pub(super) fn lookup(&self, pos: FilePos, to_write: bool) -> Result<Iomap> {
         let (iomap, number) = (self.map()?.lookup(pos), pos.0 / BLOCK);
-        let Some(block) = self.0.get(&number) else { return Ok(iomap) };
+        let Some(found) = self.0.get(&number) else { return Ok(iomap) };
         let (pos, kind) = (FilePos(number * BLOCK), iomap.kind);
-        let (place, kind, flags) = match (block.shared, to_write, block.copy) {
-            (false, ..) => (block.place, kind, IomapFlags::empty()),
+        let (place, kind, flags) = match (found.shared, to_write, found.copy) {
+            (false, ..) => (found.place, kind, IomapFlags::empty()),
             (true, true, None) => (0, IomapType::Hole, IomapFlags::SHARED),
             (true, true, Some(copy)) => (copy, IomapType::Mapped, IomapFlags::SHARED),
-            (true, false, _) => (block.place, kind, IomapFlags::SHARED),
+            (true, false, _) => (found.place, kind, IomapFlags::SHARED),
         };
-        Ok(Iomap { pos, len: BLOCK, addr: DevOffset(place * BLOCK), kind, flags, ..iomap })
+        let mut block = iomap;
+        (block.pos, block.len, block.addr) = (pos, BLOCK, DevOffset(place * BLOCK));
+        (block.kind, block.flags) = (kind, flags);
+        Ok(block)
     }
 
     pub(super) fn map(&self) -> Result<ExtentMap> {

@@ -194,7 +194,7 @@ impl Iterator for List {
         let (name, inode, at) = tree.names(self.dir).ok()?.behind(self.dir, self.at)?;
         self.at = at;
         let file_type = tree.node(inode).ok().map(|node| node.stat.file_type);
-        Some(Ok(DirEntry { name, inode, file_type }))
+        Some(Ok(DirEntry::new(name, inode, file_type)))
     }
 }
 

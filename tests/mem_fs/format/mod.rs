@@ -136,12 +136,12 @@ impl FileSystem for MemFs {
     fn usage(&self) -> Usage {
         let tree = self.tree();
         let (free, inodes) = (tree.free.len() as u64, tree.nodes.len() as u64);
-        Usage {
-            block_size: BLOCK as u32,
-            blocks: self.device.size() / BLOCK,
-            inodes: u32::MAX.into(),
-            free: FreeSpace { blocks: free, available: free, inodes: u32::MAX - inodes as u32 },
-        }
+        Usage::new(
+            BLOCK as u32,
+            self.device.size() / BLOCK,
+            u32::MAX.into(),
+            FreeSpace::new(free, free, u64::from(u32::MAX) - inodes),
+        )
     }
 
     fn inode(&self, number: InodeNo) -> Result<Inode> {
@@ -264,6 +264,7 @@ impl FileSystem for MemFs {
             }
             Fallocate::Collapse => file.collapse(range),
             Fallocate::Insert => file.insert(range),
+            _ => Err(Error::unsupported("this change of a range")),
         })
     }
 

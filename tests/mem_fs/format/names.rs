@@ -117,6 +117,7 @@ impl Tree {
             }
             NewFile::Fifo => (FileType::Fifo, Content::Nothing, None),
             NewFile::Socket => (FileType::Socket, Content::Nothing, None),
+            _ => return Err(Error::unsupported("a file of this kind")),
         };
         let Node { stat, .. } = self.add(file_type, content);
         stat.links = if file_type == FileType::Directory { 2 } else { 1 };

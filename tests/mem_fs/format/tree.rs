@@ -52,25 +52,13 @@ impl Tree {
     pub(super) fn add(&mut self, file_type: FileType, content: Content) -> &mut Node {
         self.last.0 += 1;
         let now = Timestamp::default();
-        let stat = Stat {
-            inode: self.last,
-            file_type,
-            mode: file_type.to_mode(),
-            links: 0,
-            uid: 0,
-            gid: 0,
-            size: if let Content::Link(target) = &content { target.len() as u64 } else { 0 },
-            blocks: 0,
-            block_size: BLOCK as u32,
-            accessed: now,
-            modified: now,
-            changed: now,
-            created: None,
-            device: None,
-            flags: 0,
-            generation: 0,
-            project: None,
-        };
+        let stat = Stat::new(self.last, file_type)
+            .mode(file_type.to_mode())
+            .size(if let Content::Link(target) = &content { target.len() as u64 } else { 0 })
+            .block_size(BLOCK as u32)
+            .accessed(now)
+            .modified(now)
+            .changed(now);
         let (xattrs, open) = (BTreeMap::new(), Arc::default());
         self.nodes.entry(self.last).or_insert(Node { stat, content, xattrs, open, holders: 0 })
     }

@@ -13,6 +13,8 @@ use super::tokens::{Token, starts_with, without_tests};
 const LAYERS: &str = "
 units:
 error: units
+# The form of options.
+setters:
 # The real locks, or those of the model checker.
 sync:
 sys: error units
@@ -26,12 +28,12 @@ iomap: bio{CompletionWork} error units
 open_file: iomap sync bio{Completion,CompletionWork} sys{barrier} error units
 dio: open_file iomap bio sys{copy} device events error units
 # Beyond memory, a file system knows only the kernel's reports on host files and their leases.
-fs: open_file iomap device{Device,Limits} bio{Buffer} sync events error units \
+fs: open_file iomap device{Device,Limits} bio{Buffer} sync events setters error units \
     sys{Buffer,FiemapExtent,FiemapFlags,fiemap,has_reflink,is_realtime,lease,coarse_time,rate,ticks}
-integrity: bio device protection sync error units
+integrity: bio device protection sync setters error units
 partition: device{Device} error units
 probe: device{Device} partition error units
-location: partition integrity device error units
+location: partition integrity device setters error units
 host: open_file dio fs iomap bio device events error units
 queue: open_file host dio iomap bio device events error units
 # The counter of sys, which a write reads without a call.

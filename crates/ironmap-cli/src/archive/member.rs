@@ -265,25 +265,17 @@ impl Archive {
             FileType::Symlink => 0o777,
             _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
         };
-        let stat = Stat {
-            inode: InodeNo(0),
-            file_type: kind,
-            mode,
-            links: 1,
-            uid: owner(own.uid, header.uid(), &old.uid)?,
-            gid: owner(own.gid, header.gid(), &old.gid)?,
-            size,
-            blocks: 0,
-            block_size: BLOCK as u32,
-            accessed: own.accessed.unwrap_or(modified),
-            modified,
-            changed: modified,
-            created: None,
-            device,
-            flags: 0,
-            generation: 0,
-            project: None,
-        };
+        let stat = Stat::new(InodeNo(0), kind)
+            .mode(mode)
+            .links(1)
+            .uid(owner(own.uid, header.uid(), &old.uid)?)
+            .gid(owner(own.gid, header.gid(), &old.gid)?)
+            .size(size)
+            .block_size(BLOCK as u32)
+            .accessed(own.accessed.unwrap_or(modified))
+            .modified(modified)
+            .changed(modified)
+            .device(device);
         let (xattrs, access_list) = (own.xattrs, own.access_list);
         Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
     }

@@ -29,7 +29,7 @@ impl Beneath {
         };
         let (least, usual) = SECTORS;
         let interval = if block.is_multiple_of(usual) { usual } else { least } as u32;
-        let options = FormatOptions { interval, mode, force: true, ..FormatOptions::default() };
+        let options = FormatOptions::new().interval(interval).mode(mode).force(true);
         let (data_device, tag_device) = (open(data)?, open(tags)?);
         let mut progress = |_, _| {};
         format(&data_device.device, Some(&tag_device.device), &options, &mut progress)?;

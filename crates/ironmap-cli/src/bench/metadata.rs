@@ -23,7 +23,7 @@ const DIRECTORY: usize = 1000;
 const THREADS: [usize; 3] = [1, 2, 16];
 const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
-const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
+const WHO: Credentials = Credentials::new(0, 0, 0);
 
 /// What both can do. A path is a directory and a file's number.
 trait Names: Sync {

@@ -80,7 +80,7 @@ fn make_by_kernel(path: &Path, size: u64, content: Content) -> std::io::Result<(
 }
 
 fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) -> Result<()> {
-    const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0 };
+    const WHO: Credentials = Credentials::new(0, 0, 0);
     let options = VolumeOptions::new().engine(Engine::Psync).write(true);
     let volume = options.open(name)?;
     let fs = volume.fs();

@@ -8,7 +8,7 @@ use ironmap::device::door::{self, DoorKind};
 use ironmap::device::{BlockFile, Device, Null, OpenMode, OpenedEngine, open_engine};
 use ironmap::fs::{Follow, WriteCounts};
 use ironmap::iomap::IomapType;
-use ironmap::location::{INTEGRITY, LocationOptions as OpenLocation};
+use ironmap::location::{INTEGRITY, LocationOptions};
 use ironmap::{
     Engine, Error, File, FileOptions, Host, HostOptions, HostReport, Location, Result, Volume,
     VolumeOptions,
@@ -158,8 +158,7 @@ impl<'a> Opener<'a> {
             let volume = self.volume(volume)?;
             (Arc::clone(volume.device()), volume.engine(), volume.notices().to_vec())
         } else {
-            let how =
-                OpenLocation { engine: self.engine, write: self.plan.rw.writes(), force: false };
+            let how = LocationOptions::new().engine(self.engine).write(self.plan.rw.writes());
             let opened = Location::parse(name.as_os_str())?.open(&how)?;
             (opened.device, opened.engine, opened.notices)
         };

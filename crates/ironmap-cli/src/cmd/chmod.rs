@@ -71,7 +71,7 @@ fn change(args: &Args, found: &Found, umask: u32, report: &Report) -> Result<(),
         return Ok(());
     }
     let mode = args.mode.apply(old, found.is_directory(), umask);
-    let set = SetAttributes { permissions: Some(mode), ..SetAttributes::default() };
+    let set = SetAttributes::new().permissions(mode);
     let changed = found.fs().set_attributes(found.number(), &set);
     let shown = |mode: u32| format!("{mode:04o} ({})", &show::permissions(kind, mode)[1..]);
     let (from, to) = (shown(old), shown(mode));

@@ -86,7 +86,7 @@ struct Change<'a> {
 impl Change<'_> {
     fn of(&self, found: &Found, report: &Report) -> Result<(), Failure> {
         let Ownership { uid, gid } = self.args.owner.ids;
-        let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+        let set = SetAttributes::new().uid(uid).gid(gid);
         let stat = found.inode.stat();
         let same = uid.unwrap_or(stat.uid) == stat.uid && gid.unwrap_or(stat.gid) == stat.gid;
         let changed = found.fs().set_attributes(found.number(), &set);

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
     let (all, free, available) = if args.inodes {
-        (usage.inodes, usage.free.inodes.into(), usage.free.inodes.into())
+        (usage.inodes, usage.free.inodes, usage.free.inodes)
     } else {
         (usage.blocks, usage.free.blocks, usage.free.available)
     };

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ironmap::device::door::DoorKind;
 use ironmap::fs::host::{HostFs, Refusal};
 use ironmap::host::DeviceReport;
 use ironmap::{FileOptions, HostReport};
@@ -101,10 +100,7 @@ impl HostRecord {
             path: encoding.text(path),
             encoding,
             served: Served::of(report),
-            file_system: report.fs.map(|fs| match fs {
-                HostFs::Ext => "ext4",
-                HostFs::Xfs => "xfs",
-            }),
+            file_system: report.fs.map(HostFs::name),
             size: report.size,
             block_size: report.block_size,
             extents: report.extents,
@@ -120,11 +116,7 @@ impl DeviceRecord {
         let door = device.door.as_ref();
         Self {
             door: door.map(|(path, _)| path.display().to_string()),
-            kind: door.map(|(_, kind)| match kind {
-                DoorKind::NvmeChar => "nvme_char",
-                DoorKind::WholeDisk => "whole_disk",
-                DoorKind::FileSystem => "file_system",
-            }),
+            kind: door.map(|(_, kind)| kind.name()),
             base: device.base,
             choice: device.choice.clone(),
         }
@@ -149,11 +141,7 @@ fn print(record: &HostRecord, report: &HostReport) -> std::io::Result<()> {
     let blocks = format!("blocks of {} bytes", record.block_size);
     line(
         "File system",
-        &match report.fs {
-            Some(HostFs::Ext) => format!("ext2, ext3 or ext4, {blocks}"),
-            Some(HostFs::Xfs) => format!("XFS, {blocks}"),
-            None => format!("another, {blocks}"),
-        },
+        &report.fs.map_or_else(|| format!("another, {blocks}"), |fs| format!("{fs}, {blocks}")),
     )?;
     line("Size", &record.size.to_string())?;
     if let Some(extents) = record.extents {

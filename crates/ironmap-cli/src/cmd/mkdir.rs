@@ -1,6 +1,6 @@
 //! `ironmap mkdir`: new directories.
 
-use ironmap::fs::{Credentials, FileType, Follow, NewFile};
+use ironmap::fs::{FileType, Follow, NewFile};
 use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};
@@ -71,7 +71,8 @@ fn make(
     report: &Report,
 ) -> Result<(), Failure> {
     // An access list that the directory above has for new ones takes the umask's place.
-    let who = Credentials { umask, ..caller() };
+    let mut who = caller();
+    who.umask = umask;
     let made = name.fs().create(name.dir, &name.name, NewFile::Directory, permissions, &who);
     made.map_err(|error| name.failed(&error))?;
     if args.verbose {

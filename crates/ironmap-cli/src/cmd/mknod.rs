@@ -1,7 +1,7 @@
 //! `ironmap mknod`: device nodes and pipes.
 
 use clap::ValueEnum;
-use ironmap::fs::{Credentials, NewFile};
+use ironmap::fs::NewFile;
 
 use crate::failure::{Failure, Report};
 use crate::mode::{ModeChange, umask};
@@ -89,7 +89,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change(report, |volumes, _| {
         let name = volumes.name(&args.target)?;
         name.check_new_file()?;
-        let who = Credentials { umask, ..caller() };
+        let mut who = caller();
+        who.umask = umask;
         let made = name.fs().create(name.dir, &name.name, file, permissions, &who);
         made.map(drop).map_err(|error| name.failed(&error))
     })

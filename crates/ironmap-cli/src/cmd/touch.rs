@@ -67,13 +67,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             (true, false) => Some(name.find(Follow::NotLast)?),
         };
         let Some(inode) = inode else { return Ok(()) };
-        let set = SetAttributes {
-            accessed: (both || args.access).then_some(accessed),
-            modified: (both || args.modification).then_some(modified),
+        let set = SetAttributes::new()
+            .accessed((both || args.access).then_some(accessed))
+            .modified((both || args.modification).then_some(modified))
             // As for the kernel: an append-only file takes both times of the moment, and no others.
-            times_of_use: both && !chosen,
-            ..SetAttributes::default()
-        };
+            .times_of_use(both && !chosen);
         let set = name.fs().set_attributes(inode.number(), &set);
         set.map_err(|error| name.failed(&error))
     })

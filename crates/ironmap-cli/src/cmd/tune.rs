@@ -111,7 +111,7 @@ fn change(args: &Args) -> Result<(), Failure> {
     let time = source_date()?;
     let clock = time.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
     let options = args.options(time);
-    let how = LocationOptions { engine: Engine::Psync, write: true, force: false };
+    let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
     let tuned = Volume::tune(&opened.device, &options, clock).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
@@ -147,28 +147,25 @@ impl Args {
     /// What is asked for; `time` is that of a reproducible build.
     fn options(&self, time: Option<i64>) -> TuneOptions {
         let bytes = |text: &OsString| text.as_bytes().to_vec();
-        let mut options = TuneOptions {
-            label: self.label.as_ref().map(bytes),
-            uuid: self.uuid,
-            last_mounted: self.last_mounted.as_ref().map(bytes),
-            on_error: self.on_error,
-            reserved: self
-                .reserved
-                .map(Reserved::Percent)
-                .or(self.reserved_blocks.map(Reserved::Blocks)),
-            reserved_uid: self.reserved_user,
-            reserved_gid: self.reserved_group,
-            max_mount_count: self.max_mount_count,
-            mount_count: self.mount_count,
-            check_interval: self.check_interval,
-            last_checked: self.last_checked.map(|checked| match checked {
+        let mut options = TuneOptions::new()
+            .label(self.label.as_ref().map(bytes))
+            .uuid(self.uuid)
+            .last_mounted(self.last_mounted.as_ref().map(bytes))
+            .on_error(self.on_error)
+            .reserved(
+                self.reserved.map(Reserved::Percent).or(self.reserved_blocks.map(Reserved::Blocks)),
+            )
+            .reserved_uid(self.reserved_user)
+            .reserved_gid(self.reserved_group)
+            .max_mount_count(self.max_mount_count)
+            .mount_count(self.mount_count)
+            .check_interval(self.check_interval)
+            .last_checked(self.last_checked.map(|checked| match checked {
                 Checked::At(seconds) => seconds,
                 Checked::Now => time.unwrap_or_else(|| jiff::Timestamp::now().as_second()),
-            }),
-            mount_options: self.mount_options.clone(),
-            features: self.features.clone(),
-            ..TuneOptions::default()
-        };
+            }))
+            .mount_options(self.mount_options.clone())
+            .features(self.features.clone());
         for extended in &self.extended {
             match extended {
                 Extended::Hash(hash) => options.hash = Some(*hash),

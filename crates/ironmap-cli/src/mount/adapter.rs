@@ -34,7 +34,7 @@ impl From<&Request> for Asker {
 
 /// Who makes a file.
 fn credentials(request: &Request, umask: u32) -> Credentials {
-    Credentials { uid: request.uid(), gid: request.gid(), umask }
+    Credentials::new(request.uid(), request.gid(), umask)
 }
 
 impl Opened {

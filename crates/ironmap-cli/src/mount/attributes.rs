@@ -47,17 +47,16 @@ impl Mount {
             fs.strip_privileges(inode, asker.keeps_set_id())?;
         }
         let now = Some(TimeOrNow::Now);
-        let set = SetAttributes {
-            permissions: changes.mode.map(|mode| mode & 0o7777),
-            uid: changes.uid,
-            gid: changes.gid,
-            accessed: changes.accessed.map(time),
-            modified: changes.modified.map(time),
-            changed: changes.changed.map(timestamp),
-            times_of_use: changes.changed.is_some()
-                || changes.accessed == now && changes.modified == now,
-            project: None,
-        };
+        let set = SetAttributes::new()
+            .permissions(changes.mode.map(|mode| mode & 0o7777))
+            .uid(changes.uid)
+            .gid(changes.gid)
+            .accessed(changes.accessed.map(time))
+            .modified(changes.modified.map(time))
+            .changed(changes.changed.map(timestamp))
+            .times_of_use(
+                changes.changed.is_some() || changes.accessed == now && changes.modified == now,
+            );
         if changes.size.is_none() || changes.asks_for_more() {
             fs.set_attributes(inode, &set)?;
         }
@@ -87,8 +86,8 @@ impl Mount {
     }
 
     pub(super) fn statfs(&self, reply: fuser::ReplyStatfs) {
-        let Usage { block_size, blocks, inodes, free } = self.fs().usage();
-        let (available, free_inodes) = (free.available, free.inodes.into());
+        let Usage { block_size, blocks, inodes, free, .. } = self.fs().usage();
+        let (available, free_inodes) = (free.available, free.inodes);
         reply.statfs(
             blocks,
             free.blocks,

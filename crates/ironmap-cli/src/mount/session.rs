@@ -21,7 +21,6 @@ use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options, remount};
 use crate::failure::{Failure, Report};
 use crate::source::{no_load, with_rescue};
-use crate::volumes::with_paths;
 use crate::{interrupt, target};
 
 /// FUSE's device.
@@ -122,7 +121,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let name = args.volume.to_string();
     // In /proc/mounts a path has to mean it in any directory.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
-    let shown = with_paths(&args.volume, &absolute).to_string();
+    let shown = args.volume.with_paths(&absolute).to_string();
     let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
     let (threads, writes) = (options.threads(), !options.is_read_only());
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;

@@ -9,7 +9,7 @@ use ironmap::{Error, ErrorKind, FileOptions, QueueOptions, Result, Volume};
 
 use super::content::{Content, Layout};
 
-const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
+const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
 /// The size of a regular file; `None` where there is none.
 pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {

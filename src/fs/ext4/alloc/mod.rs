@@ -119,6 +119,6 @@ impl Ext4 {
         };
         let for_nodes = sb.clusters_for_nodes() * u64::from(sb.cluster_blocks);
         let available = blocks.saturating_sub(sb.reserved_blocks + for_nodes);
-        FreeSpace { blocks, available, inodes }
+        FreeSpace { blocks, available, inodes: inodes.into() }
     }
 }

@@ -2,9 +2,11 @@
 
 use super::features::Features;
 use crate::fs::ext4::OnError;
+use crate::setters::setters;
 
 /// What a new volume is to be like. What is left out is chosen as mke2fs chooses it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct MkfsOptions {
     /// Bytes of the volume; the whole device where left out.
     pub size: Option<u64>,
@@ -81,3 +83,36 @@ impl Default for MkfsOptions {
         }
     }
 }
+
+impl MkfsOptions {
+    /// As mke2fs makes a volume of that size.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(MkfsOptions {
+    size: impl Into<Option<u64>>,
+    block_size: impl Into<Option<u32>>,
+    cluster_size: impl Into<Option<u32>>,
+    inode_size: impl Into<Option<u16>>,
+    inodes: impl Into<Option<u64>>,
+    inode_ratio: impl Into<Option<u64>>,
+    features: Features,
+    label: impl Into<Vec<u8>>,
+    uuid: impl Into<Option<[u8; 16]>>,
+    hash_seed: impl Into<Option<[u8; 16]>>,
+    time: impl Into<Option<i64>>,
+    journal_size: impl Into<Option<u64>>,
+    reserved_percent: f64,
+    stride: u16,
+    stripe_width: u32,
+    groups_per_flex: u32,
+    on_error: OnError,
+    root_owner: (u32, u32),
+    discard: bool,
+    zeroed: bool,
+    lazy_tables: bool,
+    force: bool,
+});

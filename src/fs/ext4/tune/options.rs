@@ -2,12 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::fs::ext4::OnError;
+use crate::setters::setters;
 
 /// The longest time that the superblock holds, in seconds since 1970.
 const TIME_END: i64 = 1 << 40;
 
 /// Changes of a volume's superblock, each as `tune2fs` makes it. `None` and an empty list leave the field as it is.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct TuneOptions {
     /// The label: at most 16 bytes (`tune2fs -L`).
     pub label: Option<Vec<u8>>,
@@ -45,8 +47,37 @@ pub struct TuneOptions {
     pub features: Vec<String>,
 }
 
+impl TuneOptions {
+    /// No change.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(TuneOptions {
+    label: impl Into<Option<Vec<u8>>>,
+    uuid: impl Into<Option<NewUuid>>,
+    last_mounted: impl Into<Option<Vec<u8>>>,
+    on_error: impl Into<Option<OnError>>,
+    reserved: impl Into<Option<Reserved>>,
+    reserved_uid: impl Into<Option<u16>>,
+    reserved_gid: impl Into<Option<u16>>,
+    max_mount_count: impl Into<Option<u16>>,
+    mount_count: impl Into<Option<u16>>,
+    check_interval: impl Into<Option<u32>>,
+    last_checked: impl Into<Option<i64>>,
+    mount_options: Vec<String>,
+    mount_options_text: impl Into<Option<Vec<u8>>>,
+    hash: impl Into<Option<HashAlgorithm>>,
+    stride: impl Into<Option<u16>>,
+    stripe_width: impl Into<Option<u32>>,
+    features: Vec<String>,
+});
+
 /// A new UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NewUuid {
     /// A random one, of version 4.
     Random,
@@ -60,6 +91,7 @@ pub enum NewUuid {
 
 /// How many blocks are kept for the superuser.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Reserved {
     /// This percentage of all blocks: 0 to 50.
     Percent(f64),
@@ -69,6 +101,7 @@ pub enum Reserved {
 
 /// The hash of names in directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HashAlgorithm {
     /// The first one.
     Legacy,

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use clap::ValueEnum;
-use ironmap::integrity::{self, FormatOptions, Mode, TupleKind};
+use ironmap::integrity::{self, FormatOptions, Mode, TailLoss, TupleKind};
 use ironmap::location::Halves;
-use ironmap::{Engine, ErrorKind, Location, TailLoss, Volume};
+use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use super::{Bar, Geometry, failed};
 use crate::failure::Failure;
@@ -133,23 +133,22 @@ impl Args {
             (None, Some(block)) if block < 4096 => 512,
             (None, _) => 4096,
         };
-        Ok(FormatOptions {
+        Ok(FormatOptions::new()
             // What does not fit the type is no interval that there is; the library says so.
-            interval: u32::try_from(interval).unwrap_or(u32::MAX),
-            kind: match self.guard {
+            .interval(u32::try_from(interval).unwrap_or(u32::MAX))
+            .kind(match self.guard {
                 Guard::Crc16 => TupleKind::T10,
                 Guard::Crc64 => TupleKind::Nvme64,
-            },
-            mode: match self.mode {
+            })
+            .mode(match self.mode {
                 HowSafe::Bitmap => Mode::Bitmap,
                 HowSafe::Journal => Mode::Journal,
-            },
-            generations: self.generation,
-            region: self.region,
-            application: self.tag,
-            journal: self.journal_size,
-            data_uuid: halves.identity,
-            force: self.force,
-        })
+            })
+            .generations(self.generation)
+            .region(self.region)
+            .application(self.tag)
+            .journal(self.journal_size)
+            .data_uuid(halves.identity)
+            .force(self.force))
     }
 }

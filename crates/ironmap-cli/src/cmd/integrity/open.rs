@@ -70,7 +70,7 @@ impl RecoveredRecord {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let how = LocationOptions { engine: Engine::Psync, write: true, force: args.force };
+    let how = LocationOptions::new().engine(Engine::Psync).write(true).force(args.force);
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));

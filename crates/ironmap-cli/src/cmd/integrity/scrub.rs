@@ -2,9 +2,8 @@
 
 use std::io::Write;
 
-use ironmap::integrity::{Half, ScrubFinding, Scrubbed};
 use ironmap::location::LocationOptions;
-use ironmap::{Engine, Location};
+use ironmap::{Engine, Location, ScrubFinding, Scrubbed};
 use serde::Serialize;
 
 use super::{Bar, failed};
@@ -57,7 +56,7 @@ enum FindingRecord {
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let how = LocationOptions { engine: Engine::Psync, write: false, force: false };
+    let how = LocationOptions::new().engine(Engine::Psync);
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is no integrity device"));
@@ -72,15 +71,15 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut found = |finding| {
         if args.json {
             if findings.len() < KEPT {
-                findings.push(FindingRecord::new(finding, interval));
+                findings.extend(FindingRecord::new(finding, interval));
             }
-        } else if let Err(error) = bar.0.suspend(|| writeln!(out, "{}", line(finding))) {
+        } else if let Err(error) = bar.0.suspend(|| writeln!(out, "{}", finding)) {
             failed.get_or_insert(error);
         }
     };
     let scrubbed = integrity.device.scrub(&mut found, &mut |done, all| bar.show(done, all));
     drop(bar);
-    let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost } =
+    let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
     if let Some(error) = failed {
         return Err(error.into());
@@ -123,25 +122,10 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-fn line(finding: ScrubFinding) -> String {
-    match finding {
-        ScrubFinding::Mismatch(mismatch) => mismatch.to_string(),
-        ScrubFinding::Unreadable { half: Half::Data, sector, errno, .. } => {
-            format!("sector {sector}: cannot be read: {errno}")
-        }
-        ScrubFinding::Unreadable { half: Half::Tags, sector, count, errno } => {
-            let last = sector + count - 1;
-            format!("sectors {sector} to {last}: their tags cannot be read: {errno}")
-        }
-        ScrubFinding::LostWrites { at, len, generation } => {
-            format!("region of {len} bytes at {at}: nothing of generation {generation} is there")
-        }
-    }
-}
-
 impl FindingRecord {
-    fn new(finding: ScrubFinding, interval: u64) -> Self {
-        match finding {
+    /// `None` for a finding that has no record yet.
+    fn new(finding: ScrubFinding, interval: u64) -> Option<Self> {
+        Some(match finding {
             ScrubFinding::Mismatch(mismatch) => Self::Mismatch {
                 sector: mismatch.sector,
                 offset: mismatch.sector * interval,
@@ -159,6 +143,7 @@ impl FindingRecord {
             ScrubFinding::LostWrites { at, len, generation } => {
                 Self::LostWrites { offset: at.0, length: len, generation }
             }
-        }
+            _ => return None,
+        })
     }
 }

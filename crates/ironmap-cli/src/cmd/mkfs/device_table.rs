@@ -30,25 +30,15 @@ impl Node {
     /// The same as the attributes of a file; its times are those of its making.
     pub(crate) fn stat(&self) -> Stat {
         let time = Timestamp { seconds: 0, nanoseconds: 0 };
-        Stat {
-            inode: InodeNo(0),
-            file_type: self.file_type,
-            mode: self.mode,
-            links: 1,
-            uid: self.owner.0,
-            gid: self.owner.1,
-            size: 0,
-            blocks: 0,
-            block_size: 0,
-            accessed: time,
-            modified: time,
-            changed: time,
-            created: None,
-            device: self.device,
-            flags: 0,
-            generation: 0,
-            project: None,
-        }
+        Stat::new(InodeNo(0), self.file_type)
+            .mode(self.mode)
+            .links(1)
+            .uid(self.owner.0)
+            .gid(self.owner.1)
+            .accessed(time)
+            .modified(time)
+            .changed(time)
+            .device(self.device)
     }
 }
 

@@ -74,7 +74,7 @@ impl<'a> Fit<'a> {
     /// What is made of all inodes and blocks that were not asked for.
     pub(super) fn options(&self, options: &MkfsOptions) -> MkfsOptions {
         let small = u32::try_from(self.args.block_size.unwrap_or(4096)).unwrap_or(u32::MAX);
-        let mut options = MkfsOptions { block_size: Some(small), zeroed: true, ..options.clone() };
+        let mut options = options.clone().block_size(small).zeroed(true);
         if self.args.shrink && options.inodes.is_none() && options.inode_ratio.is_none() {
             // The first ones are the file system's own, and each group has a multiple of eight.
             let block = u64::from(small.max(1024));

@@ -182,8 +182,7 @@ fn make_to_fit(
 ) -> Result<Superblock, Failure> {
     for left in (0..FITS).rev() {
         let options = fit.options(options);
-        let make_of =
-            |size| make(args, &MkfsOptions { size: Some(size), ..options.clone() }, Some(size));
+        let make_of = |size| make(args, &options.clone().size(size), Some(size));
         let made = fit.make(make_of)?;
         match fill::fill(args, sources, sources.open()?, options.time, &made, report) {
             Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
@@ -198,11 +197,11 @@ fn make_to_fit(
 }
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
-    let how = OpenLocation { engine: Engine::Psync, write: true, force: false };
+    let how = OpenLocation::new().engine(Engine::Psync).write(true);
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));
-    let options = MkfsOptions { uuid: options.uuid.or(derived), ..options.clone() };
+    let options = options.clone().uuid(options.uuid.or(derived));
     let superblock = Volume::make(&*opened.device, &options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = named(&args.volume, error);
@@ -223,30 +222,28 @@ impl Args {
         let source_date = source_date()?;
         // What does not fit the type is no size that there is; the library says which there are.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        Ok(MkfsOptions {
-            size: self.size,
-            block_size: self.block_size.map(small),
-            cluster_size: self.cluster_size.map(small),
-            inode_size: self.inode_size.map(|size| u16::try_from(size).unwrap_or(u16::MAX)),
-            inodes: self.inodes.filter(|count| *count > 0),
-            inode_ratio: self.inode_ratio,
-            features,
-            label: self.label.as_bytes().to_vec(),
-            uuid: self.uuid,
-            hash_seed: self.hash_seed,
-            time: self.time.or(source_date),
-            journal_size: self.journal_size,
-            reserved_percent: self.reserved,
-            stride: self.stride,
-            stripe_width: self.stripe_width,
-            groups_per_flex: self.flex_groups,
-            on_error: self.on_error,
-            root_owner: self.root_owner.unwrap_or_default(),
-            discard: self.discard,
-            zeroed: false,
-            lazy_tables: self.lazy_tables,
-            force: self.force,
-        })
+        Ok(MkfsOptions::new()
+            .size(self.size)
+            .block_size(self.block_size.map(small))
+            .cluster_size(self.cluster_size.map(small))
+            .inode_size(self.inode_size.map(|size| u16::try_from(size).unwrap_or(u16::MAX)))
+            .inodes(self.inodes.filter(|count| *count > 0))
+            .inode_ratio(self.inode_ratio)
+            .features(features)
+            .label(self.label.as_bytes().to_vec())
+            .uuid(self.uuid)
+            .hash_seed(self.hash_seed)
+            .time(self.time.or(source_date))
+            .journal_size(self.journal_size)
+            .reserved_percent(self.reserved)
+            .stride(self.stride)
+            .stripe_width(self.stripe_width)
+            .groups_per_flex(self.flex_groups)
+            .on_error(self.on_error)
+            .root_owner(self.root_owner.unwrap_or_default())
+            .discard(self.discard)
+            .lazy_tables(self.lazy_tables)
+            .force(self.force))
     }
 }
 

@@ -163,7 +163,7 @@ fn a_volume_is_filled_to_the_last_block_and_emptied() {
         while let Ok(number) = fs.transact(4, |h| h.allocate_inode(parent, inodes.len() % 9 == 0)) {
             inodes.push((number, inodes.len() % 9 == 0));
         }
-        assert_eq!(inodes.len() as u32, before.inodes, "{options}");
+        assert_eq!(inodes.len() as u64, before.inodes, "{options}");
         for (number, directory) in inodes {
             fs.transact(4, |h| h.free_inode(&number, directory)).unwrap();
         }

@@ -141,7 +141,8 @@ impl Reader {
         let special =
             !matches!(stat.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
         if special && self.how.as_files {
-            stat = Stat { file_type: FileType::Regular, device: None, size: 0, blocks: 0, ..stat };
+            stat.file_type = FileType::Regular;
+            stat = stat.device(None).size(0).blocks(0);
         }
         let on = makedev(found.stx_dev_major, found.stx_dev_minor);
         if stat.file_type == FileType::Regular && self.spared.contains(on, found.stx_ino) {

@@ -190,10 +190,10 @@ fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
         return Err(name.refused("is there, and is another file than the table says"));
     }
     let (uid, gid) = (Some(stat.uid), Some(stat.gid));
-    let owner = SetAttributes { uid, gid, ..SetAttributes::default() };
+    let owner = SetAttributes::new().uid(uid).gid(gid);
     // A new owner takes set-id bits away.
     let permissions = Some(stat.mode & 0o7777);
-    let mode = SetAttributes { permissions, ..SetAttributes::default() };
+    let mode = SetAttributes::new().permissions(permissions);
     let set = |set| name.fs().set_attributes(there.number(), set);
     set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
 }

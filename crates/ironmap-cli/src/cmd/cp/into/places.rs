@@ -34,7 +34,7 @@ impl Places {
             found => return found,
         };
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let owner = Credentials { uid: self.owner.0, gid: self.owner.1, umask: 0 };
+        let owner = Credentials::new(self.owner.0, self.owner.1, 0);
         for (slash, _) in slashes {
             let dir = at(&path[..slash])?;
             let made = dir.fs().create(dir.dir, &dir.name, NewFile::Directory, 0o755, &owner);

@@ -258,7 +258,7 @@ impl Writer {
         let open = Open { entry, name, number, new, gives_group, size, file, allocated, broken };
         if new && inherits && self.how.keep.ownership {
             let gid = Some(open.entry.stat.gid);
-            let set = SetAttributes { gid, ..SetAttributes::default() };
+            let set = SetAttributes::new().gid(gid);
             let given = open.name.fs().set_attributes(number, &set);
             if let Err(error) = given {
                 self.give_up(&open)?;
@@ -453,7 +453,7 @@ impl Writer {
         // A new owner takes capabilities away.
         if keep.ownership && !open.new {
             let (uid, gid) = (Some(stat.uid), Some(stat.gid));
-            let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+            let set = SetAttributes::new().uid(uid).gid(gid);
             fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))?;
         }
         if keep.mode {
@@ -477,11 +477,11 @@ impl Writer {
         if permissions.is_none() && accessed.is_none() {
             return Ok(());
         }
-        let times = SetAttributes { accessed, modified, ..SetAttributes::default() };
+        let times = SetAttributes::new().accessed(accessed).modified(modified);
         if self.how.replace && stat.file_type == FileType::Directory {
             self.places.directory(*number, times);
         }
-        let set = SetAttributes { permissions, ..times };
+        let set = times.permissions(permissions);
         fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))
     }
 
