@@ -13,7 +13,7 @@ use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
-/// Data without a hole; its size is no multiple of anything.
+/// Data without a hole; its size is not a multiple of anything.
 pub(crate) const SOLID: &str = "solid";
 /// Data without a hole in more extents than a request keeps in flight together.
 pub(crate) const FRAGMENTED: &str = "fragmented";

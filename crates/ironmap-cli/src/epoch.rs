@@ -17,7 +17,9 @@ pub(crate) fn source_date() -> Result<Option<i64>, Failure> {
     let seconds = text.to_str().and_then(|text| text.parse().ok());
     let wrong = || {
         let text = text.display();
-        Failure::usage(format_args!("{VARIABLE}={text} is no number of seconds from 0 to {LAST}"))
+        Failure::usage(format_args!(
+            "{VARIABLE}={text} is not a number of seconds from 0 to {LAST}"
+        ))
     };
     seconds.filter(|seconds| (0..=LAST).contains(seconds)).map(Some).ok_or_else(wrong)
 }

@@ -84,7 +84,9 @@ impl Failure {
     pub(crate) fn lost(volume: impl Display, error: &Error) -> Self {
         Self::with(
             Code::Corrupt,
-            format!("{volume}: closed with an error, and what was not synced may be lost: {error}"),
+            format!(
+                "{volume}: closed with an error; changes that were not synced may be lost: {error}"
+            ),
         )
     }
 
@@ -98,7 +100,7 @@ impl Failure {
         Self::with(
             Code::Corrupt,
             format!(
-                "{place}: the program that served it has not closed the volume: what was not synced is lost, and the rest is recovered when \
+                "{place}: its server ended without closing the volume: changes that were not synced are lost, and the rest is recovered when \
                  it is opened"
             ),
         )

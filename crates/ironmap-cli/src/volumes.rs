@@ -96,7 +96,7 @@ impl Volumes {
     /// The last name of a path, and the directory that it is in.
     pub(crate) fn name(&mut self, target: &Target) -> Result<Name, Failure> {
         if inode_of(&target.path).is_some() {
-            let what = "the number of an inode, where a name is needed";
+            let what = "an inode number, where a name is needed";
             return Err(Failure::usage(format_args!("{target}: {what}")));
         }
         Name::of(self.open(&target.volume)?, &target.path)
@@ -193,7 +193,7 @@ impl Name {
         let dir = source.fs().resolve(above, Follow::All);
         let dir = dir.and_then(|dir| match dir.file_type() {
             FileType::Directory => Ok(dir.number()),
-            _ => Err(Error::new(ErrorKind::NotADirectory, "is in something that is no directory")),
+            _ => Err(Error::new(ErrorKind::NotADirectory, "its parent is not a directory")),
         });
         let dir = dir.map_err(|error| Failure::at(source.name(path), &error))?;
         Ok(Self { source, dir, name: name.to_vec(), path: path.to_vec() })

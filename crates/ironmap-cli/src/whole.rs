@@ -29,7 +29,7 @@ impl Whole {
             Err(error) => return Err(failed(error)),
         };
         if spared.has(&path) {
-            let what = format!("{}: is the volume that is read", path.display());
+            let what = format!("{}: is the source volume", path.display());
             return Err(Failure::new(what));
         }
         if there.as_ref().is_some_and(|there| !there.is_file()) {

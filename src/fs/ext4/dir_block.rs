@@ -136,7 +136,10 @@ impl Area {
             return corrupt("name_len", "a name without length".to_owned());
         }
         if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-            return corrupt("name", format!("{:?} is no name", String::from_utf8_lossy(name)));
+            return corrupt(
+                "name",
+                format!("{:?} is not a valid name", String::from_utf8_lossy(name)),
+            );
         }
         let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
         let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
@@ -215,7 +218,7 @@ impl Inode {
             let (size, count) = (self.size, sb.blocks_count);
             let place = Place::new("inode").inode(self.number).field("i_size");
             return Err(place.corrupt(format!(
-                "{size} bytes of a directory are no whole blocks or exceed the volume's {count}"
+                "{size} bytes of a directory are not whole blocks or exceed the volume's {count}"
             )));
         }
         Ok(blocks)

@@ -292,6 +292,6 @@ fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
 
 #[cold]
 fn stopped(why: &str) -> Error {
-    let what = format!("the volume is to be left alone after an error (errors=panic): {why}");
+    let what = format!("the volume must not be used after an error (errors=panic): {why}");
     Error::io(Errno::EIO, what)
 }

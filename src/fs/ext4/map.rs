@@ -73,7 +73,7 @@ impl Inode {
     #[cold]
     fn does_not_advance(&self, block: FileBlock) -> Error {
         let place = Place::new("extent header").inode(self.number);
-        place.corrupt(format!("the map does not advance behind block {block}"))
+        place.corrupt(format!("the map does not advance past block {block}"))
     }
 
     /// The own place of a block of this file, whether its content stands there or not: some checksums cover the number.

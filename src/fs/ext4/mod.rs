@@ -130,7 +130,7 @@ impl Ext4 {
             return Self::open_held(device, superblock, events, left);
         }
         let what = if superblock.incompat.contains(Incompat::RECOVER) && superblock.copy == 0 {
-            "the journal needs recovery and is not read: what it holds is missing"
+            "the journal needs recovery and is not read: its changes are missing"
         } else {
             "the journal is not read"
         };

@@ -456,7 +456,7 @@ impl Geometry {
         };
         if size > device_size {
             return Err(field.corrupt(format!(
-                "the file system has {size} bytes, the device only {device_size}: it is cut short (--truncated reads what is there)"
+                "the file system has {size} bytes, the device only {device_size}: it is cut short (--truncated reads the part that is there)"
             )));
         }
 

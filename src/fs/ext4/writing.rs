@@ -186,7 +186,7 @@ impl Ext4 {
     pub fn check_writable(&self) -> Result<()> {
         if self.journal.state == JournalState::External {
             return Err(Error::read_only(
-                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal takes it off",
+                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal removes it",
             ));
         }
         let sb = &self.superblock;

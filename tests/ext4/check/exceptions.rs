@@ -40,7 +40,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck -n leaves wrong checksums of uninit_bg with exit code 0; the kernel refuses to mount",
     },
     Exception {
-        text: "is there twice",
+        text: "is there more than once",
         reason: "e2fsck lets a leaf of a hash tree end with the hash at which the next begins, and does not see that one name is in both",
     },
     Exception {

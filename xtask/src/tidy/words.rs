@@ -1,8 +1,12 @@
 //! Phrases that a reader has to read twice, and a plain one for each: the rules of CONTRIBUTING.md, "Plain technical English".
 //!
-//! The text of pages and of comments is read as paragraphs of words. Code in it is passed over.
+//! The text of pages, of comments and of strings is read as paragraphs of words. Code in it is passed over.
 
 use std::path::Path;
+
+use proc_macro2::TokenStream;
+
+use super::tokens::strings;
 
 /// Pages and directories that are free of these phrases. The list grows until it holds every source.
 pub(super) const CLEAN: &[&str] = &[
@@ -47,6 +51,9 @@ pub(super) const CLEAN: &[&str] = &[
     "src/volume",
     "xtask",
 ];
+
+/// The strings of this file are the phrases.
+const THIS: &str = "xtask/src/tidy/words.rs";
 
 /// A phrase, word by word, where `a/b` is either; and the plain form to use.
 struct Phrase {
@@ -110,6 +117,40 @@ pub(super) fn check_page(source: &str) -> Vec<(usize, String)> {
 /// The phrases in the comments of a Rust source.
 pub(super) fn check_comments(source: &str) -> Vec<(usize, String)> {
     find(&paragraphs(comment_lines(source)), false)
+}
+
+/// The phrases in the string literals of a Rust source: messages and help texts.
+pub(super) fn check_strings(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
+    if path == Path::new(THIS) {
+        return Vec::new();
+    }
+    let mut literals = Vec::new();
+    strings(stream, &mut literals);
+    // A word alone is a name.
+    literals.retain(|(_, literal)| literal.contains(' '));
+    let texts: Vec<_> =
+        literals.iter().map(|(line, literal)| (*line, without_code(literal))).collect();
+    // Each literal is a paragraph of its own.
+    let lines = texts.iter().flat_map(|(line, text)| [(*line, Some(text.as_str())), (*line, None)]);
+    find(&paragraphs(lines.collect()), false)
+}
+
+/// The words of a literal, without escapes and the names of values.
+fn without_code(literal: &str) -> String {
+    let mut text = String::new();
+    let mut depth = 0_u32;
+    let mut chars = literal.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ if depth > 0 => {}
+            // An escaped new line, too, is a space.
+            '\\' => text.extend(chars.next().map(|_| ' ')),
+            _ => text.push(char),
+        }
+    }
+    text
 }
 
 /// A line of prose, or `None` for one that ends a paragraph.
@@ -302,6 +343,18 @@ mod tests {
         assert_eq!(page("```sh\nbehind\n```\n`behind` is a word.\n").len(), 0);
         let source = "let behind = 1;\nlet a = \"// behind\"; // behind a\n/// ```\n/// behind\n/// ```\n/// behind\n";
         assert_eq!(phrases(&check_comments(source)), [(2, "behind"), (6, "behind")]);
+    }
+
+    /// Escapes and the names of values are not words, a literal of one word is a name, and two literals are not one sentence.
+    #[test]
+    fn strings_are_read_as_messages() {
+        let found = |source: &str| {
+            let found = check_strings(Path::new("a.rs"), source.parse().expect("Rust"));
+            found.into_iter().map(|(line, _)| line).collect::<Vec<_>>()
+        };
+        assert_eq!(found("\nf(\"it is\\\n behind\");"), [2]);
+        assert_eq!(found("f(\"behind\", \"behind_a b\", \"{behind} b\");"), []);
+        assert_eq!(found("/// it is behind\nf(\"it and\", \"who reads\");"), [2]);
     }
 
     #[test]

@@ -120,9 +120,12 @@ impl Archive {
         let name = &self.name;
         match wrong {
             Wrong::Format(what) => Failure::new(format!("{name}: at byte {position}: {what}")),
-            Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => Failure::new(
-                format!("{name}: is cut: it ends at byte {}, before its end mark", self.position),
-            ),
+            Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Failure::new(format!(
+                    "{name}: is truncated: it ends at byte {}, before its end mark",
+                    self.position
+                ))
+            }
             Wrong::Read(error) => Failure::host(name, error),
         }
     }
@@ -142,7 +145,7 @@ impl Archive {
             let header = Header::from_byte_slice(&block);
             if !has_checksum(header) {
                 let what = if self.position == BLOCK {
-                    "is no tar archive"
+                    "is not a tar archive"
                 } else {
                     "a header has a wrong checksum"
                 };
@@ -188,7 +191,7 @@ impl Archive {
             b'6' => FileType::Fifo,
             other => {
                 let (path, kind) = (String::from_utf8_lossy(&path), char::from(other));
-                let what = format!("{path} is of the type {kind:?}, which is not known");
+                let what = format!("{path} has the unknown type {kind:?}");
                 return Err(Wrong::Format(what));
             }
         };
@@ -197,7 +200,7 @@ impl Archive {
         // All that is in the volume would have to go for it.
         if place.is_empty() && (again || kind != FileType::Directory) {
             let path = String::from_utf8_lossy(&path);
-            return Err(Wrong::Format(format!("{path} is the root, and is no directory")));
+            return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
         }
         let size = match own.size {
             Some(size) => size,
@@ -237,7 +240,7 @@ impl Archive {
             let number = (major.unwrap_or(0), minor.unwrap_or(0));
             if !is_device_number(number) {
                 let (path, (major, minor)) = (String::from_utf8_lossy(&path), number);
-                let what = format!("{path} has the number {major}:{minor}, which no device has");
+                let what = format!("{path} has an invalid device number, {major}:{minor}");
                 return Err(Wrong::Format(what));
             }
             Some(number)
@@ -247,7 +250,7 @@ impl Archive {
         let owner = |given: Option<u32>, field, raw: &[u8]| match given {
             Some(id) => Ok(id),
             None => u32::try_from(number(field, raw)?)
-                .map_err(|_| Wrong::from("an owner is no number of 32 bits")),
+                .map_err(|_| Wrong::from("an owner is not a 32-bit number")),
         };
         let modified = match own.modified {
             Some(time) => time,
@@ -297,7 +300,7 @@ impl Archive {
                 map.push((entry.offset()?, entry.length()?));
             }
             if map.len() > sparse::MOST {
-                return Err(Wrong::from("a sparse file has more ranges than are read"));
+                return Err(Wrong::from("a sparse file has too many ranges"));
             }
             Ok(())
         };
@@ -331,7 +334,7 @@ impl Archive {
     fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let size = number(header.entry_size(), &header.as_old().size)?;
         if size > HEADERS_MAX {
-            return Err("what stands in front of a member is longer than is read".into());
+            return Err("the headers of a member are too long".into());
         }
         let mut bytes = vec![0; size.next_multiple_of(BLOCK) as usize];
         self.fill(&mut bytes)?;

@@ -51,7 +51,7 @@ impl Overrides {
     /// Takes in the records of a header.
     pub(super) fn add(&mut self, mut records: &[u8]) -> Result<(), Wrong> {
         while !records.is_empty() {
-            let (key, value, rest) = split(records).ok_or("a record has no length that fits")?;
+            let (key, value, rest) = split(records).ok_or("a record has a wrong length")?;
             self.set(key, value)?;
             records = rest;
         }
@@ -62,9 +62,9 @@ impl Overrides {
         match key {
             b"path" | b"GNU.sparse.name" => self.path = bytes(value),
             b"linkpath" => self.link = bytes(value),
-            b"size" => self.size = parsed(value, "the size is no number")?,
-            b"uid" => self.uid = parsed(value, "the owner is no number of 32 bits")?,
-            b"gid" => self.gid = parsed(value, "the group is no number of 32 bits")?,
+            b"size" => self.size = parsed(value, "the size is not a number")?,
+            b"uid" => self.uid = parsed(value, "the owner is not a 32-bit number")?,
+            b"gid" => self.gid = parsed(value, "the group is not a 32-bit number")?,
             b"mtime" => self.modified = time(value)?,
             b"atime" => self.accessed = time(value)?,
             b"RHT.security.selinux" => {
@@ -139,7 +139,7 @@ fn map(value: &[u8]) -> Result<Vec<(u64, u64)>, Wrong> {
 
 /// Seconds since 1970 with any number of decimals; what is finer than a nanosecond is cut off.
 fn time(value: &[u8]) -> Result<Option<Timestamp>, Wrong> {
-    const WRONG: Wrong = "a time is no number of seconds";
+    const WRONG: Wrong = "a time is not a number of seconds";
     let Some(text) = parsed::<String>(value, WRONG)? else { return Ok(None) };
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
     let seconds: i64 = whole.parse().map_err(|_| WRONG)?;

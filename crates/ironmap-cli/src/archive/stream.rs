@@ -42,7 +42,8 @@ fn decompressed(
     let skipped = head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50;
     let kind = UNREAD.iter().find(|(magic, _)| begins(magic));
     if let Some((_, name)) = kind {
-        let what = format!("is compressed by {name}, which is not read: decompress it first");
+        let what =
+            format!("is compressed with {name}, which is not supported: decompress it first");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || skipped);
@@ -123,7 +124,7 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
         let bytes = source.fill_buf()?;
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         if zeros < bytes.len() {
-            let padding = || io::Error::other("gzip: its padding is not zeros alone");
+            let padding = || io::Error::other("gzip: its padding is not all zeros");
             return if padded || zeros > 0 { Err(padding()) } else { Ok(true) };
         }
         if zeros == 0 {

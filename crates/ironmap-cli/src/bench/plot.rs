@@ -164,7 +164,7 @@ mod tests {
                 let own = bars[0].x..bars[bars.len() - 1].x + bars[0].width;
                 assert!(own.contains(&found.x), "{found:?} {own:?}");
                 let half = name.len() as f64 * f64::from(CHARACTER) / 2.0;
-                assert!(found.x - half >= end, "{name} meets what is left of it");
+                assert!(found.x - half >= end, "{name} meets the label to its left");
                 end = found.x + half;
             }
             for (bar, row) in bars.iter().zip(&rows) {

@@ -121,7 +121,7 @@ impl<'a> Opener<'a> {
                 Err(Error::invalid("host files are only read"))
             }
             TargetSpec::Host { .. } if self.plan.files > 1 => {
-                Err(Error::invalid("of host files one is measured at a time"))
+                Err(Error::invalid("only one host file can be measured at a time"))
             }
             TargetSpec::Host { path, .. } => self.open_host(spec, path),
             TargetSpec::Null { size } => {
@@ -345,7 +345,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 fn reported(file: &File) -> Result<HostReport> {
-    file.host().ok_or_else(|| Error::invalid("is no host file"))
+    file.host().ok_or_else(|| Error::invalid("is not a host file"))
 }
 
 /// The size of the device that a file's file system is on, and where it begins on its disk; `None` if that is a disk.
@@ -366,7 +366,7 @@ fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
         }
     }
     if longest.1 == 0 {
-        return Err(Error::invalid("the file has no such extent to be measured on"));
+        return Err(Error::invalid("the file has no extent of this kind to measure"));
     }
     Ok(longest)
 }

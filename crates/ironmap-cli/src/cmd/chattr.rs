@@ -64,7 +64,7 @@ impl Change {
             Some('+') => Ok(Self { set: flags, clear: InodeFlags::empty() }),
             Some('-') => Ok(Self { set: InodeFlags::empty(), clear: flags }),
             Some('=') => Ok(Self { set: flags, clear: all }),
-            _ => Err(format!("'{text}' begins with none of + - =")),
+            _ => Err(format!("'{text}' does not begin with +, - or =")),
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     let out = &args.out;
     let (copy, image) = (out.join("tree"), out.join("demo.img"));
     if out.exists() && !image.exists() && fs::read_dir(out).map_err(host(out))?.next().is_some() {
-        return Err(Failure::new(format!("{}: exists and is no earlier demo", out.display())));
+        return Err(Failure::new(format!("{}: exists and is not an earlier demo", out.display())));
     }
     let _ = fs::remove_dir_all(&copy);
     fs::create_dir_all(&copy).map_err(host(&copy))?;

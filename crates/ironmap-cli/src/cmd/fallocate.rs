@@ -60,7 +60,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.length == 0 {
-        return Err(Failure::usage("the length is not above zero"));
+        return Err(Failure::usage("the length must be greater than zero"));
     }
     let how = args.how();
     Volumes::change(report, |volumes, _| {

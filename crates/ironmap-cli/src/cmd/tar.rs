@@ -112,7 +112,10 @@ impl Writer {
         let mut path = self.path(found);
         let kind = match stat.file_type {
             FileType::Socket => {
-                report.warning(format_args!("{}: is a socket, which tar has not", found.name));
+                report.warning(format_args!(
+                    "{}: is a socket, which a tar archive cannot hold",
+                    found.name
+                ));
                 return Ok(());
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),

@@ -90,7 +90,7 @@ impl Size {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.reference.is_some() && args.size.is_some_and(|size| size.how == How::Exactly) {
-        return Err(Failure::usage("with --reference, -s changes its size: it needs a sign"));
+        return Err(Failure::usage("with --reference, -s must be a relative size"));
     }
     Volumes::change_each(&args.targets, report, |volumes, target, _| {
         let base = match &args.reference {

@@ -193,17 +193,19 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
 /// The superblock has 16 bits for it.
 fn parse_user(text: &str) -> Result<u16, String> {
     let uid = Ownership::parse(text)?.uid.filter(|_| !text.contains(':'));
-    uid.and_then(|uid| uid.try_into().ok()).ok_or_else(|| format!("no user up to 65535: '{text}'"))
+    uid.and_then(|uid| uid.try_into().ok())
+        .ok_or_else(|| format!("not a user ID up to 65535: '{text}'"))
 }
 
 fn parse_group(text: &str) -> Result<u16, String> {
     let gid = Ownership::parse(&format!(":{text}"))?.gid;
-    gid.and_then(|gid| gid.try_into().ok()).ok_or_else(|| format!("no group up to 65535: '{text}'"))
+    gid.and_then(|gid| gid.try_into().ok())
+        .ok_or_else(|| format!("not a group ID up to 65535: '{text}'"))
 }
 
 fn parse_max_mounts(text: &str) -> Result<u16, String> {
     let count = if text == "-1" { Some(0) } else { text.parse().ok() };
-    count.ok_or_else(|| format!("no number of mounts: '{text}'"))
+    count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
 }
 
 fn parse_interval(text: &str) -> Result<u32, String> {
@@ -217,7 +219,7 @@ fn parse_interval(text: &str) -> Result<u32, String> {
     };
     let count = digits.parse::<u32>().ok();
     let seconds = count.and_then(|count| count.checked_mul(unit));
-    seconds.ok_or_else(|| format!("no interval up to {} seconds: '{text}'", u32::MAX))
+    seconds.ok_or_else(|| format!("not an interval up to {} seconds: '{text}'", u32::MAX))
 }
 
 fn parse_checked(text: &str) -> Result<Checked, String> {
@@ -237,7 +239,7 @@ fn parse_checked(text: &str) -> Result<Checked, String> {
 fn parse_extended(text: &str) -> Result<Extended, String> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let wrong = |what: String| format!("{name}: {what}");
-    let number = |_| wrong(format!("no number of blocks: '{value}'"));
+    let number = |_| wrong(format!("not a number of blocks: '{value}'"));
     match name {
         "hash_alg" => value
             .parse()
@@ -247,7 +249,7 @@ fn parse_extended(text: &str) -> Result<Extended, String> {
         "stripe_width" | "stripe-width" => value.parse().map(Extended::StripeWidth).map_err(number),
         "mount_opts" => Ok(Extended::MountOptions(value.as_bytes().to_vec())),
         _ => Err(format!(
-            "{name} is none of hash_alg, stride, stripe_width and mount_opts: use tune2fs -E"
+            "{name} is not one of hash_alg, stride, stripe_width, mount_opts: use tune2fs -E"
         )),
     }
 }

@@ -78,7 +78,7 @@ fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     let refused = |file: &str, volume: &str| {
         let refused = bench.run(["tar", "-f", file, volume]);
         assert_eq!(refused.status.code(), Some(1), "{file} {volume}");
-        assert!(text(&refused.stderr).contains("is the volume that is read"), "{file} {volume}");
+        assert!(text(&refused.stderr).contains("is the source volume"), "{file} {volume}");
         assert!(fs::read(bench.image()).unwrap() == before, "{file} {volume}");
     };
     for file in [&*image, "again", "link"] {

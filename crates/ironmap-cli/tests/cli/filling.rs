@@ -107,7 +107,7 @@ fn an_interrupted_image_is_removed() {
         drop(input);
         let mut child = begin(&bench, image);
         child.stdin.take().unwrap().write_all(&pattern(1000, 1)).unwrap();
-        refused(&child.wait_with_output().unwrap(), 1, "is no tar archive");
+        refused(&child.wait_with_output().unwrap(), 1, "is not a tar archive");
     }
     let mut left: Vec<_> =
         fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -282,7 +282,7 @@ fn a_root_that_is_no_directory_is_refused() {
             archive(&bench, "a.tar", &[(kind, name, link, (1, 3))]);
             let image = format!("{number}{}", name.len());
             let output = bench.run(["mkfs", "-q", "-d", "tree", "-d", "a.tar", &image, "8M"]);
-            refused(&output, 1, &format!("{name} is the root, and is no directory"));
+            refused(&output, 1, &format!("{name} is the root, but not a directory"));
             assert_eq!(names(&bench, &image, "/dir"), ["file"]);
         }
     }

@@ -238,14 +238,14 @@ fn what_is_no_sound_archive_is_refused() {
     let of = archive;
     let cases: [(&str, Vec<u8>, &str); 16] = [
         ("nothing", Vec::new(), "is cut: it ends at byte 0"),
-        ("text", vec![b'x'; 2000], "is no tar archive"),
+        ("text", vec![b'x'; 2000], "is not a tar archive"),
         ("xz", b"\xFD7zXZ\0 and so on".to_vec(), "compressed by xz"),
         ("gzip", b"\x1F\x8B and so on".to_vec(), "standard input: "),
         ("huge", huge, "huge: "),
         ("overflow", overflow, "a size is too large"),
-        ("long name", long, "longer than is read"),
-        ("type", odd, "'Q', which is not known"),
-        ("pax", pax, "a record has no length that fits"),
+        ("long name", long, "are too long"),
+        ("type", odd, "the unknown type 'Q'"),
+        ("pax", pax, "a record has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
         ("cut content", whole[..1030].to_vec(), "is cut: it ends at byte 1030"),
         ("no end mark", whole[..1536].to_vec(), "is cut: it ends at byte 1536"),

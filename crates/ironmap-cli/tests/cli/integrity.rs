@@ -384,7 +384,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let before = fs::read(bench.image()).unwrap();
     for options in [&[][..], &["--force"]] {
         let output = bench.run([&["integrity", "format", "image"], options].concat());
-        refused(&output, 3, &["whose end is not known", "checksum", "overwrite what it has from"]);
+        refused(&output, 3, &["whose end is not known", "checksum", "overwrite its content from"]);
     }
     assert!(fs::read(bench.image()).unwrap() == before, "a refusal has changed the device");
     let told = bench.run(["integrity", "format", "--lose-tail", "image,tags"]);

@@ -389,7 +389,7 @@ fn a_date_that_is_none_is_refused() {
             let output = output.unwrap();
             let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-            let expected = format!("SOURCE_DATE_EPOCH={date} is no number of seconds");
+            let expected = format!("SOURCE_DATE_EPOCH={date} is not a number of seconds");
             assert!(said.contains(&expected), "{args:?}: {said}");
         }
     }

@@ -78,7 +78,7 @@ fn a_last_commit_that_fails_is_told() {
     let output = succeed(&mut shell);
     assert_eq!(text(&output.stdout), "foreground: 4\numount: 4\n");
     let said = text(&output.stderr);
-    let lost = "store/image: closed with an error, and what was not synced may be lost: ";
+    let lost = "store/image: closed with an error; changes that were not synced may be lost: ";
     let is_lost = |line: &str| line.starts_with(&format!("ironmap: {lost}"));
     assert!(said.lines().all(is_lost) && said.lines().count() == 2, "{said}");
     let mut told = Vec::new();

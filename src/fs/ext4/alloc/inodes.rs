@@ -109,7 +109,7 @@ impl Ext4 {
         let sb = &self.superblock;
         let numbers = u64::from(sb.first_inode)..=u64::from(sb.inodes_count);
         if !numbers.contains(&inode.0) {
-            return Err(INODE_BITMAP.inode(inode).corrupt("it is none that comes and goes"));
+            return Err(INODE_BITMAP.inode(inode).corrupt("it is not an inode of a file"));
         }
         let bit = ((inode.0 - 1) % u64::from(sb.inodes_per_group)) as u32;
         Ok((sb.group_of(inode), bit))

@@ -166,7 +166,7 @@ impl Ext4 {
         }
         let used = sb.inodes_per_group - group.unused_inodes;
         if bits.next_set(used, sb.inodes_per_group) < sb.inodes_per_group {
-            return Err(place.corrupt(format!("inodes are in use behind the first {used}")));
+            return Err(place.corrupt(format!("inodes are in use after the first {used}")));
         }
         Ok(())
     }

@@ -166,7 +166,7 @@ impl Ext4 {
                 self.put(h, inode, &DEFAULT, &acl.stored(), SetXattr::Any)
             }
             Some(_) => {
-                let what = "only directories hand down access lists";
+                let what = "only directories have default access lists";
                 Err(Error::new(ErrorKind::NotPermitted, what))
             }
         }
@@ -213,16 +213,16 @@ impl Acl {
             return Err(invalid("its entries are unknown or out of order"));
         }
         if [USER_OBJ, GROUP_OBJ, OTHER].into_iter().any(|tag| count(tag) != 1) || count(MASK) > 1 {
-            return Err(invalid("owner, group, others or mask are there twice or not at all"));
+            return Err(invalid("owner, group, others or mask are duplicate or missing"));
         }
         if count(USER) + count(GROUP) > 0 && count(MASK) == 0 {
-            return Err(invalid("it names someone and has no mask"));
+            return Err(invalid("it has named entries and no mask"));
         }
         let named = |entry: &&Entry| matches!(entry.tag, USER | GROUP);
         if self.0.iter().any(|entry| entry.perm > 7)
             || self.0.iter().filter(named).any(|entry| entry.id == UNDEFINED_ID)
         {
-            return Err(invalid("an entry has wrong permissions or nobody's id"));
+            return Err(invalid("an entry has wrong permissions or an invalid id"));
         }
         Ok(())
     }

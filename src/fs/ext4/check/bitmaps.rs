@@ -181,7 +181,7 @@ impl Checker<'_> {
             byte | before != u8::MAX
         });
         if free {
-            let (stored, rule) = (count, "not all marked behind the bitmap's end");
+            let (stored, rule) = (count, "not all marked after the bitmap's end");
             self.findings.add(site, Kind::Invalid { stored, rule });
         }
     }

@@ -176,7 +176,7 @@ impl Checker<'_> {
                 let name = &behind[..name_len];
                 let entry = Entry { name, target, file_type: raw.file_type };
                 if block == 0 && reading.entries < 2 && behind.get(name_len) != Some(&0) {
-                    let (stored, rule) = (name_len as u64, "no NUL behind . or ..");
+                    let (stored, rule) = (name_len as u64, "no NUL after . or ..");
                     self.findings.add(place.field("name"), Kind::Invalid { stored, rule });
                 }
                 self.check_entry(reading, block, &entry, place);

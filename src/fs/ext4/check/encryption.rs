@@ -52,7 +52,7 @@ impl Checker<'_> {
         let what = match context {
             Ok(Some(context)) => match policy(&context) {
                 Some(policy) => return self.policies.insert(number, policy),
-                None => format!("{} bytes that are none", context.len()),
+                None => format!("{} bytes that are not a valid context", context.len()),
             },
             Ok(None) => "the inode is encrypted, but has none".to_owned(),
             // The attributes, or the inode, have findings of their own.

@@ -306,7 +306,7 @@ impl fmt::Display for Kind {
                 write!(f, "{} in use by something else too", Run("block", *block, *count))
             }
             Self::ClaimsMetadata { block, count, structure } => {
-                write!(f, "{}, where the {structure} stands", Run("block", *block, *count))
+                write!(f, "{}, which is in the {structure}", Run("block", *block, *count))
             }
             Self::EntryToUnused { name, target } => {
                 write!(f, "{} names inode {target}, not in use", text(name))
@@ -317,8 +317,8 @@ impl fmt::Display for Kind {
             Self::EntryType { name, stored, actual } => {
                 write!(f, "{} has type {stored}, but is a {actual:?}", text(name))
             }
-            Self::BadName { name } => write!(f, "{} is no name", text(name)),
-            Self::DuplicateName { name } => write!(f, "{} is there twice", text(name)),
+            Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
+            Self::DuplicateName { name } => write!(f, "{} is there more than once", text(name)),
             Self::SecondName { name, target } => {
                 write!(f, "{} is another name of directory inode {target}", text(name))
             }
@@ -329,7 +329,7 @@ impl fmt::Display for Kind {
             Self::WrongParent { stored, actual } => {
                 write!(f, ".. leads to inode {stored}, should be {actual}")
             }
-            Self::Unconnected => f.write_str("in use, but not to be reached from the root"),
+            Self::Unconnected => f.write_str("in use, but not reachable from the root"),
             Self::LinkCount { stored, names } => write!(f, "{stored} links, {names} names"),
             Self::MarkedFree { first, count } => {
                 write!(f, "{} marked as free, but in use", Run("number", *first, *count))

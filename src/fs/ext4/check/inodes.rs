@@ -269,21 +269,21 @@ impl Checker<'_> {
                 sb.incompat.contains(Incompat::EXTENTS),
                 "extents, on a volume without the feature",
             ),
-            (InodeFlags::EXTENTS, mapped && !inline, "extents of what has no blocks"),
+            (InodeFlags::EXTENTS, mapped && !inline, "extents of a file type that has no blocks"),
             (
                 InodeFlags::INDEX,
                 directory && sb.compat.contains(Compat::DIR_INDEX),
-                "a hash tree of no directory, or on a volume without the feature",
+                "a hash tree outside a directory, or on a volume without the feature",
             ),
             (
                 InodeFlags::INLINE_DATA,
                 mapped && sb.incompat.contains(Incompat::INLINE_DATA),
-                "inline data of what has none, or on a volume without the feature",
+                "inline data of a file type that has none, or on a volume without the feature",
             ),
             (
                 InodeFlags::EA_INODE,
                 file_type == FileType::Regular && sb.incompat.contains(Incompat::EA_INODE),
-                "an attribute's value that is no file, or on a volume without the feature",
+                "an attribute's value that is not a regular file, or on a volume without the feature",
             ),
             (
                 InodeFlags::ENCRYPT,
@@ -293,7 +293,7 @@ impl Checker<'_> {
             (
                 InodeFlags::CASEFOLD,
                 directory && sb.incompat.contains(Incompat::CASEFOLD),
-                "casefold of no directory, or on a volume without the feature",
+                "casefold outside a directory, or on a volume without the feature",
             ),
             (
                 IMAGIC,

@@ -121,7 +121,7 @@ impl Ext4 {
     /// read again, and what memory allocation gives.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
-            let what = "a volume that is read by a backup of its superblock is not checked: e2fsck puts the superblock right";
+            let what = "a volume that is read by a backup of its superblock is not checked: e2fsck repairs the superblock";
             return Err(Place::new("superblock").corrupt(what));
         }
         Checker::new(self, progress)?.run()

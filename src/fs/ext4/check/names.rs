@@ -26,7 +26,7 @@ impl Checker<'_> {
     /// Each directory has a way up to the root, and `..` is its first step.
     fn check_parents(&mut self) {
         if self.inodes.get(ROOT_NUMBER).is_none_or(|record| !record.is_directory()) {
-            let what = Kind::Damaged { what: "the root is no directory in use".to_owned() };
+            let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
             self.findings.add_as(super::Severity::Fatal, PLACE.inode(ROOT), what);
         }
         // How far each directory's way up is known: on the way, or good to the root.

@@ -138,7 +138,7 @@ impl Checker<'_> {
     /// Reads the tree below a block: `levels` falls at each step, so this ends. `prefix` is the upper part of the ids below.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
-            let what = format!("its block {block} is not there");
+            let what = format!("its block {block} does not exist");
             return self.findings.add(file.place, Kind::Damaged { what });
         };
         if levels == 0 {

@@ -96,7 +96,7 @@ impl Features {
         for word in words().filter(|word| *word != "none") {
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
             if Self::of_name(usual(name))?.is_within(*self) != on {
-                return Err(Error::invalid(format!("{word} contradicts the features beside it")));
+                return Err(Error::invalid(format!("{word} contradicts the other features")));
             }
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Features {
         let (compat, incompat, ro_compat) =
             (Compat::of_name(name), Incompat::of_name(name), RoCompat::of_name(name));
         if compat.is_none() && incompat.is_none() && ro_compat.is_none() {
-            return Err(Error::invalid(format!("{name} is no feature")));
+            return Err(Error::invalid(format!("{name} is not a feature")));
         }
         Ok(Self {
             compat: compat.unwrap_or(Compat::empty()),

@@ -86,7 +86,7 @@ impl Ext4 {
         let (mut below, mut nodes) = (root.area, SmallVec::new());
         for _ in 0..=root.levels {
             let Home::Block(block, at) = below.home else {
-                return Err(below.place.corrupt("a node is no block"));
+                return Err(below.place.corrupt("a node is not a block"));
             };
             let entries = dir.dx_entries(&below)?;
             let entry = dx_position(entries, hash);

@@ -104,7 +104,7 @@ impl Ext4 {
         let parent = dir.inline_parent();
         if parent.0 == 0 || parent.0 > u64::from(self.superblock.inodes_count) {
             let place = PLACE.inode(dir.number).field("parent");
-            return Err(place.corrupt(format!("{parent} is no inode")));
+            return Err(place.corrupt(format!("{parent} is not an inode")));
         }
         let mut entries = self.dots(dir.number, parent)?.to_vec();
         for area in parts.iter().flatten() {

@@ -292,7 +292,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
     let shown = String::from_utf8_lossy(name);
     if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-        return Err(Error::invalid(format!("{shown:?} is no name")));
+        return Err(Error::invalid(format!("{shown:?} is not a valid name")));
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ impl Model {
         let last = exclusive.close(&open);
         let mut opens = self.opens.lock().unwrap();
         *opens -= 1;
-        assert_eq!(last, *opens == 0, "who closes it last is told");
+        assert_eq!(last, *opens == 0, "the last close returns true");
         drop(opens);
         drop(open);
         assert_eq!(self.locks.is_open(INODE), !last);

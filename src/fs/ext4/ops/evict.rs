@@ -334,7 +334,7 @@ impl Operation<'_> {
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
-        let cut = |why| format!("what the list of orphans names is left to e2fsck: {why}");
+        let cut = |why| format!("the inodes on the list of orphans are left to e2fsck: {why}");
         let mut told: Vec<_> = wrong.iter().map(cut).collect();
         for number in orphans {
             let orphan = self.lock(number);

@@ -191,7 +191,7 @@ impl Operation<'_> {
     fn insert(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.start >= inode.size() {
-            return Err(Error::invalid("a position behind the file's end"));
+            return Err(Error::invalid("a position past the file's end"));
         }
         let (number, count) = (inode.number(), (blocks.end.0 - blocks.start.0) as i64);
         let size = inode.size().saturating_add(range.end - range.start);

@@ -66,7 +66,7 @@ impl Ext4 {
     pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
         let limit = inode.most_blocks() << self.superblock.block_size.shift();
         if size > limit {
-            return Err(refuse(ErrorKind::FileTooLarge, "behind what the format can map"));
+            return Err(refuse(ErrorKind::FileTooLarge, "larger than the format can map"));
         }
         Ok(())
     }

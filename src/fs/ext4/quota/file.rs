@@ -393,7 +393,7 @@ impl QuotaFile {
         let byte = u64::from(block) * BLOCK as u64;
         let at = self.blocks.read().get((byte >> size.shift()) as usize).copied();
         let Some(at) = at else {
-            return Err(self.place.corrupt(format!("its block {block} is behind its end")));
+            return Err(self.place.corrupt(format!("its block {block} is past its end")));
         };
         Ok((at, byte as usize & (size.bytes() - 1)))
     }

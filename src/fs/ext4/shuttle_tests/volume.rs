@@ -115,7 +115,7 @@ impl Model {
                     if inode.size() > 0 {
                         let block = inode.fs_block(FileBlock(0)).unwrap().expect("it is mapped");
                         let found = fs.blocks.read_device(block).unwrap();
-                        assert_eq!(found[..LEN], content(name), "what others wrote is read");
+                        assert_eq!(found[..LEN], content(name), "data of other writers are read");
                     }
                     true
                 }
@@ -241,7 +241,7 @@ fn a_close_beside_operations_keeps_what_was_promised() {
         let promised = threads.map(|thread| thread.join().unwrap()).concat();
         let fs = Ext4::open(Arc::new(model.ram.snapshot()), &Arc::default()).unwrap();
         for number in promised {
-            assert!(fs.lookup(ROOT, &[b'n', number]).is_ok(), "a close lost what was synced");
+            assert!(fs.lookup(ROOT, &[b'n', number]).is_ok(), "a close lost synced names");
         }
     });
 }

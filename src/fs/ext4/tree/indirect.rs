@@ -126,7 +126,7 @@ impl Pointers<'_> {
             return Err(no_unwritten());
         }
         if extent.start.0 + u64::from(extent.len) > 1 << 32 {
-            return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
+            return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
         }
         let range = extent.first.0..extent.end().0;
         if range.end > self.limit() {
@@ -204,7 +204,7 @@ impl Pointers<'_> {
             return Err(self.place().corrupt("it needs more blocks than were reserved"));
         };
         let Ok(pointer) = u32::try_from(block.0) else {
-            return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
+            return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
         };
         handle.create(block, |_| ())?;
         self.set(handle, node, slot, [pointer].into_iter())?;

@@ -75,7 +75,8 @@ impl Ext4 {
         extent: Extent,
     ) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
-            let what = format!("block {} is behind the last of a file", extent.end());
+            let what =
+                format!("block {} is beyond the last possible block of a file", extent.end());
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         if extent.len == 0 || !self.blocks.contain(extent.start, u64::from(extent.len)) {
@@ -122,7 +123,7 @@ impl Ext4 {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
         match (Map::of(inode)?, state) {
             (_, ExtentState::Journal | ExtentState::Memory) => {
-                Err(Error::invalid("a state that no map tells of"))
+                Err(Error::invalid("a state that no map has"))
             }
             (Map::Extents(tree), _) => tree.set_state(handle, range, state),
             (Map::Pointers(_), ExtentState::Written) => Ok(()),

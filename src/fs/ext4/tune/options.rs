@@ -155,7 +155,7 @@ pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Res
     if text.len() > most || text.contains(&0) {
         let len = text.len();
         return Err(Error::invalid(format!(
-            "a {what} of {len} bytes: at most {most}, none of them zero"
+            "a {what} of {len} bytes: at most {most}, without zero bytes"
         )));
     }
     field.fill(0);

@@ -24,15 +24,15 @@ use crate::walk::{Visit, walk_to};
 #[command(
     override_usage = "ironmap find VOLUME:/DIR... [TEST]...",
     after_help = "\
-Tests, as find has them; N may be +N for more, and -N for less:
+Tests, as in find(1); N may be +N for more, and -N for less:
   -name GLOB, -iname GLOB   the last name; without regard to case
-  -path GLOB                all of what is written, the volume too
+  -path GLOB                the whole printed name, with the volume
   -type LETTERS             f, d, l, b, c, p, s; several with commas
   -size N[cwbkMG]           in units of 512 bytes (b) or others, rounded up
   -mtime N                  changed N days ago
   -perm MODE                exactly; -MODE all of these bits, /MODE any
   -links N, -uid N, -inum N
-  -empty                    files and directories without anything in them
+  -empty                    empty files and directories
   -mindepth N, -maxdepth N  levels below VOLUME:/DIR
   -print0                   a NUL ends each name
 

@@ -21,7 +21,7 @@ Examples:
   ironmap integrity check disk.img,tags.img
   ironmap integrity check --json /dev/sdb1 | jq .problems
 
-Exit codes: 0 where nothing is wrong, 4 where something is, 1 and 3 where the check could not be done.")]
+Exit codes: 0 if nothing is wrong, 4 if something is, 1 or 3 if the check could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -80,7 +80,7 @@ fn print(record: &Record) -> std::io::Result<()> {
     writeln!(out, "{device}: {}", record.geometry.text())?;
     let Record { dirty_regions, journal_records, journal_sectors, .. } = record;
     let state = if record.closed {
-        "closed; nothing is to be recovered".to_owned()
+        "closed; needs no recovery".to_owned()
     } else {
         format!(
             "not closed; {dirty_regions} dirty regions to read again, {journal_records} journal records of \

@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let how = LocationOptions { engine: Engine::Psync, write: true, force: args.force };
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
-        return Err(Failure::usage("is no integrity device"));
+        return Err(Failure::usage("is not an integrity device"));
     };
     let recovered = integrity.recovered;
     let geometry = Geometry::new(integrity.device.info());

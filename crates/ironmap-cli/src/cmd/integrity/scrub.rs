@@ -22,7 +22,7 @@ Examples:
   ironmap integrity scrub disk.img,tags.img
   ironmap integrity scrub --json /dev/sdb1 | jq '.findings[].sector'
 
-Exit codes: 0 where nothing is wrong, 4 where a sector does not fit or cannot be read, 1 and 3 where the scrub could not be done.")]
+Exit codes: 0 if nothing is wrong, 4 if a sector does not match its tag or cannot be read, 1 or 3 if the scrub could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let how = LocationOptions { engine: Engine::Psync, write: false, force: false };
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
-        return Err(Failure::usage("is no integrity device"));
+        return Err(Failure::usage("is not an integrity device"));
     };
     let crashed = integrity.recovered.crashed;
     if crashed {
@@ -134,7 +134,7 @@ fn line(finding: ScrubFinding) -> String {
             format!("sectors {sector} to {last}: their tags cannot be read: {errno}")
         }
         ScrubFinding::LostWrites { at, len, generation } => {
-            format!("region of {len} bytes at {at}: nothing of generation {generation} is there")
+            format!("region of {len} bytes at {at}: no data of generation {generation}")
         }
     }
 }

@@ -52,7 +52,7 @@ impl<'a> Fit<'a> {
         };
         let Some(image) = image else {
             if args.shrink {
-                let what = "--shrink makes a new image file, and this is none";
+                let what = "--shrink makes a new image file, and this is not one";
                 return Err(Failure::usage(format!("{}: {what}", args.volume)));
             }
             return Ok(None);

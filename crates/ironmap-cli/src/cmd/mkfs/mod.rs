@@ -194,7 +194,7 @@ fn make_to_fit(
             }
         }
     }
-    Err(Failure::new("no size was found that is enough"))
+    Err(Failure::new("no sufficient size was found"))
 }
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
@@ -279,7 +279,7 @@ fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {
 }
 
 pub(crate) fn parse_uuid(text: &str) -> Result<Uuid, String> {
-    let wrong = || format!("{text} is no UUID");
+    let wrong = || format!("{text} is not a UUID");
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let (pairs, rest) = digits.as_chunks::<2>();
     if !rest.is_empty() {

@@ -45,9 +45,8 @@ impl Format {
         let mut rest = text.as_bytes();
         while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
             pieces.push(Piece::Text(rest[..at].to_vec()));
-            let (field, behind) = Field::parse(&rest[at + 1..]).ok_or_else(|| {
-                "a '%' stands before none of the letters that there are".to_owned()
-            })?;
+            let (field, behind) = Field::parse(&rest[at + 1..])
+                .ok_or_else(|| "the letter after a '%' is unknown".to_owned())?;
             pieces.push(match field.letter {
                 b'%' => Piece::Text(b"%".to_vec()),
                 _ => Piece::Field(field),

@@ -122,7 +122,11 @@ impl<'a> Plan<'a> {
         let there = match &self.touch(fs, dir)?.before {
             _ if edit.created_in.is_some() => HashMap::new(),
             Some(before) => entries_among(before, edit)?,
-            None => return Err(PLACE.inode(dir).corrupt("entries of a directory that is none")),
+            None => {
+                return Err(PLACE
+                    .inode(dir)
+                    .corrupt("entries of an inode that is not a directory"));
+            }
         };
         for (name, &new) in &edit.names {
             let old = there.get(&name[..]).copied();
@@ -165,7 +169,9 @@ impl<'a> Plan<'a> {
             let directory = after.file_type() == FileType::Directory;
             let changed = inode.was_directory() != directory && !inode.is_new();
             if changed || (directory && inode.names > 1) {
-                return Err(place.corrupt("a directory that is none, or that has several names"));
+                return Err(place.corrupt(
+                    "an inode that is not a directory, or a directory with several names",
+                ));
             }
             inode.after = Some(after);
         }
@@ -178,7 +184,7 @@ impl<'a> Plan<'a> {
             match self.inodes.get_mut(&change.dir).filter(|dir| dir.after.is_some()) {
                 Some(dir) => dir.subdirectories += i64::from(directory),
                 None => {
-                    return Err(PLACE.inode(change.dir).corrupt("a name in a directory that goes"));
+                    return Err(PLACE.inode(change.dir).corrupt("a name in a removed directory"));
                 }
             }
         }
