@@ -21,7 +21,7 @@ const TAIL: usize = size_of::<RawDirTail>();
 /// A stretch of entries that none of them crosses: a directory's block, or a part of an inline directory.
 pub(super) struct Area {
     pub(super) bytes: AreaBytes,
-    /// Where the entries end; behind them stands at most the checksum.
+    /// Where the entries end; at most the checksum follows.
     pub(super) end: usize,
     pub(super) home: Home,
     pub(super) place: Place,
@@ -258,7 +258,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// Where the entries of a block end: behind them stands at most the checksum.
+    /// Where the entries of a block end: at most the checksum follows.
     pub(super) fn entries_end(&self) -> usize {
         self.block_size.bytes() - if self.seed.is_some() { TAIL } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Inodes: allocated near their directory, and freed. Only bitmaps and counts: what an inode holds is the caller's.
+//! Inodes: allocated near their directory, and freed. Only bitmaps and counts: the caller writes the inode itself.
 
 use super::bitmap::{self, Bits};
 use super::loading::{DESCRIPTOR, INODE_BITMAP};
@@ -9,7 +9,7 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::jbd2::Handle;
 use crate::units::{FsBlock, InodeNo};
 
-/// What changes in a group when one of its inodes is allocated or freed.
+/// The changes in a group when one of its inodes is allocated or freed.
 struct Change {
     bit: u32,
     in_use: bool,
@@ -22,7 +22,7 @@ impl Ext4 {
     /// An inode that is free. Changes three blocks at most: a part of the table that was never in use is zeroed.
     ///
     /// # Errors
-    /// `NoSpace` if there is none, and nothing has been changed; `Corrupt`.
+    /// `NoSpace` if no inode is free, and nothing has been changed; `Corrupt`.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -96,7 +96,7 @@ impl Ext4 {
     /// Whether the bitmap says so.
     ///
     /// # Errors
-    /// `Corrupt` for a number that is none or reserved.
+    /// `Corrupt` for a number that is reserved or out of range.
     pub(crate) fn is_inode_in_use(&self, inode: InodeNo) -> Result<bool> {
         let (number, bit) = self.place_of_bit(inode)?;
         let locked = &mut *self.allocator()?.group(number).lock();
@@ -138,7 +138,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Zeroes the blocks of the table that come into use with an inode. What the device holds there may never have been written.
+    /// Zeroes the blocks of the table that come into use with an inode. The device may hold garbage there: mke2fs need not write them.
     fn zero_table(&self, handle: &mut Handle<'_>, group: &Group, bit: u32) -> Result<()> {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);
@@ -149,7 +149,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Frees an inode whose bytes say so already. Its number may be had again at once. Changes two blocks.
+    /// Frees an inode whose bytes say so already. Its number can be allocated again at once. Changes two blocks.
     ///
     /// # Errors
     /// `Corrupt` for one that is free or reserved; nothing has been changed then.

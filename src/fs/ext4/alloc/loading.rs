@@ -1,4 +1,4 @@
-//! What is on disk: descriptors, added up when the volume is opened, and bitmaps, each checked before it is used for the first time.
+//! Reading from disk: descriptors, added up when the volume is opened, and bitmaps, each checked before its first use.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};

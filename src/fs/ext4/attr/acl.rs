@@ -60,14 +60,14 @@ pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> 
     Ok(value)
 }
 
-/// What a new inode gets from its directory.
+/// The attributes that a new inode gets from its directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// Its permissions and type.
     pub(crate) mode: u32,
     /// Its access list as it is stored, where that says more than the permissions.
     access: Option<Vec<u8>>,
-    /// What a new directory hands down in turn.
+    /// The default list of a new directory.
     default: Option<Vec<u8>>,
 }
 
@@ -81,7 +81,7 @@ struct Entry {
 struct Acl(Vec<Entry>);
 
 impl Ext4 {
-    /// What an inode of this mode inherits from its directory. The umask holds only where the directory says nothing.
+    /// The lists that an inode of this mode inherits from its directory. The umask holds only where the directory says nothing.
     ///
     /// # Errors
     /// Those of reading attributes.

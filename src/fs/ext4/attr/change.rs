@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// What changing an attribute leaves to be dropped: where it was, and the inode of its value.
+/// The rest to be dropped after an attribute is changed: its old place, and the inode of its value.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Ext4 {
@@ -47,7 +47,7 @@ impl Ext4 {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// `NoData` where there is none, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
+    /// `NoData` if the inode does not have it, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
     pub(crate) fn remove_xattr(
         &self,
         h: &mut Handle<'_>,
@@ -67,7 +67,7 @@ impl Ext4 {
     /// Drops what attributes an inode has outside of it, because it is deleted: it must not be used any more.
     ///
     /// # Errors
-    /// As [`Handle::renew`]: it is called between large values, which may be many. What is left then can be dropped later.
+    /// As [`Handle::renew`]: it is called between large values, which may be many. The remaining ones can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         let block = inode.read_xattr_block()?;
         let mut lists = Lists::new(inode, block.as_ref())?;
@@ -103,7 +103,7 @@ impl Ext4 {
         // A new value, an old one, and the inodes of those that a new block shares with the old one.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.value_credits() + shared;
-        // Whoever changes attributes changes something else besides.
+        // A caller that changes attributes changes other blocks too.
         let most = self.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)
     }
@@ -177,7 +177,7 @@ impl Ext4 {
 
     /// Stores changed lists; `made` is a value that is new.
     ///
-    /// What nothing refers to any more goes last: who reads without the inode's lock finds, by what the inode says, what there is.
+    /// Blocks and values without a reference are dropped last: a reader without the inode's lock still finds all that the inode names.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`, and then everything is as before.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fs::{InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
-/// What a new inode begins with.
+/// The initial state of a new inode.
 pub(crate) struct NewInode<'a> {
     /// Type and permissions, as `st_mode`.
     pub(crate) mode: u32,
@@ -28,7 +28,7 @@ pub(crate) struct NewInode<'a> {
     pub(crate) body: Body<'a>,
 }
 
-/// What `i_block` begins with.
+/// The initial content of `i_block`.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     /// A map of blocks, still empty: a regular file, a directory, a long link.
@@ -42,10 +42,10 @@ pub(crate) enum Body<'a> {
 }
 
 impl Ext4 {
-    /// Makes a fresh inode. What its place held before is gone.
+    /// Makes a new inode. The former content of its place is lost.
     ///
     /// # Errors
-    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is no short one.
+    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is not short.
     pub(crate) fn init_inode(
         &self,
         h: &mut Handle<'_>,
@@ -63,7 +63,7 @@ impl Ext4 {
     fn fill_inode(&self, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
         let sb = &self.superblock;
         inode.begin();
-        // One who knows what had the number before sees by the generation that it is another file.
+        // A holder of the number's earlier file sees by the generation that this is another file.
         let earlier = inode.generation()?;
         let bytes = inode.bytes();
         bytes.fill(0);

@@ -1,6 +1,6 @@
 //! Large values: each in an inode of its own, which several attributes may share.
 //!
-//! Its time stamps are none: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
+//! Its time stamp fields hold other values: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
 //! blocks are metadata and go through the journal.
 
 use super::super::Ext4;
@@ -104,7 +104,7 @@ impl Ext4 {
         self.init_inode(h, number, &new)
     }
 
-    /// Maps the first `count` blocks of these runs, one run behind the other; if one fails, says how many were mapped.
+    /// Maps the first `count` blocks of these runs, one run after the other; if one fails, says how many were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,

@@ -26,7 +26,7 @@ const ENTRY: usize = size_of::<RawDxEntry>();
 /// `hash_version` of encrypted names: keyed, so that it cannot be computed here.
 const SIPHASH: u8 = 6;
 
-/// What the tree says of a block of the directory.
+/// The role of a block of the directory in the tree.
 #[derive(Clone, Copy, Debug, Default)]
 enum Role {
     #[default]

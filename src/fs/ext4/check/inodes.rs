@@ -19,13 +19,13 @@ use crate::units::{FsBlock, InodeNo};
 const PLACE: Place = Place::new("inode");
 /// Blocks that are bad.
 const BAD_BLOCKS: u32 = 1;
-/// From this number on reserved inodes have no use, but for what the superblock names.
+/// From this number on reserved inodes have no use, except for those that the superblock names.
 const FIRST_IDLE: u32 = 9;
 /// Keeps the blocks into which the descriptors may grow.
 const RESIZE: u32 = 7;
 /// `i_flags`: an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
-/// What `i_block` holds of a short symbolic link, its NUL included.
+/// The size of `i_block`: a short symbolic link with its NUL fits.
 const SHORT_LINK: u64 = 60;
 
 /// An inode as it stands in the table.
@@ -68,14 +68,14 @@ impl Found {
         Some(seed.of_inode(self.number, self.raw.i_generation.get()))
     }
 
-    /// `i_extra_isize`, and what the inode has behind its first 128 bytes.
+    /// `i_extra_isize`, and the inode's bytes after the first 128.
     pub(super) fn extra(&self) -> (usize, &[u8]) {
         let rest = &self.bytes[GOOD_OLD_SIZE..];
         let size = rest.first_chunk::<2>().map_or(0, |size| u16::from_le_bytes(*size));
         (usize::from(size), rest)
     }
 
-    /// What follows the fields: attributes.
+    /// The bytes after the fields: attributes.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let (size, rest) = self.extra();
         if size == 0 { &[] } else { rest.get(size..).unwrap_or_default() }
@@ -88,12 +88,12 @@ impl Found {
     }
 }
 
-/// What the map of an inode adds up to.
+/// The totals of an inode's map.
 #[derive(Default)]
 pub(super) struct Extent {
     /// Blocks of content and of the map, in whole clusters.
     pub(super) blocks: u64,
-    /// The block behind the last one, and behind the last one that was written.
+    /// The block after the last one, and after the last one that was written.
     pub(super) end: u64,
     pub(super) written_end: u64,
     pub(super) sound: bool,
@@ -162,7 +162,7 @@ impl Checker<'_> {
         }
         let (links, mode) = (raw.i_links_count.get(), raw.i_mode.get());
         let orphan = self.orphans.contains(&number);
-        // What stands in a reserved one without a type is nobody's.
+        // Bytes in a reserved inode without a type have no meaning.
         let idle =
             mode == 0 && (FIRST_IDLE..sb.first_inode).contains(&number) && !self.is_hidden(number);
         if links == 0 && !(orphan && mode != 0) || idle {
@@ -212,7 +212,7 @@ impl Checker<'_> {
             self.check_sum(inode);
         }
         let (raw, sb) = (inode.raw(), &self.superblock);
-        // What could be the number of an inode is the rest of a list of orphans, unless the volume's clock was that low.
+        // A value that could be an inode number is left over from a list of orphans, unless the volume's clock was that low.
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let clock = [sb.s_wtime.get(), sb.s_mtime.get(), sb.s_mkfs_time.get()];
         let dtime = raw.i_dtime.get();

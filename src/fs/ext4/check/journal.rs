@@ -103,7 +103,7 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "it is not there".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
-        // What is wrong with the map is told when all inodes are looked at.
+        // Faults of the map are reported when all inodes are checked.
         let mut left = MAX_ORPHAN_BLOCKS;
         for data in self.blocks_of(&inode, true) {
             let count = data.count.min(left);

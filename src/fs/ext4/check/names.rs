@@ -1,4 +1,4 @@
-//! What is reached from the root, and by how many names.
+//! Which inodes are reachable from the root, and by how many names.
 
 use std::collections::HashSet;
 
@@ -66,7 +66,7 @@ impl Checker<'_> {
             let root = directory.number == ROOT_NUMBER;
             let actual = if root { ROOT_NUMBER } else { directory.parent };
             let orphan = self.orphans.contains(&directory.number);
-            // What is below a lost directory goes with it.
+            // Files below a lost directory are lost with it.
             let lost = actual == 0 || looped.contains(&index);
             if lost && !orphan {
                 self.findings.add(place, Kind::Unconnected);

@@ -1,4 +1,4 @@
-//! A block: what it is, by its place or by its magic number, and what it holds.
+//! A block: its kind, by its place or by its magic number, and its content.
 
 use zerocopy::FromBytes;
 
@@ -19,7 +19,7 @@ const PLACE: Place = Place::new("block");
 
 impl Ext4 {
     /// A block: `kind` says what it was taken for, by its place where metadata have one, else by its magic number or its form. All of its
-    /// bytes follow what was decoded.
+    /// bytes follow the decoded fields.
     ///
     /// # Errors
     /// `NotFound` for a block that there is not; `Io`.
@@ -40,7 +40,7 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// What has a place of its own.
+    /// Metadata with a place of their own.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Record)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -114,11 +114,11 @@ impl Ext4 {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// What is known by its magic number or its form.
+    /// A block that is recognised by its magic number or its form.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Record)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
-            // What is below has blocks of its own.
+            // The levels below have blocks of their own.
             return match self.extent_leaf_of(content) {
                 Value::Record(record) => Some(("extent_node", record)),
                 _ => None,
@@ -198,7 +198,7 @@ impl Ext4 {
     }
 }
 
-/// What the root of a hash tree has behind `.` and `..`.
+/// The header of a hash tree's root, after `.` and `..`.
 fn dx_root(content: &[u8]) -> Option<Record> {
     let (raw, _) = RawDxRootInfo::ref_from_prefix(content.get(DX_ROOT_INFO_OFFSET..)?).ok()?;
     if raw.reserved_zero.get() != 0 || usize::from(raw.info_length) != size_of::<RawDxRootInfo>() {

@@ -72,7 +72,7 @@ impl Ext4 {
     /// The journal's superblock, and where its first block is.
     ///
     /// # Errors
-    /// `NotFound` where there is none on this device; `Corrupt`; `Io`.
+    /// `NotFound` if the device has no journal; `Corrupt`; `Io`.
     pub fn dump_journal(self: &std::sync::Arc<Self>) -> Result<Record> {
         let Some(number) = self.superblock.journal_inode else {
             let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {

@@ -1,4 +1,4 @@
-//! What a dump is made of: numbers, texts and bytes, in lists and records.
+//! The values of a dump: numbers, texts and bytes, in lists and records.
 
 use zerocopy::{big_endian as be, little_endian as le};
 
@@ -11,7 +11,7 @@ pub enum Value {
     Flag(bool),
     /// A name: any bytes but zeros.
     Text(Vec<u8>),
-    /// What is no text.
+    /// Bytes that are not text.
     Bytes(Vec<u8>),
     /// Several of a kind.
     List(Vec<Self>),
@@ -97,7 +97,7 @@ pub(super) fn with_texts(mut record: Record, names: &[&str]) -> Record {
     record
 }
 
-/// All fields of an on-disk structure as a [`Record`]; what stands behind `but` is left out.
+/// All fields of an on-disk structure as a [`Record`]; fields after `but` are left out.
 macro_rules! record {
     ($raw:expr, $type:ident { $($field:ident),* $(,)? } $(but $($out:ident),*)?) => {{
         let $type { $($field,)* $($($out: _,)*)? } = $raw;

@@ -14,7 +14,7 @@ pub struct Features {
     pub ro_compat: RoCompat,
 }
 
-/// What a new volume can have.
+/// The features that a new volume can have.
 const KNOWN: Features = Features {
     compat: Features::MODERN
         .compat
@@ -78,7 +78,7 @@ impl Features {
     pub const NONE: Self =
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
-    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before what is switched off; `none` switches
+    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before those that are switched off; `none` switches
     /// off all. A feature that is named pulls along what it needs and pushes out what it excludes.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // What can no longer be kept goes.
+            // A feature that can no longer be kept is removed.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;

@@ -35,7 +35,7 @@ pub(super) struct Node {
     /// Which of its entries leads on.
     entry: usize,
     count: usize,
-    /// The hash of the entry behind that one.
+    /// The hash of the entry after that one.
     next: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Node {
         self.count >= sb.dx_limit(dx_offset(self.block))
     }
 
-    /// Whether an entry with this hash may stand behind the one that leads on.
+    /// Whether an entry with this hash may stand after the one that leads on.
     pub(super) fn takes(&self, hash: u32) -> bool {
         self.next.is_none_or(|next| hash <= next)
     }
@@ -168,7 +168,7 @@ impl Ext4 {
         })
     }
 
-    /// Adds an entry behind the one that leads on. The node has room for it.
+    /// Adds an entry after the one that leads on. The node has room for it.
     pub(super) fn insert_behind(
         &self,
         h: &mut Handle<'_>,

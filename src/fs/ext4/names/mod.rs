@@ -44,13 +44,13 @@ const MAX_BLOCKS: u64 = 1 << 28;
 
 const PLACE: Place = Place::new("directory");
 
-/// What is added.
+/// The entry that is added.
 struct Addition<'a> {
     wanted: Wanted<'a>,
     target: Target,
 }
 
-/// What a step towards adding a name has done.
+/// The result of a step towards adding a name.
 #[derive(PartialEq, Eq)]
 enum Step {
     Added,
@@ -62,7 +62,7 @@ impl Ext4 {
     /// Adds a name that the directory does not have.
     ///
     /// # Errors
-    /// `InvalidInput` and `NameTooLong` for what is no name; `NoSpace` where there are no blocks left, or the tree is as large as the
+    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` where there are no blocks left, or the tree is as large as the
     /// format allows: the directory has the same names as before.
     pub(crate) fn add_entry(
         &self,
@@ -103,7 +103,7 @@ impl Ext4 {
     /// Removes a name.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` and `NameTooLong` for what is no name.
+    /// `NotFound`; `InvalidInput` and `NameTooLong` for an invalid name.
     pub(crate) fn remove_entry(&self, h: &mut Handle<'_>, dir: &Inode, name: &[u8]) -> Result<()> {
         check_name(name)?;
         dir.check_directory()?;
@@ -229,7 +229,7 @@ impl Ext4 {
         Ok(block)
     }
 
-    /// Allocates the next block of a directory, or of another file without holes, behind its last one where that can be had.
+    /// Allocates the next block of a directory, or of another file without holes, after its last one where that is free.
     pub(crate) fn map_next_block(
         &self,
         h: &mut Handle<'_>,
@@ -284,7 +284,7 @@ impl Inode {
     }
 }
 
-/// Refuses what is no name. `.` and `..` are none that could be added or removed.
+/// Refuses an invalid name. `.` and `..` cannot be added or removed.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         let len = name.len();

@@ -26,7 +26,7 @@ struct Hashed<'a> {
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
 impl Ext4 {
-    /// Splits a full leaf in two, a name among them that is added, and puts the upper one behind the lower in the node above, which
+    /// Splits a full leaf in two, a name among them that is added, and puts the upper one after the lower in the node above, which
     /// has room.
     pub(super) fn split_leaf(
         &self,
@@ -109,7 +109,7 @@ impl Ext4 {
         })
     }
 
-    /// That `.` and `..` stand where a root has them. Gives the first byte behind them.
+    /// That `.` and `..` stand where a root has them. Gives the first byte after them.
     fn check_dots(&self, area: &Area) -> Result<usize> {
         let mut behind = 0;
         for (at, name) in DOTS {

@@ -2,7 +2,7 @@
 //! blocks in a transaction.
 //!
 //! There is no other way. Only [`Ext4::operate`] makes an operation, and it counts the corruption that is met;
-//! only an operation locks an inode for a change; what decodes an inode that is to change asks for its [lock](Locked); and blocks are
+//! only an operation locks an inode for a change; a function that decodes an inode for a change needs its [lock](Locked); and blocks are
 //! changed by a [`Handle`](super::jbd2::Handle), which [`transact`](Operation::transact) alone gives.
 
 mod locks;
@@ -120,7 +120,7 @@ impl Locked<'_> {
     /// The same.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more; what reading and checking gives.
+    /// `NotFound` if it has no name any more; errors of reading and checking.
     pub(super) fn named(&self) -> Result<Inode> {
         self.fs.inode(self.number)
     }

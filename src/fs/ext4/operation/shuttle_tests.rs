@@ -16,9 +16,9 @@ const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {
     locks: Locks,
-    /// Who is within: -1 for one who changes.
+    /// The number of threads within: -1 for a writer.
     within: AtomicI32,
-    /// What the lock protects, and the newest that someone has seen.
+    /// The value that the lock protects, and the newest one that a thread has seen.
     value: AtomicU64,
     seen: AtomicU64,
     opens: Mutex<u32>,
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// What is read of an open inode is kept without its lock.
+/// A decoded open inode is kept without its lock.
 #[test]
 fn what_was_read_is_right_as_long_as_the_number_of_changes_stays() {
     explore(1, || {

@@ -13,7 +13,7 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// What becomes of an inode that loses a name.
+/// The future of an inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It has another one.
@@ -30,7 +30,7 @@ pub(super) enum Fate {
 const SMALL_CREDITS: u32 = 32;
 /// An inode alone.
 const STAMP_CREDITS: u32 = 1;
-/// How many errors of orphans are told of one by one, of those of an opening.
+/// How many errors of orphans are reported one by one at an opening.
 const MOST_TOLD: usize = 64;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
@@ -54,15 +54,15 @@ impl Held {
         self.number
     }
 
-    /// What it is now, with a name or without.
+    /// The inode as it is now, with a name or without.
     ///
     /// # Errors
-    /// What reading and checking gives.
+    /// Errors of reading and checking.
     pub fn inode(&self) -> Result<Inode> {
         self.fs.inode_or_orphan(self.number)
     }
 
-    /// What is shared with all who have it open; `None` on a volume that is read-only.
+    /// The state shared by all who have it open; `None` on a volume that is read-only.
     pub(crate) fn open_inode(&self) -> Option<&Arc<OpenInode>> {
         self.open.as_ref().map(Open::inode)
     }
@@ -86,13 +86,13 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
+        // An inode that fails here is an orphan still, and is removed at the next opening; and stamps that are lost are lost as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Closes an inode. What was written to it is converted by who closes it last, and without a name it ends then.
+    /// Closes an inode. The last close converts the data that were written, and removes an inode without a name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
@@ -115,7 +115,7 @@ impl Operation<'_> {
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // What another has written meanwhile, and left to this one, lies behind the size that the metadata tell.
+            // Data that another thread has written meanwhile, and left to this one, lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -139,7 +139,7 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error tells of the volume's own metadata, which are the same when they are read again; others are the device's, or the
+/// Whether an error is about the volume's own metadata, which are the same when they are read again; others are the device's, or the
 /// caller's.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
@@ -178,14 +178,14 @@ impl Ext4 {
             })?;
             check(&inode)?;
             let opened = lock.open();
-            // What changed it before it was opened is not known to be durable.
+            // Changes before it was opened may not be durable yet.
             opened.inode().mapped_in(writing.transactions.newest().0);
             (open, now) = (Some(opened), Some(inode));
         }
         Ok((Held { fs: Arc::clone(self), number, open }, now))
     }
 
-    /// Gives a time stamp to what was written since somebody asked for it.
+    /// Gives a time stamp to the writes since the last query.
     pub(crate) fn leave_stamps(&self) {
         if let Ok(writing) = self.writing() {
             writing.locks.stamp_all_noted();
@@ -204,7 +204,7 @@ impl Ext4 {
     /// The same for an inode.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // It may have been closed meanwhile, and removed: who does that waits now.
+            // It may have been closed meanwhile, and removed: the thread that does that waits now.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -221,7 +221,7 @@ impl Operation<'_> {
         self.transact(STAMP_CREDITS, |handle| self.update_inode(handle, number, |_| Ok(())))
     }
 
-    /// What becomes of an inode when it loses a name, its lock held.
+    /// The future of an inode when it loses a name, its lock held.
     pub(super) fn fate(&self, inode: &Inode) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
@@ -230,7 +230,7 @@ impl Operation<'_> {
         if self.writing.locks.is_open(inode.number()) {
             return Ok(Fate::EndsWhenClosed);
         }
-        // What a small journal has no room for goes in several transactions.
+        // An inode that does not fit into a small journal is freed in several transactions.
         let credits = self.eviction_credits(inode, Fate::EndsNow);
         let fits = credits <= self.writing.transactions.limit() / 2;
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
@@ -265,7 +265,7 @@ impl Operation<'_> {
         self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
 
-    /// What becomes of an orphan that could not be ended.
+    /// Handles an orphan that could not be removed.
     ///
     /// # Errors
     /// The device's, and those of a volume that is read-only: it is an orphan still, and the next opening tries again.
@@ -277,7 +277,7 @@ impl Operation<'_> {
         self.note_left(vec![Self::left(orphan.number(), &why)], &[why])
     }
 
-    /// How an orphan that was given up is told of.
+    /// The report of an orphan that was given up.
     fn left(number: InodeNo, why: &Error) -> String {
         format!("inode {number} could not be freed, and is left to e2fsck: {why}")
     }
@@ -291,7 +291,7 @@ impl Operation<'_> {
                 self.remove_orphan(handle, number)?;
                 self.end_inode(handle, number, directory)
             });
-            // However far it came: nobody reads an inode without a name, and what is freed nothing leads to.
+            // However far it came: nobody reads an inode without a name, and freed blocks have no reference.
             ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
@@ -304,7 +304,7 @@ impl Operation<'_> {
         self.drop_xattrs(handle, inode)
     }
 
-    /// What `i_dtime` says of an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
+    /// The value of `i_dtime` for an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -326,8 +326,8 @@ impl Operation<'_> {
         self.free_inode(handle, number, directory)
     }
 
-    /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up: no orphan keeps a volume from being opened.
-    /// `wrong` is what the recovery of fast commits has met.
+    /// Removes the orphans that a crash, or a program that had them open, left. Those that fail are given up: no orphan keeps a volume from being opened.
+    /// `wrong` has the errors of the recovery of fast commits.
     ///
     /// # Errors
     /// The device's: it is an orphan still. But not those of a place that cannot be read when that is tried again.
@@ -371,8 +371,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan. Where its metadata are
-    /// broken, a part of that is committed at an opening alone: whoever goes on with the file could make it longer again, over what is left.
+    /// Finishes an interrupted truncation: blocks past the size are freed. A file without a name stays an orphan. Where its metadata are
+    /// broken, a part of that is committed at an opening alone: a program that uses the file could make it longer again, over the blocks that are left.
     pub(super) fn finish_truncation(&self, inode: &Inode, opening: bool) -> Result<()> {
         let number = inode.number();
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
@@ -380,7 +380,7 @@ impl Operation<'_> {
             if inode.has_map() {
                 let unmapped = self.unmap_range(handle, inode, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
-                    // It is an orphan still, and what was freed nothing leads to.
+                    // It is an orphan still, and freed blocks have no reference.
                     self.pardon(handle, why);
                 }
                 unmapped?;

@@ -66,7 +66,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Allocates the holes of a range. The size goes with it, also where space ends within it: what is allocated is not left behind the end.
+    /// Allocates the holes of a range. The size grows with it, also where space ends within it: no allocated block is left past the end.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,
@@ -146,7 +146,7 @@ impl Operation<'_> {
         Ok(room.len.into())
     }
 
-    /// Frees the whole blocks of a range, and zeros what is left of it at both ends.
+    /// Frees the whole blocks of a range, and zeros the partial blocks at both ends.
     fn empty_range(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;

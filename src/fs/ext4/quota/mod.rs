@@ -1,4 +1,4 @@
-//! Quota: what each user, group and project has in use, and how much they may have.
+//! Quota: the usage of each user, group and project, and their limits.
 //!
 //! Each change of an inode goes through [`Ext4::update_inode`], which compares what the inode takes before and after: that is where usage
 //! is charged, in the same transaction, and nowhere else. Limits are looked at before space is taken: hard ones, and soft ones whose time
@@ -33,7 +33,7 @@ pub(crate) struct Quota {
     files: [Option<QuotaFile>; 3],
 }
 
-/// What an inode takes, and whose it is.
+/// The space that an inode takes, and its owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     owners: [u32; 3],
@@ -51,7 +51,7 @@ struct Headroom {
 }
 
 impl Usage {
-    /// What an inode's bytes say. An inode that holds an attribute's value takes nothing: who has the attribute is charged with it.
+    /// The usage by an inode's bytes. An inode that holds an attribute's value takes nothing: the inode with the attribute is charged.
     pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
@@ -74,7 +74,7 @@ impl Usage {
     }
 }
 
-/// An inode's user, group and project. `rest` are its bytes behind the fields that every inode has.
+/// An inode's user, group and project. `rest` are its bytes after the fields that every inode has.
 pub(super) fn owners(raw: &RawInode, rest: &[u8]) -> [u32; 3] {
     debug_assert_eq!(size_of::<RawInode>(), GOOD_OLD_SIZE);
     let project = RawInodeExtra::ref_from_prefix(rest).map_or(0, |(extra, _)| {
@@ -117,7 +117,7 @@ impl Quota {
         Ok(())
     }
 
-    /// What is left to all of these owners.
+    /// The space and inodes that all of these owners may still take.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -160,7 +160,7 @@ impl Ext4 {
     /// Refuses what the owners of an inode may not have more; for a map's next blocks, [`quota_allows`](Self::quota_allows).
     ///
     /// # Errors
-    /// `Quota`; what reading the quota files gives.
+    /// `Quota`; errors of reading the quota files.
     pub(super) fn check_quota(&self, inode: &Inode, blocks: u64, inodes: u64) -> Result<()> {
         match self.quota_of(inode.number()) {
             Some(quota) => {
@@ -175,7 +175,7 @@ impl Ext4 {
     /// How many of these blocks the owners of a file may have more, at least one cluster.
     ///
     /// # Errors
-    /// `Quota` where it is less; what reading the quota files gives.
+    /// `Quota` where it is less; errors of reading the quota files.
     pub(super) fn quota_allows(&self, inode: &Inode, want: u32) -> Result<u32> {
         let Some(quota) = self.quota_of(inode.number()) else { return Ok(want) };
         let left = quota.left(self, owners_of(inode).map(Some))?;
@@ -204,7 +204,7 @@ impl Operation<'_> {
     /// yet takes one.
     ///
     /// # Errors
-    /// `Quota`; `NoSpace`; what reading the quota files gives.
+    /// `Quota`; `NoSpace`; errors of reading the quota files.
     pub(super) fn admit_inode(&self, owners: [u32; 3]) -> Result<()> {
         match self.writing.quota.get() {
             Some(quota) => self.admit(quota, owners.map(Some), 0, 1),

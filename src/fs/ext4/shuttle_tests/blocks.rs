@@ -60,7 +60,7 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// What a checkpoint does with the version that a commit froze.
+    /// Writes the version that a commit froze home, as a checkpoint does.
     fn write_home(&self, tid: Tid) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, tid) {
             self.blocks.write_home(&[(BLOCK, version.clone())]).unwrap();
@@ -104,7 +104,7 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// Someone may be on the way to a block by a pointer that is no more.
+/// A thread may be about to read a block by a pointer that has been removed.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

@@ -49,7 +49,7 @@ fn what_the_kernel_shared_is_told_apart() {
         for file in &files[4..8] {
             let inode = find(&fs, file);
             fs.transact(fs.xattr_credits(&inode), |h| fs.drop_xattrs(h, &inode)).unwrap();
-            // What lies in the inode goes with the inode, which stays here.
+            // An attribute in the inode goes with the inode, which stays here.
             fs.transact(1, |h| {
                 fs.update_inode(h, inode.number, |raw| {
                     let at = 128 + raw.extra_size();
@@ -144,7 +144,7 @@ fn many_large_values_are_dropped() {
     image.fsck();
 }
 
-/// What attributes had is never replayed over what the next owner of a block wrote there.
+/// Old content of an attribute block is never replayed over the data of the block's next owner.
 #[test]
 fn freed_blocks_do_not_come_back() {
     let image = Image::with_files("-t ext4 -b 1024 -I 128 -O ea_inode", &["a"]);
@@ -152,7 +152,7 @@ fn freed_blocks_do_not_come_back() {
     set(&fs, "a", b"user.large", &[1; 3000], SetXattr::Any).unwrap();
     let block = find(&fs, "a").xattr_block.unwrap();
     let (content, _) = find(&fs, "a").read_xattr_block().unwrap().unwrap();
-    // e_value_inum of the first entry, behind the header.
+    // e_value_inum of the first entry, after the header.
     let [a, b, c, d] = content[36..40] else { unreachable!() };
     let value = fs.inode(InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))).unwrap();
     let value = value.fs_block(crate::units::FileBlock(1)).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What is recorded of inodes and of their maps, brought to the device.
+//! Recorded changes of inodes and of their maps, applied to the device.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// What makes a map on the device the one that is recorded.
+/// The changes that make a map on the device the recorded one.
 #[derive(Default)]
 pub(super) struct MapEdit {
-    /// What lies elsewhere or nowhere.
+    /// Blocks that are elsewhere or unmapped in the record.
     unmapped: Vec<Range<FileBlock>>,
-    /// What lies where the device has something else or nothing.
+    /// Extents where the device has others or none.
     mapped: Vec<Extent>,
-    /// What lies where the device has it, in this state and no longer in the other.
+    /// Extents that the device has with the other state.
     restated: Vec<Extent>,
 }
 
@@ -112,8 +112,8 @@ impl MapEdit {
 }
 
 impl Ext4 {
-    /// Writes an inode as it is recorded. What belongs to its map and to its attributes stays as the device has it, and so does what
-    /// tells of a directory's blocks; a new inode has neither.
+    /// Writes an inode as it is recorded. The fields of its map and of its attributes stay as the device has them, and so do the fields
+    /// of a directory's blocks; a new inode has neither.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,

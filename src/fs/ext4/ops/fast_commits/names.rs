@@ -1,7 +1,7 @@
-//! What becomes of names and inodes, worked out before anything is changed.
+//! The final names and inodes, computed before anything is changed.
 //!
 //! Inodes are counted by their names: a file has as many as the device says, and those that fast commits add, and not those that they remove.
-//! What is recorded of an inode that has none in the end is left out.
+//! The record of an inode without a name in the end is left out.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -62,7 +62,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Of what was found, on the volume as the device has it.
+    /// The plan of the found changes, on the volume as the device has it.
     pub(super) fn of(fs: &Arc<Ext4>, found: &'a Arc<Ext4>) -> Result<Self> {
         let mut plan = Self::default();
         for (number, edit) in found.fast_commits.inodes() {
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         all.filter(|(_, inode)| inode.after.is_some())
     }
 
-    /// What a name stands for in the end, if it is there.
+    /// The inode of a name in the end, if the name exists.
     pub(super) fn target(&self, change: &Change<'_>) -> Option<(InodeNo, &Inode)> {
         let number = change.new?;
         Some((number, self.inodes.get(&number)?.after.as_ref()?))
@@ -151,7 +151,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds up, and looks at what is left.
+    /// Adds up, and checks the result.
     fn settle(&mut self, found: &Arc<Ext4>) -> Result<()> {
         for (number, inode) in &mut self.inodes {
             let place = PLACE.inode(*number);
