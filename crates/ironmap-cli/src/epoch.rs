@@ -5,7 +5,7 @@ use ironmap::fs::Timestamp;
 use crate::failure::Failure;
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
-/// The last second of a time stamp of ext4: 34 bits behind 1901.
+/// The last second of a time stamp of ext4: 34 bits from 1901 on.
 const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time, in seconds since 1970; `None` where it is not set.

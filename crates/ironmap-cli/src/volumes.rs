@@ -64,7 +64,7 @@ impl Volumes {
         result
     }
 
-    /// The same for each target by itself: what fails is reported, and the rest goes on.
+    /// The same for each target by itself: a failure is reported, and the rest goes on.
     pub(crate) fn change_each(
         targets: &[Target],
         report: &mut Report,
@@ -117,7 +117,7 @@ impl Volumes {
         Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
     }
 
-    /// What DEST means, as `cp`, `mv` and `ln` have it: a directory to go into, or the name itself.
+    /// The meaning of DEST, as in `cp`, `mv` and `ln`: a directory to go into, or the name itself.
     pub(crate) fn destination(
         &mut self,
         dest: &Target,
@@ -148,10 +148,10 @@ impl Volumes {
     }
 }
 
-/// What a command says of its DEST.
+/// The options of a command for its DEST.
 #[derive(Clone, Copy)]
 pub(crate) struct DestinationIs {
-    /// It has to be a directory (`-t`, or several sources), or is none even if it is one (`-T`).
+    /// It has to be a directory (`-t`, or several sources), or is the name itself even if it is one (`-T`).
     pub(crate) directory: Option<bool>,
     /// A symbolic link to a directory is that directory.
     pub(crate) follows: bool,
@@ -169,7 +169,7 @@ impl Destination {
     /// The name that a source gets whose last name is this one.
     pub(crate) fn name_for(&self, last: &[u8]) -> Name {
         match self {
-            // What `..` holds goes into the directory, not into the one above it.
+            // The content of `..` goes into the directory, not into the one above it.
             Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
             Self::Into(dir, number) => dir.below(*number, last),
             Self::As(name) => name.clone(),
@@ -238,7 +238,7 @@ impl Name {
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// What a path stands for that begins in the directory of this name, as the target of a symbolic link does.
+    /// The file of a path that begins in the directory of this name, as the target of a symbolic link does.
     pub(crate) fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -247,12 +247,12 @@ impl Name {
         Self::of(Rc::clone(&self.source), &path)
     }
 
-    /// The failure for what is not done.
+    /// The failure of a refused operation.
     pub(crate) fn refused(&self, why: impl fmt::Display) -> Failure {
         Failure::new(format!("{self}: {why}"))
     }
 
-    /// What has the name.
+    /// The file of this name.
     pub(crate) fn find(&self, follow: Follow) -> Result<Inode, Failure> {
         self.try_find(follow).map_err(|error| self.failed(&error))
     }
@@ -270,7 +270,7 @@ impl Name {
         }
     }
 
-    /// Refuses the name for a new file that is no directory where a slash after it asks for one, with the error of the kernel.
+    /// Refuses the name of a new file other than a directory if a slash after it asks for one, with the error of the kernel.
     pub(crate) fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -280,7 +280,7 @@ impl Name {
         Err(self.failed(&error))
     }
 
-    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is none.
+    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is not one.
     pub(crate) fn check_directory(&self) -> Result<(), Failure> {
         let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
         match inode.file_type() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use crate::spared::Spared;
 
-/// A file that is being written. What has its name stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing.
+/// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing.
 pub(crate) struct Whole {
     path: PathBuf,
     /// Where it is written; `None` for a device or a pipe, which is written itself.
@@ -15,7 +15,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Begins a file in place of what has the name, which must not be `spared`.
+    /// Begins a file that will replace the existing one of this name, which must not be `spared`.
     ///
     /// # Errors
     /// It is spared, or the host refuses.

@@ -11,7 +11,7 @@ use super::stream::Input;
 use super::{sparse, stream};
 use crate::failure::Failure;
 
-/// What comes in front of a member (a long name, extended headers) is held in memory up to this length.
+/// Headers in front of a member (a long name, extended headers) are held in memory up to this length.
 const HEADERS_MAX: u64 = 8 << 20;
 const BLOCK: u64 = 512;
 
@@ -19,17 +19,17 @@ const BLOCK: u64 = 512;
 pub(crate) struct Archive {
     name: String,
     input: Box<dyn Read + Send>,
-    /// Where it is, in what was decompressed.
+    /// The position in the decompressed stream.
     position: u64,
     /// For all members that follow.
     global: Overrides,
-    /// What was not read of the last member's content, and of the block where it ends.
+    /// The unread bytes of the last member's content, and of the block where it ends.
     content: u64,
     padding: u64,
     ended: bool,
 }
 
-/// A member of an archive. Of its content only the ranges that are no holes are in the archive, in this order.
+/// A member of an archive. Of its content only the ranges that are not holes are in the archive, in this order.
 pub(crate) struct Member {
     /// From the root, without a slash at either end, `.` or `..`; empty for the root itself.
     pub(crate) path: Vec<u8>,
@@ -42,13 +42,13 @@ pub(crate) struct Member {
     pub(crate) xattrs: Vec<Xattr>,
     /// It has an access list in words, which is not read.
     pub(crate) access_list: bool,
-    /// Positions and lengths of what is in the archive.
+    /// Positions and lengths of the ranges in the archive.
     pub(crate) data: Vec<(u64, u64)>,
 }
 
 /// Why an archive cannot be read.
 enum Wrong {
-    /// What is in it.
+    /// The fault in its content.
     Format(String),
     /// The device, the pipe or the compression.
     Read(io::Error),
@@ -91,10 +91,10 @@ impl Archive {
         &self.name
     }
 
-    /// The next member; what was not read of the last one is skipped.
+    /// The next member; the unread rest of the last one is skipped.
     ///
     /// # Errors
-    /// What follows is no member, or the archive ends before its end mark.
+    /// The next bytes are not a member, or the archive ends before its end mark.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, Failure> {
         if self.ended {
             return Ok(None);
@@ -177,7 +177,7 @@ impl Archive {
         }
     }
 
-    /// What the last header, and those in front of it, make.
+    /// The member of the last header and the headers in front of it.
     fn member(&mut self, header: &Header, own: Overrides) -> Result<Member, Wrong> {
         let old = header.as_old();
         let path = own.path.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -330,7 +330,7 @@ impl Archive {
         Ok(name)
     }
 
-    /// The content of what stands in front of a member.
+    /// The content of a header in front of a member.
     fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let size = number(header.entry_size(), &header.as_old().size)?;
         if size > HEADERS_MAX {
@@ -374,7 +374,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads what follows the end mark, so that who writes to a pipe is not told that nobody reads it.
+    /// Reads to the end after the end mark, so that the writer of a pipe does not get SIGPIPE.
     fn drain(&mut self) -> Result<(), Wrong> {
         io::copy(&mut self.input, &mut io::sink())?;
         Ok(())

@@ -2,7 +2,7 @@
 
 use ironmap::fs::{Timestamp, Xattr};
 
-/// What extended headers say of a member.
+/// The fields of a member in extended headers.
 #[derive(Clone, Default)]
 pub(super) struct Overrides {
     pub(super) path: Option<Vec<u8>>,
@@ -18,13 +18,13 @@ pub(super) struct Overrides {
     pub(super) sparse: Sparse,
 }
 
-/// What they say of a sparse file of GNU tar.
+/// Their fields of a sparse file of GNU tar.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
     /// 1.0 has its map in front of the content.
     pub(super) major: Option<u32>,
     pub(super) size: Option<u64>,
-    /// Offset and length of what is no hole.
+    /// Offset and length of each range that is not a hole.
     pub(super) map: Option<Vec<(u64, u64)>>,
     /// Of a record whose length follows.
     offset: Option<u64>,
@@ -42,7 +42,7 @@ fn parsed<T: std::str::FromStr>(value: &[u8], wrong: Wrong) -> Result<Option<T>,
     text.parse().map(Some).map_err(|_| wrong)
 }
 
-/// An empty value takes back what was said before.
+/// An empty value removes the earlier one.
 fn bytes(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }
@@ -114,7 +114,7 @@ fn decoded(name: &[u8]) -> Vec<u8> {
 
 const WRONG_SPARSE: Wrong = "the map of a sparse file is wrong";
 
-/// The first record, and what follows it: `LENGTH KEY=VALUE\n`, where the length counts all of it.
+/// The first record, and the rest: `LENGTH KEY=VALUE\n`, where the length counts all of it.
 fn split(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = records.iter().take(20).position(|byte| *byte == b' ')?;
     let len: usize = std::str::from_utf8(&records[..space]).ok()?.parse().ok()?;
@@ -137,7 +137,7 @@ fn map(value: &[u8]) -> Result<Vec<(u64, u64)>, Wrong> {
     Ok(pairs.iter().map(|[offset, len]| (*offset, *len)).collect())
 }
 
-/// Seconds since 1970 with any number of decimals; what is finer than a nanosecond is cut off.
+/// Seconds since 1970 with any number of decimals; digits below a nanosecond are dropped.
 fn time(value: &[u8]) -> Result<Option<Timestamp>, Wrong> {
     const WRONG: Wrong = "a time is not a number of seconds";
     let Some(text) = parsed::<String>(value, WRONG)? else { return Ok(None) };

@@ -147,7 +147,7 @@ impl Fixture {
         Ok(Self { fs: FsKind::Ext4, writes, dir, free, over, mounted: None })
     }
 
-    /// What to know about the targets.
+    /// Notes about the targets.
     pub(super) fn notes(&self) -> Vec<&'static str> {
         let mut notes = Vec::new();
         if self.writes && self.mounted.is_some() {
@@ -228,7 +228,7 @@ impl Scratch {
     }
 }
 
-/// What stands over the device.
+/// The layer over the device.
 struct Over {
     /// As it is opened.
     name: String,
@@ -306,7 +306,7 @@ impl Device {
         path
     }
 
-    /// What the file system is on.
+    /// The device of the file system.
     fn volume(&self) -> PathBuf {
         match self {
             Self::Loop { path, partitioned: true } => format!("{}p1", path.display()).into(),

@@ -163,7 +163,7 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// How the memory of requests of vol: and host: targets is kept from changing: zero-copy (not at all), bounce, lazy or owned, or all of
+    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (not at all), bounce, lazy or owned, or all of
     /// them. A row for each; by default as the device needs it.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
@@ -176,7 +176,7 @@ pub(crate) struct BenchArgs {
     /// CPUs to pin the jobs to; the last one if not given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// For host: targets on XFS with reflink: nobody dedupes them meanwhile.
+    /// For host: targets on XFS with reflink: promise that no program dedupes them meanwhile.
     #[arg(long)]
     assume_no_dedupe: bool,
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.

@@ -16,7 +16,7 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// All in pixels. About as wide as a character is; nothing here knows the fonts of who looks at it.
+/// All in pixels. About as wide as a character is; the fonts of the viewer are unknown.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;

@@ -101,7 +101,7 @@ impl<'a> Opener<'a> {
                 (source.bases, source.len) = (host.bases.clone(), host.len);
             }
         }
-        // What has no files is shared out among as many ranges.
+        // A target without files is divided into as many ranges.
         let files = self.plan.files as u64;
         for source in sources.iter_mut().filter(|source| source.bases.len() == 1 && files > 1) {
             let (base, len) = (source.bases[0], source.len / files / PAGE * PAGE);
@@ -303,7 +303,7 @@ impl Source {
         is_same(own, path)
     }
 
-    /// What writing has cost the volume of the target, if it is one.
+    /// The costs of writing of the target's volume, if it has one.
     pub(super) fn write_counts(&self) -> Option<WriteCounts> {
         match &self.way {
             Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
@@ -311,7 +311,7 @@ impl Source {
         }
     }
 
-    /// What devices that verify have met since the target was opened.
+    /// The counters of verifying devices since the target was opened.
     pub(super) fn verified(&self) -> Vec<(&'static str, u64)> {
         let Shared::Volume(volume, _) = &self.way else { return Vec::new() };
         let counts = volume.integrity().map(|opened| opened.device.counts()).unwrap_or_default();
@@ -324,7 +324,7 @@ impl Source {
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Closes what was written.
+    /// Closes a volume that was written.
     pub(super) fn close(&self) -> Result<()> {
         match &self.way {
             Shared::Volume(volume, _) => volume.close(),

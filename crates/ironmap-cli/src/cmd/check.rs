@@ -1,4 +1,4 @@
-//! `ironmap check`: what is wrong with a volume, and nothing changed.
+//! `ironmap check`: lists the faults of a volume, and changes nothing.
 
 use std::io::Write;
 
@@ -15,8 +15,8 @@ use crate::target;
 
 /// Checks a volume: all metadata, read and compared, nothing changed
 ///
-/// Each finding is a line: how bad, where, and what. Notes are no faults. A journal that was left dirty is recovered in memory, and the
-/// volume is checked as that leaves it. e2fsck repairs; this does not.
+/// Each finding is a line: severity, place and fault. Notes are not faults. A dirty journal is recovered in memory, and the
+/// result is checked. e2fsck repairs; this command does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

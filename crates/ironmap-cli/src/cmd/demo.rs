@@ -31,10 +31,10 @@ Examples:
   ironmap demo
   ironmap demo --tree /usr/share/doc --out /tmp/demo")]
 pub(crate) struct Args {
-    /// The tree to put into the image; parts of it, where it is large
+    /// The tree to put into the image; only parts of a large one
     #[arg(long)]
     tree: Option<PathBuf>,
-    /// Where everything goes
+    /// The output directory
     #[arg(long, default_value = "demo-out")]
     out: PathBuf,
 }
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     say(&format!("\nleft in {}: demo.img, bench.json, bench.svg", out.display()))
 }
 
-/// What was copied of the tree.
+/// The copied part of the tree.
 #[derive(Default)]
 struct Taken {
     /// Paths within the copy.

@@ -18,8 +18,8 @@ use crate::walk::{Visit, walk_to};
 
 /// Finds files of trees, by name, type, size and other attributes
 ///
-/// Each file is written as VOLUME:/PATH, so that other commands take it; a directory comes before what is in it. Symbolic links are not
-/// followed. All tests have to hold; '!' stands before one that must not.
+/// Each file is written as VOLUME:/PATH, so that other commands take it; a directory comes before its files. Symbolic links are not
+/// followed. All tests must hold; a test after '!' must not.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "ironmap find VOLUME:/DIR... [TEST]...",
@@ -42,7 +42,7 @@ Examples:
   ironmap find disk.img:/var/log -name '*.gz' -print0 | xargs -0 ironmap cat | zcat"
 )]
 pub(crate) struct Args {
-    /// The trees (a volume alone is all of it), then the tests
+    /// The trees (a volume alone means its root), then the tests
     #[arg(
         value_name = "VOLUME:/DIR|TEST",
         required = true,

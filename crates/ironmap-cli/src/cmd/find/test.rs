@@ -11,7 +11,7 @@ use crate::glob::Glob;
 use crate::mode::ModeChange;
 use crate::volumes::{Found, split};
 
-/// What is looked for, and where.
+/// The tests of a search, and where to search.
 #[derive(Debug)]
 pub(super) struct Expression {
     tests: Vec<Test>,

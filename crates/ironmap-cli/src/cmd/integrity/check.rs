@@ -14,7 +14,7 @@ use crate::target;
 
 /// Checks an integrity device's own structures: superblocks, dirty map, journal; nothing is changed
 ///
-/// That it was not closed is no fault: the next open recovers it. Sectors are verified by ironmap integrity scrub.
+/// A device that was not closed is not a fault: the next open recovers it. Use ironmap integrity scrub to verify sectors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let record = Record {
         device: args.device.to_string(),
         closed: clean,
-        // Of what was closed, the map has no meaning.
+        // The map of a closed device has no meaning.
         dirty_regions: if clean { 0 } else { dirty },
         journal_records: records,
         journal_sectors: sectors,

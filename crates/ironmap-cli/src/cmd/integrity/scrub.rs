@@ -14,8 +14,8 @@ use crate::target;
 
 /// Reads every sector against its tag, and lists those that are wrong or cannot be read; nothing is changed
 ///
-/// A sector's number counts protection intervals from the start of DATA. Where the device was not closed, what was being written need not
-/// fit its tag yet, and is passed over and counted: ironmap integrity open recovers it.
+/// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors with writes in flight need not
+/// match their tags yet; they are passed over and counted: ironmap integrity open recovers it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +53,7 @@ enum FindingRecord {
     LostWrites { offset: u64, length: u64, generation: u16 },
 }
 
-/// What is kept of the findings for JSON; all are counted.
+/// How many findings are kept for JSON; all are counted.
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use crate::show::{Clock, Owners, mode_string, quoted, type_name};
 /// The letters that there are, in the order of the manual.
 const LETTERS: &[u8] = b"aAbBfFgGhinNostTuUwWxXyYzZ";
 
-/// What is printed of each file.
+/// The output for each file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Format(Vec<Piece>);
 
@@ -27,10 +27,10 @@ struct Field {
     width: usize,
 }
 
-/// The longest width: what is wider is a slip of the user's.
+/// The longest width: a wider one is a mistake of the user.
 const WIDEST: usize = 4096;
 
-/// What a format shows.
+/// The values that a format shows.
 pub(super) struct Shown<'a> {
     pub(super) name: &'a [u8],
     pub(super) stat: &'a Stat,
