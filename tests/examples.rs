@@ -51,7 +51,7 @@ fn sum(data: &[u8]) -> String {
     format!("sum of all bytes: {sum}")
 }
 
-/// The programs that read say what is in the volume.
+/// The programs that read print the content of the volume.
 #[test]
 fn readers_give_what_is_there() {
     require!([Need::Tool("mke2fs")]);

@@ -137,7 +137,7 @@ impl BlockFile {
             let buffered = OpenMode { direct: false, ..mode.clone() };
             let mut opened = Self::open(path, &buffered)?;
             opened.notice = Some(format!(
-                "offset {base} is no multiple of {block} bytes: reads go through the page cache"
+                "offset {base} is not a multiple of {block} bytes: reads go through the page cache"
             ));
             return Ok(opened);
         }
@@ -250,7 +250,7 @@ impl BlockFile {
         if end.is_none() {
             let (len, size) = (buf.len(), self.size);
             return Err(Error::invalid(format!(
-                "read of {len} bytes at {at} behind the device's end at {size}"
+                "read of {len} bytes at {at} past the device's end at {size}"
             )));
         }
         let unit = u64::from(self.limits.logical_block);
@@ -289,7 +289,7 @@ impl BlockFile {
         if at.0.checked_add(len as u64).is_none_or(|end| end > self.size) {
             let size = self.size;
             return Err(Error::invalid(format!(
-                "write of {len} bytes at {at} behind the device's end at {size}"
+                "write of {len} bytes at {at} past the device's end at {size}"
             )));
         }
         let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };

@@ -87,7 +87,7 @@ pub fn doors(dev: (u32, u32)) -> Result<Vec<Door>> {
 fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
     if major == 0 {
         return Err(Error::unsupported(format!(
-            "device {major}:{minor} is no block device: the file system has none, or several"
+            "device {major}:{minor} is not a block device: the file system has none, or several"
         )));
     }
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
@@ -99,7 +99,7 @@ fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
         if base.checked_add(size).is_none_or(|end| end > bytes(&disk, "size").unwrap_or(0)) {
-            let what = format!("{}: the partition reaches behind its disk's end", own.display());
+            let what = format!("{}: the partition extends past its disk's end", own.display());
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         doors.push(door(&disk, DoorKind::WholeDisk, base, size)?);

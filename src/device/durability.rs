@@ -128,7 +128,7 @@ impl State {
             None => Ok(()),
             Some(Lost { errno, what }) => Err(Error::io(
                 *errno,
-                format!("what was written may be lost, since an earlier flush failed: {what}"),
+                format!("written data may be lost, because an earlier flush failed: {what}"),
             )),
         }
     }

@@ -65,7 +65,7 @@ impl FromStr for Engine {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(engine, _)| *engine);
         found.ok_or_else(|| {
             let names: Vec<_> = Self::NAMES.iter().map(|(_, name)| *name).collect();
-            Error::invalid(format!("{text} is no engine; there are {}", names.join(", ")))
+            Error::invalid(format!("{text} is not an engine; the engines are {}", names.join(", ")))
         })
     }
 }

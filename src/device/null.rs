@@ -66,7 +66,7 @@ impl Device for Null {
                 buf.fill(0);
                 Ok(())
             }
-            None => Err(Error::invalid(format!("read at {at} behind the device's end"))),
+            None => Err(Error::invalid(format!("read at {at} past the device's end"))),
         }
     }
 

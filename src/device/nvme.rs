@@ -186,7 +186,7 @@ fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     match stat(&node) {
         Ok(found) if Some(found.st_rdev) == device => Ok(node),
         _ => Err(Error::unsupported(format!(
-            "{}: its block device is not at {}, and nothing else keeps others from it",
+            "{}: its block device is not at {}, so ironmap cannot keep other programs from it",
             path.display(),
             node.display()
         ))),

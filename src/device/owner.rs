@@ -139,7 +139,7 @@ pub(super) fn refuse_attached(
         Err(_) if !write || is_free(file, write) => return Ok(()),
         Err(error) => {
             let why =
-                format!("whether a loop device serves it cannot be seen: /sys/block: {error}");
+                format!("cannot find out whether a loop device serves it: /sys/block: {error}");
             return Err(busy(path, &why));
         }
     };

@@ -257,7 +257,7 @@ impl Device for Ram {
 }
 
 fn outside(what: &str, at: DevOffset, len: u64) -> Error {
-    Error::invalid(format!("{what} of {len} bytes at {at}: unaligned, or behind the device's end"))
+    Error::invalid(format!("{what} of {len} bytes at {at}: unaligned, or past the device's end"))
 }
 
 /// The copies themselves.

@@ -44,7 +44,7 @@ bitflags! {
 ///
 /// An operation is one transaction where its size allows: a crash leaves it done or not done. Operations that only a format for writing has
 /// has a provided method here that refuses.
-#[allow(unused_variables, reason = "what refuses has no use for its arguments")]
+#[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
 pub trait FileSystem: Any + Send + Sync {
     /// The name of its format, as `mount -t` knows it.
     fn format(&self) -> &'static str;

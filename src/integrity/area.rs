@@ -77,7 +77,7 @@ impl Superblock {
             return Err(Error::unsupported(format!("integrity features {unknown:#x}")));
         }
         let bad = |field: &'static str, value: u64| {
-            Err(place.field(field).corrupt(format!("{value:#x} makes no sense")))
+            Err(place.field(field).corrupt(format!("{value:#x} is invalid")))
         };
         let kind = match raw.kind {
             KIND_T10 => TupleKind::T10,
@@ -107,7 +107,7 @@ impl Superblock {
             journal: raw.journal_len.get(),
             area_start: raw.area_start.get(),
         };
-        info.check().map_err(|field| place.field(field).corrupt("makes no sense"))?;
+        info.check().map_err(|field| place.field(field).corrupt("is invalid"))?;
         let area_len = raw.area_len.get();
         if area_len < info.area_len() || area_len >= 1 << 60 || !area_len.is_multiple_of(BLOCK_LEN)
         {
@@ -191,7 +191,9 @@ impl Superblock {
                 )));
             }
             if at != start && at != found.info.last_at(len) {
-                return Err(place.field("area_start").corrupt("it does not name its own place"));
+                return Err(place
+                    .field("area_start")
+                    .corrupt("it records another place than its own"));
             }
             Ok(found)
         };

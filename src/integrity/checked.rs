@@ -362,7 +362,7 @@ impl Checked {
                 true => Error::new(ErrorKind::Busy, "writes are in flight on an integrity device"),
                 false => Error::io(
                     Errno::EIO,
-                    "of a region no sector can be read and verified: it stays dirty",
+                    "no sector of a region can be read and verified: it stays dirty",
                 ),
             });
         }

@@ -55,7 +55,7 @@ impl Checked {
     /// Those of the devices.
     fn discard_journaled(&self, journal: &Journal, at: DevOffset, len: u64) -> Result<()> {
         if journal.no_discards.load(Ordering::Relaxed) {
-            return Err(Error::io(Errno::EOPNOTSUPP, "the data device knows no discards"));
+            return Err(Error::io(Errno::EOPNOTSUPP, "the data device does not support discards"));
         }
         self.claim_alone(at, len, &self.unwritten(at, len))?;
         let gate = match journal.enter(self.home(), &[journal.extent(at, len, DISCARDED)], &[], &[])

@@ -149,7 +149,7 @@ fn lay_out(
     }
     if data.limits().logical_block > options.interval {
         return Err(Error::invalid(format!(
-            "the data device has blocks of {} bytes, longer than what a tuple protects",
+            "the data device has blocks of {} bytes, longer than the interval that a tuple protects",
             data.limits().logical_block
         )));
     }

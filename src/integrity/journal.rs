@@ -144,14 +144,14 @@ impl Journal {
             }
             let (sequence, position) = (raw.sequence.get(), raw.position.get());
             if position > Self::blocks(info) || sequence > u64::MAX / 2 {
-                return Err(place(at).field("position").corrupt("is behind the journal's end"));
+                return Err(place(at).field("position").corrupt("is past the journal's end"));
             }
             if newest.is_none_or(|(newest, ..)| sequence > newest) {
                 newest = Some((sequence, position, head));
             }
         }
         let Some((mut sequence, mut position, head)) = newest else {
-            return Err(place(info.journal_at()).field("magic").corrupt("neither head is whole"));
+            return Err(place(info.journal_at()).field("magic").corrupt("both heads are damaged"));
         };
         let mut replayed = Replayed::default();
         // Each record takes a block at least, and a sequence is there once.
@@ -210,7 +210,7 @@ impl Journal {
             return Ok(None);
         }
         // It is as it was written: a fault now was a fault then.
-        let bad = |field: &'static str| Err(place(at).field(field).corrupt("makes no sense"));
+        let bad = |field: &'static str| Err(place(at).field(field).corrupt("is invalid"));
         let behind = size_of::<RawRecord>();
         let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
         let Ok((raws, _)) = raws else { return bad("extents") };

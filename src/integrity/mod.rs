@@ -151,7 +151,7 @@ impl Integrity {
     fn check_range(&self, what: &str, at: DevOffset, len: u64) -> Result<()> {
         match at.checked_add(len) {
             Some(end) if end.0 <= self.checked.info.data_size => Ok(()),
-            _ => Err(Error::invalid(format!("{what} of {len} bytes at {at}: behind the end"))),
+            _ => Err(Error::invalid(format!("{what} of {len} bytes at {at}: past the end"))),
         }
     }
 
@@ -225,7 +225,7 @@ impl Device for Integrity {
             return Ok(());
         }
         self.checked.check(at, len as usize).map_err(|_| {
-            Error::invalid(format!("write of {len} bytes at {at}: no whole sectors"))
+            Error::invalid(format!("write of {len} bytes at {at}: not whole sectors"))
         })?;
         let most = self.checked.limits.max_transfer as usize;
         let mut pos = at;

@@ -174,7 +174,7 @@ fn check(data: &dyn Device, tags: &dyn Device, info: &Info) -> Result<()> {
     }
     if data.limits().logical_block > info.interval || tags.limits().logical_block > 4096 {
         return Err(Error::unsupported(
-            "the device's blocks are longer than what a tuple protects",
+            "the device's blocks are longer than the interval that a tuple protects",
         ));
     }
     Ok(())

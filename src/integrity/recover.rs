@@ -56,7 +56,7 @@ impl Recovered {
             return lines;
         }
         lines.push(format!(
-            "the integrity device was not closed: {regions} dirty regions read again, {retagged} sectors tagged anew, \
+            "the integrity device was not closed: {regions} dirty regions read again, {retagged} sectors tagged again, \
              {records} journal records replayed"
         ));
         if replayed > 0 {

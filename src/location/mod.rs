@@ -187,7 +187,7 @@ impl Site {
 fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     match size.checked_sub(offset) {
         Some(rest) if rest > 0 => Ok((offset, rest)),
-        _ => Err(Error::invalid(format!("offset {offset} is behind its end at {size}"))),
+        _ => Err(Error::invalid(format!("offset {offset} is past its end at {size}"))),
     }
 }
 

@@ -77,7 +77,7 @@ impl Location {
             return Ok(OpenLocation { device: data, engine, notices, integrity: None });
         }
         if engine == Engine::Null {
-            return Err(Error::invalid("what the engine null reads cannot be verified"));
+            return Err(Error::invalid("reads of the engine null cannot be verified"));
         }
         let how = IntegrityOptions {
             data_uuid: halves.identity,

@@ -292,7 +292,7 @@ impl Drop for Alone {
 
 #[cold]
 fn lost() -> Error {
-    let what = "a queue was lost with requests in flight to this file: nobody knows when they end";
+    let what = "a queue was lost with requests in flight to this file: it is unknown when they end";
     Error::io(Errno::EIO, what)
 }
 
@@ -352,7 +352,7 @@ mod tests {
         assert!(content.enter(&other), "nobody waits any more");
         content.leave(&other);
         content.leave(&lane);
-        assert!(Alone::wait(&inode, 0..1).is_ok(), "what nobody has is had");
+        assert!(Alone::wait(&inode, 0..1).is_ok(), "a free range is not waited for");
     }
 
     #[test]
@@ -365,7 +365,10 @@ mod tests {
         let alone = Alone::wait(&inode, 0..1);
         assert_eq!(alone.err().map(|error| error.kind()), Some(ErrorKind::Busy));
         inode.content.leave(&lane);
-        assert!(Alone::wait(&inode, 0..1).is_ok(), "what need not be waited for is had");
+        assert!(
+            Alone::wait(&inode, 0..1).is_ok(),
+            "a free range needs no wait, also with a request in flight"
+        );
         requests.remove();
     }
 }

@@ -195,13 +195,13 @@ impl Volume {
                 }
                 Err(_) if lost == TailLoss::DamagedVolume => Ok(()),
                 Err(error) => taken(format!(
-                    "holds a file system whose end is not known ({error}): tags would overwrite what it has from byte {from} on"
+                    "holds a file system whose end is not known ({error}): tags would overwrite its content from byte {from} on"
                 )),
             };
         }
         match occupant(device) {
             Some(what) if lost == TailLoss::Nothing => taken(format!(
-                "{what}, whose end is not known: tags would overwrite what it has from byte {from} on"
+                "{what}, whose end is not known: tags would overwrite its content from byte {from} on"
             )),
             _ => Ok(()),
         }
@@ -341,9 +341,7 @@ impl Volume {
         }
         // A file that is made has nothing to cut.
         if options.truncate && !options.create_new && (!options.write || options.append) {
-            return Err(Error::invalid(
-                "a file is cut only by opening it for writing, and not to append",
-            ));
+            return Err(Error::invalid("truncate needs write, and excludes append"));
         }
         Ok(())
     }
@@ -370,7 +368,7 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
         Some(block) => Error::new(
             ErrorKind::UnknownFormat,
             format!(
-                "{}, but a backup of a superblock in block {block}: --superblock {block} reads by it, if nothing else is here now",
+                "{}, but a backup of a superblock in block {block}: if nothing else is here now, --superblock {block} reads the volume by it",
                 error.what()
             ),
         ),

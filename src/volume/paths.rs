@@ -240,7 +240,7 @@ impl Volume {
         let refused = |what| Err(Error::invalid(what).context(whole.display()));
         match path::split(bytes) {
             (_, b"") => refused("the root has no name"),
-            (_, b"." | b"..") => refused("ends with . or .., which is no name"),
+            (_, b"." | b"..") => refused("ends with . or .., which is not a name"),
             (parent, name) => {
                 let dir = self.fs.resolve(parent, Follow::All)?;
                 match dir.file_type() {
@@ -302,7 +302,7 @@ impl Volume {
     fn find_or_create(&self, path: &Path, options: &FileOptions) -> Result<Inode> {
         let creates = options.create || options.create_new;
         if creates && !options.writes() {
-            let error = Error::invalid("a file that is made is opened for writing");
+            let error = Error::invalid("create needs write or append");
             return Err(error.context(path.display()));
         }
         let make = |path: &Path| {

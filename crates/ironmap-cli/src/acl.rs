@@ -6,7 +6,7 @@ use crate::show::Owners;
 
 /// The attributes that hold lists.
 pub(crate) const NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-/// What `getfacl` prints before the entries of each.
+/// The prefix that `getfacl` prints before the entries of each.
 const PREFIXES: [&str; 2] = ["", "default:"];
 const VERSION: u32 = 2;
 /// Of an entry: tag and permissions in 16 bits each, then a user or group in 32.

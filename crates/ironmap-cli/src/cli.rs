@@ -20,14 +20,14 @@ is its inode 12.
 integrity:DATA,TAGS is a volume too: DATA is a device or image whose every sector is verified against its tag on TAGS, and both may be \
 partitions. integrity:DATA has the tags in its own tail; ironmap integrity makes and checks them.
 
-noload:VOLUME is read without its journal, which may be damaged or gone; the option --noload says the same of every volume.
+noload:VOLUME is read without its journal, which may be damaged or gone; the option --noload does so for every volume.
 
 host:FILE is a file of a mounted file system. It is read around the kernel where that is safe, and through it otherwise; ironmap \
-host tells which. A volume named host is written ./host.
+host shows which. A volume named host is written ./host.
 
-Commands that only read write nothing: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
+Commands that only read do not write to the device: a volume that was not unmounted cleanly is recovered in memory. Commands that change a volume \
 recover it on the device, work as their namesakes do on a mounted one, and end with everything on the device; when one is killed \
-instead, the journal keeps the volume consistent. Permissions are not looked at: who may write the device may change every file.
+instead, the journal keeps the volume consistent. Permissions are not checked: a user who can write the device can change every file.
 
 Exit codes:
   0  success
@@ -37,7 +37,7 @@ Exit codes:
   4  the volume is corrupt
   130  interrupted by Ctrl-C (143: SIGTERM, 129: SIGHUP) while changing a volume, which was closed cleanly
 
-Where several things fail, each has a line on standard error, and the highest code is given.";
+If several operations fail, each prints a line on standard error, and the highest exit code is returned.";
 
 /// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads those of mounted ext4 and XFS, at the speed
 /// of the device.

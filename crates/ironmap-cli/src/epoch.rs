@@ -5,7 +5,7 @@ use ironmap::fs::Timestamp;
 use crate::failure::Failure;
 
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
-/// The last second of a time stamp of ext4: 34 bits behind 1901.
+/// The last second of a time stamp of ext4: 34 bits from 1901 on.
 const LAST: i64 = (3 << 32) + i32::MAX as i64;
 
 /// The time, in seconds since 1970; `None` where it is not set.
@@ -17,7 +17,9 @@ pub(crate) fn source_date() -> Result<Option<i64>, Failure> {
     let seconds = text.to_str().and_then(|text| text.parse().ok());
     let wrong = || {
         let text = text.display();
-        Failure::usage(format_args!("{VARIABLE}={text} is no number of seconds from 0 to {LAST}"))
+        Failure::usage(format_args!(
+            "{VARIABLE}={text} is not a number of seconds from 0 to {LAST}"
+        ))
     };
     seconds.filter(|seconds| (0..=LAST).contains(seconds)).map(Some).ok_or_else(wrong)
 }

@@ -18,7 +18,7 @@ pub(crate) enum Code {
     Usage = 2,
     Refused = 3,
     Corrupt = 4,
-    /// This and what follows: 128 and the signal's number, as shells have it.
+    /// This and the next: 128 and the signal's number, as shells have it.
     HungUp = 129,
     Interrupted = 130,
     Terminated = 143,
@@ -30,11 +30,11 @@ pub(crate) struct Failure {
     code: Code,
     /// Empty where there is nothing to say: the reader of a pipe has gone.
     message: String,
-    /// What the library says of it.
+    /// The library's kind of error.
     kind: Option<ErrorKind>,
 }
 
-/// Whether what was read is not what was written: metadata, or a sector that does not fit its tag.
+/// Whether the device returned other data than were written: damaged metadata, or a sector that does not match its tag.
 fn is_corrupt(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(Errno::EILSEQ))
 }
@@ -49,7 +49,7 @@ impl Failure {
         Self { code, message: message.into(), kind: None }
     }
 
-    /// A command line that asks for what cannot be, and that the parser lets through.
+    /// A command line that asks for something impossible, and that the parser lets through.
     pub(crate) fn usage(what: impl Display) -> Self {
         Self::with(Code::Usage, what.to_string())
     }
@@ -64,7 +64,7 @@ impl Failure {
     pub(crate) fn at(place: impl Display, error: &Error) -> Self {
         let code = if is_corrupt(error) { Code::Corrupt } else { Code::Failed };
         let (place, text) = (place.to_string(), error.to_string());
-        // What a path ends with is named already.
+        // The end of a path is named already.
         let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
         let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
         let text = rest.unwrap_or(&text);
@@ -75,16 +75,18 @@ impl Failure {
         Self { kind: Some(error.kind()), ..Self::with(code, message) }
     }
 
-    /// The same, and what is known of the cause beside it.
+    /// The same, and the cause beside it.
     pub(crate) fn because(self, cause: impl Display) -> Self {
         Self { message: format!("{}: {cause}", self.message), ..self }
     }
 
-    /// The last commit of a mounted volume: whoever wrote to it is told by nothing else.
+    /// The last commit of a mounted volume: programs that wrote to it get no other error.
     pub(crate) fn lost(volume: impl Display, error: &Error) -> Self {
         Self::with(
             Code::Corrupt,
-            format!("{volume}: closed with an error, and what was not synced may be lost: {error}"),
+            format!(
+                "{volume}: closed with an error; changes that were not synced may be lost: {error}"
+            ),
         )
     }
 
@@ -98,7 +100,7 @@ impl Failure {
         Self::with(
             Code::Corrupt,
             format!(
-                "{place}: the program that served it has not closed the volume: what was not synced is lost, and the rest is recovered when \
+                "{place}: its server ended without closing the volume: changes that were not synced are lost, and the rest is recovered when \
                  it is opened"
             ),
         )
@@ -134,7 +136,7 @@ impl Failure {
         Self::with(code, "interrupted")
     }
 
-    /// What another process has told already, and ended with this code.
+    /// A failure that another process has reported already; it ended with this code.
     pub(crate) fn told(code: i32) -> Self {
         let codes = [Code::Usage, Code::Refused, Code::Corrupt];
         let code = codes.into_iter().find(|known| *known as i32 == code);
@@ -176,7 +178,7 @@ impl From<serde_json::Error> for Failure {
     }
 }
 
-/// What has failed so far.
+/// The failures so far.
 pub(crate) struct Report {
     worst: Code,
     /// Lines are printed above it.
@@ -201,7 +203,7 @@ impl Report {
         }
     }
 
-    /// Works on each of several files: what fails is reported, and the rest goes on.
+    /// Works on each of several files: a failure is reported, and the rest goes on.
     pub(crate) fn each<T>(
         &mut self,
         items: &[T],
@@ -227,7 +229,7 @@ impl Report {
         self.line(&format!("note: {message}"));
     }
 
-    /// A line on standard output that tells what was done, for `-v`.
+    /// A line on standard output about finished work, for `-v`.
     pub(crate) fn say(&self, message: impl Display) -> Result<(), Failure> {
         let line = one_line(&message.to_string());
         self.progress.suspend(|| writeln!(io::stdout(), "{line}")).map_err(Failure::stdout)
@@ -256,7 +258,7 @@ impl fmt::Debug for Report {
     }
 }
 
-/// What the command line's parser says: help and version as they are, an error as one line.
+/// The output of the command line's parser: help and version as they are, an error as one line.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         // A reader of the help that has gone has read what it wanted.

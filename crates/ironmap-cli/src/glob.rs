@@ -19,7 +19,7 @@ impl Glob {
         let fold = |byte: &u8| if self.ignore_case { byte.to_ascii_lowercase() } else { *byte };
         let text: Vec<u8> = text.iter().map(fold).collect();
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // Behind the last star, and where in the text it ends: only that one can still take more.
+        // After the last star, and where in the text it ends: only that one can still take more.
         let mut star = None;
         loop {
             if let [b'*', rest @ ..] = pattern {
@@ -46,7 +46,7 @@ impl Glob {
     }
 }
 
-/// What is left of a pattern whose first part matches this byte.
+/// The rest of a pattern whose first part matches this byte.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
         [b'?', rest @ ..] => Some(rest),
@@ -61,7 +61,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// Whether a byte is in the set that begins behind `[`, and what is behind the set; `None` where it has no end.
+/// Whether a byte is in the set that begins after `[`, and the pattern after the set; `None` where it has no end.
 fn set(text: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let negated = matches!(text.first(), Some(b'!' | b'^'));
     let mut rest = &text[usize::from(negated)..];
@@ -88,7 +88,7 @@ fn set(text: &[u8], byte: u8) -> Option<(bool, &[u8])> {
 mod tests {
     use super::*;
 
-    /// What fnmatch(3) of glibc says.
+    /// The results of fnmatch(3) of glibc.
     #[test]
     fn patterns_match_as_those_of_a_shell() {
         let yes: [(&str, &str); 13] = [

@@ -1,4 +1,4 @@
-//! What the kernel says of a file of a mounted file system, in the words of a volume's. It is asked by libc: under fakeroot, that answers.
+//! The kernel's attributes of a file of a mounted file system, in the types of a volume's. It is asked by libc: under fakeroot, that answers.
 
 use std::ffi::{OsStr, c_char};
 use std::os::fd::BorrowedFd;
@@ -21,10 +21,10 @@ pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     Ok(stat.flags(flags))
 }
 
-/// What [`decode`] wants to know.
+/// The fields that [`decode`] needs.
 pub(crate) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// What the system call says, without inode flags, which are another one's.
+/// The result of the system call, without inode flags, for which there is another one.
 pub(crate) fn decode(found: &Statx) -> Stat {
     let file_type = match OsFileType::from_raw_mode(found.stx_mode.into()) {
         OsFileType::Directory => FileType::Directory,
@@ -71,7 +71,7 @@ pub(crate) fn link(path: &Path) -> Result<Vec<u8>, Errno> {
     Ok(rustix_libc::fs::readlink(path, Vec::new())?.into_bytes())
 }
 
-/// What the kernel lets a list of names, or a value, become.
+/// The kernel's limit of a list of names, or of a value, in bytes.
 const XATTR_MAX: usize = 64 << 10;
 
 /// The extended attributes that the user may read; none where the file system has none.

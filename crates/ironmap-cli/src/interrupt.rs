@@ -71,7 +71,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
-/// What failed, or that a signal came, after which anything fails.
+/// The failure, or the signal if one came: anything can fail after that.
 pub(crate) fn cause(failure: Failure) -> Failure {
     check().err().unwrap_or(failure)
 }
@@ -89,7 +89,7 @@ pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Er
         match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
             // Interrupted by a signal, which the next turn sees: a read would wait for data that may never come.
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            // It is for the read to tell what is wrong.
+            // The read reports the error.
             _ => return Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 const SET_ID: u32 = 0o6000;
 const ALL: u32 = 0o7777;
 
-/// What is to become of a mode.
+/// The requested change of a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModeChange(Vec<Step>);
 
@@ -31,7 +31,7 @@ enum What {
         /// `X`: execution where it is a directory, or someone may execute it already.
         search: bool,
     },
-    /// What the user, the group or others have: how far their bits are to the left.
+    /// The bits of the user, the group or others: how far their bits are to the left.
     Copy(u32),
 }
 
@@ -148,7 +148,7 @@ fn parse_what(text: &str) -> Option<What> {
     Some(What::Bits { bits, search })
 }
 
-/// What the process takes away from the permissions of new files.
+/// The permission bits that the process removes from new files.
 pub(crate) fn umask() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);

@@ -1,4 +1,4 @@
-//! What a tree takes of a volume.
+//! The space that a tree takes in a volume.
 
 use ironmap::fs::FileType;
 
@@ -42,7 +42,7 @@ impl Needs {
         self.whole(attributes);
     }
 
-    /// A range of a file that is no hole.
+    /// A range of a file that is not a hole.
     pub(crate) fn range(&mut self, offset: u64, len: u64) {
         let begin = offset / self.block * self.block;
         self.whole(offset.saturating_add(len).saturating_sub(begin));

@@ -14,7 +14,7 @@ pub(crate) fn caller() -> Credentials {
     Credentials::new(uid, gid, umask())
 }
 
-/// The file of a name; an empty one is made where there is none, `None` where that is not wanted.
+/// The file of a name; an empty one is made if it does not exist, or `None` without `create`.
 pub(crate) fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
     if let Some(inode) = name.look(Follow::All)? {
         return Ok(Some(inode));

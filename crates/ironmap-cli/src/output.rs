@@ -1,4 +1,4 @@
-//! What commands write: standard output, and the JSON that docs/CLI.md describes.
+//! The output of commands: standard output, and the JSON that docs/CLI.md describes.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -104,7 +104,7 @@ impl Serialize for Encoding {
     }
 }
 
-/// Who serves a file of a mounted file system, and why.
+/// How a file of a mounted file system is served, and why.
 #[derive(Serialize)]
 pub(crate) struct Served {
     served_by: &'static str,

@@ -116,7 +116,7 @@ pub(crate) fn flag_letters(flags: u32) -> String {
 
 /// A name in quotes, as a shell takes it and `stat -c %N` writes it.
 pub(crate) fn quoted(name: &[u8]) -> String {
-    // What stands alike within both kinds of quotes.
+    // Characters that are the same within both kinds of quotes.
     let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:]_' ".contains(char);
     if let Ok(text) = std::str::from_utf8(name)
         && text.contains('\'')
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(rfc3339(at(0, 1)), "1970-01-01T00:00:00.000000001Z");
     }
 
-    /// What ls -lh of coreutils 9.1 shows of files of these sizes.
+    /// The output of ls -lh of coreutils 9.1 for files of these sizes.
     #[test]
     fn sizes_for_people_are_rounded_up() {
         let shown = [
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// What stat -c %N of coreutils 9.1 shows.
+    /// The output of stat -c %N of coreutils 9.1.
     #[test]
     fn names_are_quoted_for_a_shell() {
         let shown: [(&[u8], &str); 6] = [

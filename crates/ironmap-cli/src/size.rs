@@ -2,7 +2,7 @@
 
 /// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; and with 1000 in place of 1024 `1kB`, `1MB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text} is no size");
+    let wrong = || format!("{text} is not a size");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
     let value: u64 = digits.parse().map_err(|_| wrong())?;
@@ -21,7 +21,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// The same, and not 0.
 pub(crate) fn some(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err(format!("{text} is no size of anything")),
+        0 => Err(format!("{text} is not a size above 0")),
         size => Ok(size),
     }
 }

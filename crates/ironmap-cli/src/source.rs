@@ -93,19 +93,19 @@ impl Source {
         Ok(source)
     }
 
-    /// What was changed is on the device, or the failure says that it is not.
+    /// All changes are on the device then, or the failure says that they are not.
     pub(crate) fn close(&self) -> Result<(), Failure> {
         self.volume.close().map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// Says what was passed over or left undone.
+    /// Reports faults that were passed over and work that was left undone.
     fn tell_left(&self) {
         for line in self.fs().take_notices() {
             Report::default().warning(format!("{}: {line}", self.name));
         }
     }
 
-    /// Commits what was changed so far.
+    /// Commits all changes so far.
     pub(crate) fn sync(&self) -> Result<(), Failure> {
         self.fs().sync().map_err(|error| Failure::at(&self.name, &error))
     }
@@ -120,7 +120,7 @@ impl Source {
         self.volume.fs()
     }
 
-    /// The file of a path; `<12>` and what follows it begin at inode 12.
+    /// The file of a path; `<12>` and paths after it begin at inode 12.
     pub(crate) fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode, Failure> {
         let (from, rest) = inode_of(path).unwrap_or((self.fs().root(), path));
         let inode = self.fs().resolve_at(from, rest, follow);

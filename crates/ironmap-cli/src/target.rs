@@ -45,7 +45,7 @@ impl Target {
     }
 }
 
-/// The inode with which a path begins that is no path from the root, and the rest: `<12>/name`.
+/// The inode with which a path begins that does not begin at the root, and the rest: `<12>/name`.
 pub(crate) fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
     let text = path.strip_prefix(b"<")?;
     let end = text.iter().position(|byte| *byte == b'>')?;
@@ -55,7 +55,7 @@ pub(crate) fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
     matches!(rest, [] | [b'/', ..]).then_some((InodeNo(number), rest))
 }
 
-/// How long what stands before the path of a volume is: `integrity:`, `noload:`, both or neither.
+/// The length of the prefix before the path of a volume: `integrity:`, `noload:`, both or neither.
 fn prefix_of_volume(text: &[u8]) -> usize {
     [NO_LOAD, INTEGRITY].iter().fold(0, |at, prefix| {
         if text[at..].starts_with(prefix.as_bytes()) { at + prefix.len() } else { at }
@@ -79,7 +79,7 @@ fn refuse_host(text: &OsStr) -> Result<(), String> {
     Ok(())
 }
 
-/// What comes before the path of a file of a mounted file system.
+/// The prefix of the path of a file of a mounted file system.
 const HOST: &[u8] = b"host:";
 
 /// A file of a volume, or of a file system that the kernel has mounted.

@@ -47,7 +47,7 @@ impl Volumes {
         result
     }
 
-    /// The same for each target by itself: what fails is reported, and the rest goes on.
+    /// The same for each target by itself: a failure is reported, and the rest goes on.
     pub(crate) fn change_each(
         targets: &[Target],
         report: &mut Report,
@@ -79,7 +79,7 @@ impl Volumes {
     /// The last name of a path, and the directory that it is in.
     pub(crate) fn name(&mut self, target: &Target) -> Result<Name, Failure> {
         if inode_of(&target.path).is_some() {
-            let what = "the number of an inode, where a name is needed";
+            let what = "an inode number, where a name is needed";
             return Err(Failure::usage(format_args!("{target}: {what}")));
         }
         Name::of(self.open(&target.volume)?, &target.path)
@@ -100,7 +100,7 @@ impl Volumes {
         Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
     }
 
-    /// What DEST means, as `cp`, `mv` and `ln` have it: a directory to go into, or the name itself.
+    /// The meaning of DEST, as in `cp`, `mv` and `ln`: a directory to go into, or the name itself.
     pub(crate) fn destination(
         &mut self,
         dest: &Target,
@@ -131,10 +131,10 @@ impl Volumes {
     }
 }
 
-/// What a command says of its DEST.
+/// The options of a command for its DEST.
 #[derive(Clone, Copy)]
 pub(crate) struct DestinationIs {
-    /// It has to be a directory (`-t`, or several sources), or is none even if it is one (`-T`).
+    /// It has to be a directory (`-t`, or several sources), or is the name itself even if it is one (`-T`).
     pub(crate) directory: Option<bool>,
     /// A symbolic link to a directory is that directory.
     pub(crate) follows: bool,
@@ -152,7 +152,7 @@ impl Destination {
     /// The name that a source gets whose last name is this one.
     pub(crate) fn name_for(&self, last: &[u8]) -> Name {
         match self {
-            // What `..` holds goes into the directory, not into the one above it.
+            // The content of `..` goes into the directory, not into the one above it.
             Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
             Self::Into(dir, number) => dir.below(*number, last),
             Self::As(name) => name.clone(),
@@ -176,7 +176,7 @@ impl Name {
         let dir = source.fs().resolve(above, Follow::All);
         let dir = dir.and_then(|dir| match dir.file_type() {
             FileType::Directory => Ok(dir.number()),
-            _ => Err(Error::new(ErrorKind::NotADirectory, "is in something that is no directory")),
+            _ => Err(Error::new(ErrorKind::NotADirectory, "its parent is not a directory")),
         });
         let dir = dir.map_err(|error| Failure::at(source.name(path), &error))?;
         Ok(Self { source, dir, name: name.to_vec(), path: path.to_vec() })
@@ -221,7 +221,7 @@ impl Name {
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// What a path stands for that begins in the directory of this name, as the target of a symbolic link does.
+    /// The file of a path that begins in the directory of this name, as the target of a symbolic link does.
     pub(crate) fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -230,12 +230,12 @@ impl Name {
         Self::of(Rc::clone(&self.source), &path)
     }
 
-    /// The failure for what is not done.
+    /// The failure of a refused operation.
     pub(crate) fn refused(&self, why: impl fmt::Display) -> Failure {
         Failure::new(format!("{self}: {why}"))
     }
 
-    /// What has the name.
+    /// The file of this name.
     pub(crate) fn find(&self, follow: Follow) -> Result<Inode, Failure> {
         self.try_find(follow).map_err(|error| self.failed(&error))
     }
@@ -253,7 +253,7 @@ impl Name {
         }
     }
 
-    /// Refuses the name for a new file that is no directory where a slash after it asks for one, with the error of the kernel.
+    /// Refuses the name of a new file other than a directory if a slash after it asks for one, with the error of the kernel.
     pub(crate) fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -263,7 +263,7 @@ impl Name {
         Err(self.failed(&error))
     }
 
-    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is none.
+    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is not one.
     pub(crate) fn check_directory(&self) -> Result<(), Failure> {
         let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
         match inode.file_type() {

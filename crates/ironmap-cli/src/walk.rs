@@ -13,7 +13,7 @@ use crate::volumes::Found;
 /// When a file is visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
-    /// A directory, before what is in it; and anything else.
+    /// A directory, before its content; and any other file.
     First,
     /// A directory, after everything in it was visited.
     Last {
@@ -28,10 +28,10 @@ struct Level {
     failed: bool,
 }
 
-/// Visits a file and, where it is a directory, all below it. Symbolic links are visited, never followed. What fails is reported, and the
+/// Visits a file and, where it is a directory, all below it. Symbolic links are visited, never followed. A failure is reported, and the
 /// rest goes on; says whether nothing failed.
 ///
-/// It keeps its own stack: how deep a volume's tree is, the volume says.
+/// It keeps its own stack: the depth of a volume's tree has no limit.
 pub(crate) fn walk(
     root: Found,
     report: &mut Report,
@@ -40,7 +40,7 @@ pub(crate) fn walk(
     walk_to(root, usize::MAX, report, visit)
 }
 
-/// The same, at most so many levels below the root. What lies deeper is not read, and a directory that is not entered has no last visit.
+/// The same, at most so many levels below the root. Deeper levels are not read, and a directory that is not entered has no last visit.
 pub(crate) fn walk_to(
     root: Found,
     most: usize,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use crate::spared::Spared;
 
-/// A file that is being written. What has its name stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing.
+/// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing.
 pub(crate) struct Whole {
     path: PathBuf,
     /// Where it is written; `None` for a device or a pipe, which is written itself.
@@ -15,7 +15,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Begins a file in place of what has the name, which must not be `spared`.
+    /// Begins a file that will replace the existing one of this name, which must not be `spared`.
     ///
     /// # Errors
     /// It is spared, or the host refuses.
@@ -29,7 +29,7 @@ impl Whole {
             Err(error) => return Err(failed(error)),
         };
         if spared.has(&path) {
-            let what = format!("{}: is the volume that is read", path.display());
+            let what = format!("{}: is the source volume", path.display());
             return Err(Failure::new(what));
         }
         if there.as_ref().is_some_and(|there| !there.is_file()) {

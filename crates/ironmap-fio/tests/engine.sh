@@ -170,7 +170,7 @@ refused "no such file" quietly --name=job --ioengine="external:$ENGINE" --host -
 refused "No such file" quietly --name=job --ioengine="external:$ENGINE" --volume="$scratch/none" --filename=/f --size=4m --rw=read --numjobs=4
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0
 refused "no such file" on_image --filename=/none --rw=read --allow_file_create=0 --create_serialize=0
-refused "is no engine" job --rw=read --engine=steam
+refused "is not an engine" job --rw=read --engine=steam
 refused "there are zero-copy" job --rw=read --integrity=most
 refused "need --thread" quietly --name=job --ioengine="external:$ENGINE" --volume="$image" --filename=/job --size=4m --rw=write \
     --numjobs=2 --time_based --runtime=1

@@ -253,7 +253,7 @@ impl LiveFile {
             Some(true) => true,
             // Its blocks and their state would be told by a transaction of its own.
             Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
-                let what = "an atomic write to what holds no data yet";
+                let what = "an atomic write to a range without data";
                 return Err(Error::io(Errno::EOPNOTSUPP, what));
             }
             Some(false) => false,

@@ -20,13 +20,13 @@ struct Content {
 /// The checksums of a version that were found right: each is computed once.
 #[derive(Default)]
 struct Verified {
-    /// What the block was first taken for; 0 is nothing yet. Who takes it for something else verifies it each time.
+    /// The kind for which the block was first verified; 0 before that. A reader that takes it for another kind verifies it each time.
     identity: AtomicU64,
     /// A bit for each of its parts.
     parts: AtomicU64,
 }
 
-/// What a block is taken for.
+/// The kind of structure for which a block is read.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// A block of directory entries.
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Descriptors = 6,
 }
 
-/// What has a checksum of its own in a block.
+/// A part of a block with its own checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
     identity: u64,
@@ -83,7 +83,7 @@ impl Verified {
         }
     }
 
-    /// What stays so when a part is changed, and the others are not.
+    /// The parts that stay verified when this part changes.
     fn without(&self, part: Part) -> Self {
         if self.identity.load(Ordering::Relaxed) != part.identity {
             return Self::default();

@@ -28,11 +28,11 @@ const ATTEMPTS: u32 = 64;
 pub(crate) enum Relocated {
     /// In this block of the journal, as it is.
     Journal(FsBlock),
-    /// In this block of the journal, but for its first four bytes: they are the journal's magic number, and zero there.
+    /// In this block of the journal, except for its first four bytes: they are the journal's magic number, and zero there.
     Escaped(FsBlock),
 }
 
-/// What an in-memory recovery of the journal changes: the blocks that the device does not hold at their own place.
+/// The result of an in-memory recovery of the journal: the blocks that the device does not hold at their own place.
 #[derive(Default)]
 pub(crate) struct Overlay(BTreeMap<FsBlock, Relocated>);
 
@@ -94,7 +94,7 @@ impl Blocks {
         &self.overlay
     }
 
-    /// From now on these blocks are seen where recovery found them. What was cached before is forgotten.
+    /// From now on these blocks are seen where recovery found them. The earlier cache is dropped.
     pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
         self.overlay = overlay;
         self.cache.clear();
@@ -125,7 +125,7 @@ impl Blocks {
 
     /// A block that no transaction holds.
     fn read_clean(&self, block: FsBlock) -> Result<Block> {
-        // While one thread reads, another one that has a newer content replaces the placeholder: what was read late is not kept.
+        // While one thread reads, another one that has a newer content replaces the placeholder: the late read is not kept.
         self.cache.get_or_insert_with(&block, || match self.overlay.get(block) {
             None => self.read_device(block),
             Some(copy) => self.read_relocated(copy),
@@ -168,7 +168,7 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // Who reads it first gives it to all that wait before the cache keeps it: then it is in neither place for as long as that
+            // The first reader gives the block to all waiters before the cache keeps it: it is in neither place for as long as that
             // thread is interrupted, and has to be waited for once more. No newer content is anywhere meanwhile.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
@@ -246,7 +246,7 @@ impl Blocks {
         self.told(written, at.0, len).context(|| format!("metadata block {first}"))
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     ///
     /// # Errors
     /// `Io`, and from then on at each call: the caller ends the volume.
@@ -255,7 +255,7 @@ impl Blocks {
     }
 
     /// # Errors
-    /// `Io` where a flush of the device has failed, whoever asked for it.
+    /// `Io` if any flush of the device has failed, by any caller.
     pub(super) fn check_durable(&self) -> Result<()> {
         self.events.durability().check()
     }
@@ -264,7 +264,7 @@ impl Blocks {
         self.events.report(event);
     }
 
-    /// Tells of an error of the device.
+    /// Reports an error of the device as an event.
     fn told(&self, result: Result<()>, at: u64, len: u64) -> Result<()> {
         if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
             let direction = Direction::Metadata;
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// All of them get a block from whoever has read it, who may be interrupted before the cache keeps it.
+    /// All of them get a block from the thread that has read it, which may be interrupted before the cache keeps it.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;

@@ -2,7 +2,7 @@
 //!
 //! Source: "Checksums" in Linux's ext4 documentation; pinned by tests against images made by mke2fs.
 //!
-//! What each structure's sum covers stands once, in the structure's own module: `…_checksum` computes it, reading verifies by it,
+//! The range of each structure's sum is defined once, in the structure's own module: `…_checksum` computes it, reading verifies by it,
 //! and `seal_…` stores it. To seal is the last step of every change. A seal does nothing where the volume has no checksums.
 
 use crate::units::InodeNo;

@@ -1,4 +1,4 @@
-//! What writing has cost: counted where it costs something already, so that the way of an overwrite counts nothing.
+//! Costs of writing: counted where they arise, so that the path of an overwrite counts nothing.
 
 use crate::fs::WriteCounts;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +45,7 @@ impl Counters {
 }
 
 impl super::Ext4 {
-    /// What writing has cost so far; zeros for a volume that is read-only.
+    /// The costs of writing so far; zeros for a volume that is read-only.
     #[must_use]
     pub fn write_counts(&self) -> WriteCounts {
         let Ok(writing) = self.writing() else { return WriteCounts::default() };

@@ -38,14 +38,14 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // Whoever reads on wants all of it.
+                // A reader that continues will read all of it.
                 dir.keep_map()?;
             }
             self.next.0 += 1;
             if let Some(area) = dir.dir_block(block)? {
                 return Ok(Some(area));
             }
-            // To the first block behind the hole, however large it is.
+            // To the first block after the hole, however large it is.
             let hole = dir.map(size.pos_of(block), size.bytes() as u64)?;
             self.next = self.next.max(FileBlock(size.blocks_for(hole.end().0)));
         }
@@ -53,7 +53,7 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, `.` and `..` among them. On a volume that is only read, an error concerns what is left of one block, and the
+/// The entries of a directory, `.` and `..` among them. On a volume that is only read, an error concerns the rest of one block, and the
 /// next block follows; else it ends after an error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
@@ -73,9 +73,9 @@ impl Iterator for Ext4ReadDir<'_> {
     }
 }
 
-/// The entries of a directory that does not change, in the order in which they stand on disk; what fast commits added comes last.
+/// The entries of a directory that does not change, in the order in which they stand on disk; entries that fast commits added come last.
 ///
-/// Holds one block of the directory. An error concerns what is left of the block; where no next one can be found it ends.
+/// Holds one block of the directory. An error concerns the rest of the block; it ends if no next block can be found.
 pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
@@ -235,7 +235,7 @@ impl Inode {
         self.find_in_row(&wanted)
     }
 
-    /// The same block by block. On a volume that is only read, a name behind a damaged block is found too.
+    /// The same block by block. On a volume that is only read, a name after a damaged block is found too.
     fn find_in_row(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let mut areas = Areas { dir: self, next: FileBlock(0) };
         let mut first = Ok(None);
@@ -273,7 +273,7 @@ impl Inode {
         Ok(area.map(|area| (FileBlock(areas.next.0 - 1), area)))
     }
 
-    /// What fast commits that are not yet in the directory's blocks change of it.
+    /// The changes by fast commits that are not yet in the directory's blocks.
     pub(super) fn fast_commit_edit(&self) -> Option<&DirEdit> {
         self.fs.fast_commits.edits_of(self.number)
     }
@@ -341,7 +341,7 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// What fast commits made of a name, if they changed it. Names that are equal without regard to case stand for one entry, so
+/// The change of a name by fast commits, if there is one. Names that are equal without regard to case stand for one entry, so
 /// an edit of any of them decides.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {

@@ -21,7 +21,7 @@ const TAIL: usize = size_of::<RawDirTail>();
 /// A stretch of entries that none of them crosses: a directory's block, or a part of an inline directory.
 pub(super) struct Area {
     pub(super) bytes: AreaBytes,
-    /// Where the entries end; behind them stands at most the checksum.
+    /// Where the entries end; at most the checksum follows.
     pub(super) end: usize,
     pub(super) home: Home,
     pub(super) place: Place,
@@ -136,7 +136,10 @@ impl Area {
             return corrupt("name_len", "a name without length".to_owned());
         }
         if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-            return corrupt("name", format!("{:?} is no name", String::from_utf8_lossy(name)));
+            return corrupt(
+                "name",
+                format!("{:?} is not a valid name", String::from_utf8_lossy(name)),
+            );
         }
         let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
         let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
@@ -215,7 +218,7 @@ impl Inode {
             let (size, count) = (self.size, sb.blocks_count);
             let place = Place::new("inode").inode(self.number).field("i_size");
             return Err(place.corrupt(format!(
-                "{size} bytes of a directory are no whole blocks or exceed the volume's {count}"
+                "{size} bytes of a directory are not whole blocks or exceed the volume's {count}"
             )));
         }
         Ok(blocks)
@@ -255,7 +258,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// Where the entries of a block end: behind them stands at most the checksum.
+    /// Where the entries of a block end: at most the checksum follows.
     pub(super) fn entries_end(&self) -> usize {
         self.block_size.bytes() - if self.seed.is_some() { TAIL } else { 0 }
     }

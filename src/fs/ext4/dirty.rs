@@ -34,7 +34,7 @@ pub(super) struct Version {
     content: Block,
     /// The transaction that changed it last.
     tid: Tid,
-    /// The slot is no longer the block's: who got hold of it before has to look again.
+    /// The slot is no longer the block's: a thread that has a reference to it must look the block up again.
     gone: bool,
 }
 
@@ -94,8 +94,8 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// The slot of a block, made where there is none of its clean content, which is `None` where it cannot be had. It is asked for under the
-    /// lock, since what was read before may have been overtaken; so it should be in memory by then.
+    /// The slot of a block, made of its clean content if it does not exist; that is `None` if it cannot be read. It is asked for under the
+    /// lock, because an earlier read may be stale; so it should be in memory by then.
     pub(super) fn slot(
         &self,
         block: FsBlock,

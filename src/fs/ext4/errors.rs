@@ -1,12 +1,12 @@
-//! Corruption that is met while a volume is open for writing: what the superblock keeps of it, and what becomes of the volume.
+//! Corruption that is met while a volume is open for writing: its record in the superblock, and the reaction of the volume.
 //!
-//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error, and `s_errors` says what follows: it is all (`continue`),
-//! nothing is changed any more (`remount-ro`), or nothing is read either (`panic`). Errors that let the volume go on are gathered in
+//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error, and `s_errors` gives the reaction: none (`continue`),
+//! no more changes (`remount-ro`), or no reads either (`panic`). Errors that let the volume go on are gathered in
 //! memory, and go into the superblock together, with the next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close:
 //! a flood of them costs no write each.
 //!
-//! Only what was met under the lock of an inode counts: who reads an [`Inode`](super::Inode) that others change meanwhile can take for
-//! corrupt what is not.
+//! Only corruption that is met under the lock of an inode counts: a reader of an [`Inode`](super::Inode) that others change meanwhile can take
+//! valid data for corrupt.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -30,7 +30,7 @@ const FIELDS: [Range<usize>; 2] = [
 ];
 
 impl OnError {
-    /// What is no known number is obeyed as Linux obeys it, which is not what dumpe2fs says of it.
+    /// An unknown number means the same as to Linux, which differs from the text of dumpe2fs.
     pub(super) const fn from_raw(raw: u16) -> Self {
         match raw {
             1 => Self::Continue,
@@ -65,13 +65,13 @@ struct Met {
     last: Note,
 }
 
-/// What the superblock keeps of an error.
+/// The superblock's record of an error.
 #[derive(Clone, Copy)]
 struct Note {
     time: Timestamp,
     inode: u32,
     block: u64,
-    /// Linux puts a function of its own here, and a line: this says whose words they are, and what was wrong.
+    /// Linux puts a function of its own here, and a line: this one names ironmap, and the fault.
     function: [u8; 32],
     code: u8,
 }
@@ -178,7 +178,7 @@ impl Ext4 {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
             && error.counts_once()
-            // An error that has ended the volume is on the device already, and those behind it are its own.
+            // An error that has ended the volume is on the device already, and the errors after it are its consequences.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -189,8 +189,8 @@ impl Ext4 {
         error
     }
 
-    /// Records errors of any kind behind which an operation went on, once what it changed can be committed: where the volume is to be left
-    /// alone after an error, that is committed first. The lines are for [`take_left`](Self::take_left).
+    /// Records errors of any kind that did not stop an operation, once its changes can be committed: where the volume must not be used
+    /// after an error, they are committed first. The lines are for [`take_left`](Self::take_left).
     pub(super) fn note_left(&self, lines: Vec<String>, errors: &[Error]) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
@@ -254,7 +254,7 @@ impl Ext4 {
     /// error makes that old, and one that is past this question is answered still.
     ///
     /// # Errors
-    /// `Io`, with what happened.
+    /// `Io`, with the first error.
     #[inline]
     pub(super) fn check_stopped(&self) -> Result<()> {
         match self.writing.as_ref().and_then(|writing| writing.errors.stopped.get()) {
@@ -280,6 +280,6 @@ fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
 
 #[cold]
 fn stopped(why: &str) -> Error {
-    let what = format!("the volume is to be left alone after an error (errors=panic): {why}");
+    let what = format!("the volume must not be used after an error (errors=panic): {why}");
     Error::io(Errno::EIO, what)
 }

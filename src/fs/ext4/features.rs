@@ -118,7 +118,7 @@ bitflags! {
 }
 
 impl Incompat {
-    /// What the read side understands. ENCRYPT is here since only encrypted inodes, not their volume, are refused.
+    /// The features that the read side understands. ENCRYPT is here since only encrypted inodes, not their volume, are refused.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -135,12 +135,12 @@ impl Incompat {
 }
 
 impl Incompat {
-    /// What the write side keeps right.
+    /// The features that the write side maintains.
     pub const WRITABLE: Self = Self::READABLE;
 }
 
 impl RoCompat {
-    /// What the write side keeps right. Files with fs-verity are read-only, not their volume.
+    /// The features that the write side maintains. Files with fs-verity are read-only, not their volume.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)

@@ -1,5 +1,5 @@
-//! Volumes for unit tests: made by mke2fs in a file, and asked by programs that know nothing of us. What only one room's tests need of
-//! them, that room adds.
+//! Volumes for unit tests: made by mke2fs in a file, and examined by independent programs. A module adds helpers of its own if
+//! only its tests need them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,7 +22,7 @@ pub(super) struct Image {
     dir: TempDir,
 }
 
-/// What a program says, whatever becomes of it.
+/// The output of a program, also of one that fails.
 pub(super) fn output(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).envs([("LC_ALL", "C"), ("TZ", "UTC")]).output().unwrap()
 }
@@ -46,7 +46,7 @@ impl Image {
     /// A volume of this size, made with these options of mke2fs, as one writes them in a shell.
     pub(super) fn new(options: &str, size: &str) -> Self {
         let image = Self::empty();
-        // What mke2fs leaves unwritten is not zero by chance.
+        // Blocks that mke2fs leaves unwritten must not be zero by chance.
         if options.contains("nodiscard") {
             std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
         }
@@ -97,26 +97,26 @@ impl Image {
         Ext4::open(self.device(false), &Arc::default()).unwrap()
     }
 
-    /// As it stands on the device now: what a crash would leave.
+    /// The device as it is now, as after a crash.
     pub(super) fn copy(&self) -> Self {
         let copy = Self::empty();
         std::fs::copy(self.path(), copy.path()).unwrap();
         copy
     }
 
-    /// What debugfs answers to a command.
+    /// The output of a debugfs command.
     pub(super) fn debugfs(&self, command: &str) -> String {
         let out = output("debugfs", &["-w", "-R", command, self.path().to_str().unwrap()]);
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// What e2fsck says of it, changing nothing, and whether it found nothing to repair.
+    /// The output of `e2fsck -fn`, and whether it found nothing to repair.
     pub(super) fn e2fsck(&self) -> (bool, String) {
         let out = output("e2fsck", &["-fn", self.path().to_str().unwrap()]);
         (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// e2fsck finds nothing to repair. It may offer to write a tree anew that has room in its nodes.
+    /// e2fsck finds nothing to repair. It may offer to rebuild a tree that has room in its nodes.
     pub(super) fn fsck(&self) {
         let (clean, text) = self.e2fsck();
         let mut questions = text.lines().filter(|line| line.contains("? "));
@@ -132,7 +132,7 @@ impl Image {
         self.fsck();
     }
 
-    /// The kernel mounts it; `None` for who may not.
+    /// The kernel mounts it; `None` without root.
     pub(super) fn mount(&self) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
             return None;

@@ -59,7 +59,7 @@ impl Ext4 {
             };
             return FsBlock(superblock + 1 + u64::from(index));
         }
-        // In a meta group the descriptor block stands in the first group, behind a backup superblock if one is there. With
+        // In a meta group the descriptor block stands in the first group, after a backup superblock if there is one. With
         // blocks of 1 KiB counted from 0 (bigalloc), the boot block stands before group 0's superblock.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
@@ -74,7 +74,7 @@ impl Ext4 {
         at..at + size
     }
 
-    /// The same as what has a checksum.
+    /// The same as a part with a checksum.
     pub(super) fn descriptor_part(&self, group: u32) -> Part {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
@@ -121,7 +121,7 @@ impl Ext4 {
 }
 
 impl Superblock {
-    /// What a descriptor says, none of it checked; `None` where it is cut short.
+    /// A decoded descriptor, none of it checked; `None` where it is cut short.
     pub(super) fn decode_group(&self, bytes: &[u8]) -> Option<Group> {
         let (low, rest) = RawGroupLow::ref_from_prefix(bytes).ok()?;
         let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
@@ -221,7 +221,7 @@ impl Superblock {
     }
 }
 
-/// A group's descriptor that is being changed. Whoever made it seals it afterwards.
+/// A group's descriptor that is being changed. The function that made it seals it afterwards.
 pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }
@@ -256,12 +256,12 @@ impl<'a> GroupMut<'a> {
     setter!(set_block_bitmap_checksum: bg_block_bitmap_csum_lo, bg_block_bitmap_csum_hi);
     setter!(set_inode_bitmap_checksum: bg_inode_bitmap_csum_lo, bg_inode_bitmap_csum_hi);
 
-    /// From now on the block bitmap says what is in use.
+    /// From now on the block bitmap is valid.
     pub(crate) fn set_blocks_initialised(&mut self) {
         self.clear_flag(BLOCK_UNINIT);
     }
 
-    /// From now on the inode bitmap says what is in use.
+    /// From now on the inode bitmap is valid.
     pub(crate) fn set_inodes_initialised(&mut self) {
         self.clear_flag(INODE_UNINIT);
     }

@@ -73,7 +73,7 @@ impl NameHash {
         if self.unsigned { u32::from(byte) } else { byte as i8 as u32 }
     }
 
-    /// The front of a name in `N` big-endian words, what is missing filled with the length of the rest of the name.
+    /// The front of a name in `N` big-endian words, missing bytes filled with the length of the rest of the name.
     fn pack<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = rest.len() as u32 * 0x0101_0101;
         let mut words = [pad; N];

@@ -56,7 +56,7 @@ impl Inode {
         search.node(&root.area, root.levels)
     }
 
-    /// The root, checked but for its entries.
+    /// The root, checked except for its entries.
     pub(super) fn dx_root(&self) -> Result<DxRoot> {
         let Some(area) = self.dir_block(FileBlock(0))? else {
             return Err(PLACE.inode(self.number).corrupt("the root is a hole"));

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::fs::InodeFlags;
 use crate::units::{FilePos, InodeNo};
 
-/// What `i_block` holds.
+/// The bytes in `i_block`.
 pub(super) const FRONT: usize = 60;
 /// An inline directory begins with the number of its parent; there are no entries `.` and `..`.
 pub(super) const PARENT: usize = 4;
@@ -17,8 +17,8 @@ impl Inode {
         self.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// How many bytes of the content the inode holds. What the size has beyond them is zeros: Linux leaves a file so when a crash
-    /// comes between its new size and the blocks that it gets for it, and mke2fs where it is nothing but a hole.
+    /// How many bytes of the content the inode holds. The bytes of the size beyond them are zeros: Linux leaves a file so when a crash
+    /// comes between its new size and the blocks that it gets for it, and mke2fs where the file is only a hole.
     pub(super) fn inline_len(&self) -> Result<usize> {
         let held = FRONT + self.inline_rest()?.len();
         Ok(usize::try_from(self.size).unwrap_or(usize::MAX).min(held))

@@ -25,7 +25,7 @@ const PLACE: Place = Place::new("inode");
 const XATTR_ROOM: usize = 96;
 
 impl InodeFlags {
-    /// What `chattr` may change without converting the file.
+    /// The flags that `chattr` can change without converting the file.
     pub(super) const CHANGEABLE: Self = Self::SECURE_DELETE
         .union(Self::UNDELETE)
         .union(Self::COMPRESS)
@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// What a new file gets of its directory's flags: what says how content is treated. Those that are about directories go to
-    /// directories only, and what has no content gets the least. Held against a kernel's mount by a test.
+    /// The directory's flags that a new file inherits: those about the treatment of content. Flags about directories go to
+    /// directories only, and files without content get the fewest. Held against a kernel's mount by a test.
     pub(super) fn inherited_by(file_type: FileType) -> Self {
         let any = Self::NO_DUMP | Self::NO_ATIME;
         let content = any
@@ -78,7 +78,7 @@ pub struct Ext4Inode {
     pub(crate) i_block: [u8; 60],
     /// The block of extended attributes, if there is one.
     pub(crate) xattr_block: Option<FsBlock>,
-    /// What follows the fixed fields within the inode: extended attributes, from `i_extra_isize` on.
+    /// The bytes after the fixed fields within the inode: extended attributes, from `i_extra_isize` on.
     pub(crate) xattr_area: SmallVec<[u8; XATTR_ROOM]>,
     /// `i_version`, `i_atime` as raw words: an EA inode keeps a reference count and a hash there.
     pub(crate) raw_atime: u32,
@@ -92,7 +92,7 @@ impl Ext4 {
     /// The inode with this number, checked.
     ///
     /// # Errors
-    /// `NotFound` where it is not in use, or has no name any more: what was deleted is not to be had by its number, as with
+    /// `NotFound` where it is not in use, or has no name any more: a deleted inode cannot be opened by its number, as with
     /// Linux's file handles; so is a number that no inode has. `Corrupt` where the inode is wrong.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let mut inode = self.inode_or_orphan(number)?;
@@ -181,7 +181,7 @@ pub(super) struct InodePlace {
     /// The block of the table, and the byte in it.
     pub(super) block: FsBlock,
     pub(super) at: usize,
-    /// The same, as what has a checksum.
+    /// The same, as a part with a checksum.
     pub(super) part: Part,
     /// No inode of its group is in use.
     uninit: bool,
@@ -193,7 +193,7 @@ impl Ext4 {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            // Whoever asks may have it from anywhere: that is no error of the volume.
+            // The number can come from anywhere: this is not an error of the volume.
             let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
             return Err(Error::new(ErrorKind::NotFound, what));
         };
@@ -225,7 +225,7 @@ impl Inode {
     /// already, and they can be that only after the inode has changed.
     ///
     /// # Errors
-    /// `NotFound` where its number is another inode's by now; `Busy` where it never stays the same; what `read` gives.
+    /// `NotFound` where its number is another inode's by now; `Busy` where it never stays the same; the errors of `read`.
     pub(super) fn read_current<T>(&self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         if self.fs.writing.is_none() {
             return read(self);
@@ -239,7 +239,7 @@ impl Inode {
             if now.points_as(inode) {
                 match result {
                     // A list of attributes changes at its place, and a value that it named has been another's since: the list is read again.
-                    // Checksums tell, and what is corrupt in truth is so each time.
+                    // Checksums detect it, and real corruption is found each time.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }
@@ -321,7 +321,7 @@ impl Inode {
             blocks += size.div_ceil(512);
         }
         let mut xattr_block = u64::from(raw.i_file_acl_lo.get());
-        // Without 64bit, the upper half may hold what was never cleared: block numbers do not need it.
+        // Without 64bit, the upper half may never have been cleared: block numbers do not need it.
         if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
             xattr_block |= u64::from(raw.i_file_acl_high.get()) << 32;
         }
@@ -389,7 +389,7 @@ impl Inode {
         self.number
     }
 
-    /// What `stat` says of it.
+    /// The values for `stat`.
     #[must_use]
     pub fn stat(&self) -> &Stat {
         &self.stat
@@ -421,7 +421,7 @@ impl Inode {
     }
 }
 
-/// `i_blocks`: what an inode takes, in units of 512 bytes.
+/// `i_blocks`: the space that an inode takes, in units of 512 bytes.
 pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
     let low = u64::from(raw.i_blocks_lo.get());
     if !sb.ro_compat.contains(RoCompat::HUGE_FILE) {

@@ -1,6 +1,6 @@
 //! Ext4Listing a directory that changes meanwhile: what is there all the time comes exactly once.
 //!
-//! A split moves entries between blocks, so that no place in a block tells what was listed. A name's hash stays what it is: where there
+//! A split moves entries between blocks, so that a place in a block does not show which entries were listed. A name's hash stays what it is: where there
 //! is a hash tree, or will be one as soon as the directory grows, entries come in the order of their hashes, as Linux lists them. In a
 //! row of blocks entries stay where they are, and come in the order of their places. Each part, a leaf or a block, is read under the
 //! directory's lock.
@@ -23,7 +23,7 @@ use crate::fs::{DirCursor, DirEntry, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
 
 impl DirCursor {
-    /// Behind all entries.
+    /// After all entries.
     const END: Self = Self(i64::MAX as u64);
 
     /// Before the first name of a hash. `.` and `..` come before all.
@@ -40,7 +40,7 @@ impl DirCursor {
     }
 }
 
-/// The entries of a directory that may change, `.` and `..` first: what is there all the time comes exactly once, in an order that
+/// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time is listed exactly once, in an order that
 /// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. On a volume that is only read, a damaged block is
 /// passed over and [told of](Ext4::take_left), as the kernel does. After an error it ends.
 pub struct Ext4Listing {
@@ -69,7 +69,7 @@ impl Ext4Listing {
         Ok(Self { fs, number, held, next: from, part: Vec::new(), behind_part: from })
     }
 
-    /// Behind the last entry that was given.
+    /// After the last entry that was given.
     #[must_use]
     pub fn cursor(&self) -> DirCursor {
         self.next
@@ -133,8 +133,8 @@ impl Inode {
         }
     }
 
-    /// Whether its tree can be walked. Where the root is broken, who only reads goes through the blocks, as the kernel does; who writes is to
-    /// meet the error.
+    /// Whether its tree can be walked. If the root is broken, a read-only volume is read block by block, as in the kernel; a writable one
+    /// returns the error.
     fn has_tree(&self) -> bool {
         let root = || self.dx_root().and_then(|root| self.dx_entries(&root.area).map(drop));
         self.fs.writing.is_some() || root().is_ok()
@@ -323,7 +323,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What the lowest node leads to, and the least hash in it.
+    /// The block that the lowest node leads to, and the least hash in it.
     fn child(&mut self) -> Result<(Area, u32)> {
         let node = &self.nodes[self.nodes.len() - 1];
         let Some(budget) = self.budget.checked_sub(1) else {
@@ -337,7 +337,7 @@ impl<'a> Walk<'a> {
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }
 
-    /// The hash from which on the leaf behind the one that it stands at has names.
+    /// The hash from which on the leaf after the current one has names.
     fn next_hash(&self) -> Result<Option<u32>> {
         for node in self.nodes.iter().rev() {
             if let Some(next) = self.dir.dx_entries(&node.area)?.get(node.entry + 1) {

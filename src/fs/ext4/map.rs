@@ -19,8 +19,8 @@ const RESIDENT_LEAVES: usize = 16 << 10;
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl Inode {
-    /// Adds the extents of one leaf of the map to `into`, from `block` on at least; gives the first block behind the leaf. What
-    /// fast commits changed is changed, and relocated blocks are split off into extents of their own.
+    /// Adds the extents of one leaf of the map to `into`, from `block` on at least; gives the first block after the leaf. Changes by
+    /// fast commits are applied, and relocated blocks are split off into extents of their own.
     fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         let before = into.len();
         let end = self.home_leaf(block, into)?;
@@ -57,7 +57,7 @@ impl Inode {
         }
     }
 
-    /// What the map itself has in a range.
+    /// The extents of the map itself in a range.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -73,7 +73,7 @@ impl Inode {
     #[cold]
     fn does_not_advance(&self, block: FileBlock) -> Error {
         let place = Place::new("extent header").inode(self.number);
-        place.corrupt(format!("the map does not advance behind block {block}"))
+        place.corrupt(format!("the map does not advance past block {block}"))
     }
 
     /// The own place of a block of this file, whether its content stands there or not: some checksums cover the number.
@@ -140,7 +140,7 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // An indirect map is walked up to the size only: the trees behind it may be huge and empty.
+            // An indirect map is walked up to the size only: the trees past it may be huge and empty.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));
@@ -201,14 +201,14 @@ impl Inode {
         }
     }
 
-    /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files. Who is
+    /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files. A caller that is
     /// about to ask for many [keeps the map](Self::keep_map) before.
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let (at, state) = self.block_and_state(block)?;
         Ok(at.filter(|_| state != IomapType::Unwritten))
     }
 
-    /// The same, also where the block is allocated as unwritten. Linux reads a directory's blocks so: what it holds are its names.
+    /// The same, also where the block is allocated as unwritten. Linux reads a directory's blocks so: they hold names.
     pub(crate) fn allocated_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         Ok(self.block_and_state(block)?.0)
     }

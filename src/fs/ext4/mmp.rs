@@ -72,7 +72,7 @@ fn check_with(
         return Ok(());
     }
     if seq == SEQ_FSCK {
-        let what = format!("e2fsck is at work on it, from {}", holder());
+        let what = format!("e2fsck is running on it, from {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
     // The holder raises its interval where the device is slow.

@@ -148,7 +148,7 @@ impl Count {
     }
 }
 
-/// A name with zeros behind it.
+/// Writes a name, padded with zeros.
 fn put(field: &mut [u8], name: &[u8]) {
     field.fill(0);
     let len = name.len().min(field.len() - 1);

@@ -94,17 +94,17 @@ pub struct Ext4 {
 impl Ext4 {
     /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written. A group
     /// descriptor or a block of multiple mount protection with a wrong checksum is no reason to refuse it, nor is a damaged superblock that
-    /// has a backup: what was passed over is [told](Self::take_left).
+    /// has a backup: faults that were passed over are [reported](Self::take_left).
     ///
     /// # Errors
-    /// `UnknownFormat` where there is none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
+    /// `UnknownFormat` if the device has none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
     /// protection says that another node has it: that may take some seconds to find out. The device's errors are told to
     /// `events` too.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// The same without its journal, of which nothing is read, whatever its state: what it holds is missing, and metadata may contradict each
+    /// The same without its journal, of which nothing is read, in any state: its changes are missing, and metadata may contradict each
     /// other.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Ext4 {
             return Self::open_held(device, superblock, events, left);
         }
         let what = if superblock.incompat.contains(Incompat::RECOVER) && superblock.copy == 0 {
-            "the journal needs recovery and is not read: what it holds is missing"
+            "the journal needs recovery and is not read: its changes are missing"
         } else {
             "the journal is not read"
         };
@@ -179,7 +179,7 @@ impl Ext4 {
         }
     }
 
-    /// The same for who has its multiple mount protection, or needs none.
+    /// The same for a caller that has its multiple mount protection, or needs none.
     fn open_held(
         device: Arc<dyn Device>,
         superblock: Superblock,
@@ -253,14 +253,14 @@ impl Ext4 {
             return Err(place.corrupt("it differs between the device and the journal"));
         }
         recovered.copy = self.superblock.copy;
-        // What ends a volume is recorded past the journal.
+        // An error that ends a volume is written to the superblock directly, not through the journal.
         if self.superblock.errors.count > recovered.errors.count {
             recovered.errors = self.superblock.errors.clone();
         }
         Ok(recovered)
     }
 
-    /// What the superblock says.
+    /// The decoded superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock

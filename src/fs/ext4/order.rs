@@ -1,8 +1,8 @@
 //! The order in which a thread takes locks, checked in debug builds: a file's content, the rename lock,
 //! inodes, a transaction's handle, a group, a block.
 //!
-//! Who has a later one never waits for an earlier one, and has only one of each; but several inodes, each once: a directory before what
-//! is in it, two otherwise by their numbers. A commit waits for handles, and a handle may wait for a commit: to wait for an inode with
+//! A thread with a later one never waits for an earlier one, and has only one of each; but several inodes, each once: a directory before the
+//! entries in it, two others by their numbers. A commit waits for handles, and a handle may wait for a commit: to wait for an inode with
 //! a handle stops the volume.
 
 use std::ops::{Deref, DerefMut};

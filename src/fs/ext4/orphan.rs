@@ -14,7 +14,7 @@ use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// A longer list is refused: 16 MiB for the memory of what was seen.
+/// A longer list is refused: the set of seen inodes takes 16 MiB then.
 const MAX_LISTED: usize = 1 << 20;
 /// A larger orphan file is refused, in bytes.
 const MAX_FILE: u64 = 64 << 20;

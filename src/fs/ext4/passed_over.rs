@@ -1,4 +1,4 @@
-//! What was passed over or left undone for an error that no operation fails with: lines for who opened the volume.
+//! Faults that were passed over, and work that was left undone, without a failed operation: lines for the caller that opened the volume.
 
 use std::collections::HashSet;
 
@@ -10,15 +10,15 @@ use crate::units::{FileBlock, InodeNo};
 /// How many lines are kept until someone takes them.
 const MOST: usize = 1024;
 
-/// The lines, and what is passed over.
+/// The lines, and the faults that are passed over.
 #[derive(Default)]
 pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
-    /// What is wrong and passed over all the same; `None` where that is an error.
+    /// The faults that are passed over; `None` where a fault is an error.
     faults: Option<Mutex<HashSet<Fault>>>,
 }
 
-/// Something damaged that is told of once.
+/// A damaged structure, which is reported once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Fault {
     /// The descriptor of a group.
@@ -28,7 +28,7 @@ enum Fault {
 }
 
 impl PassedOver {
-    /// For who only reads, and takes what can be had.
+    /// For a volume that is only read: all readable parts are given.
     pub(super) fn lenient() -> Self {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
@@ -45,15 +45,15 @@ impl PassedOver {
         }
     }
 
-    /// Whether what is damaged is passed over.
+    /// Whether damaged structures are passed over.
     pub(super) fn is_lenient(&self) -> bool {
         self.faults.is_some()
     }
 
-    /// Passes over a descriptor with a wrong checksum, and tells of it once.
+    /// Passes over a descriptor with a wrong checksum, and reports it once.
     ///
     /// # Errors
-    /// The error, for who has to rely on it.
+    /// The error, where the descriptor must be right.
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
         self.pass_over_fault(Fault::Descriptor(group), error, |error| {
@@ -61,7 +61,7 @@ impl PassedOver {
         })
     }
 
-    /// Passes over what is left of a directory's block, and tells of it once.
+    /// Passes over the rest of a directory's block, and reports it once.
     ///
     /// # Errors
     /// As [`pass_over`](Self::pass_over).
@@ -93,7 +93,7 @@ impl PassedOver {
 }
 
 impl Ext4 {
-    /// Takes what was passed over or left undone since the last call, a line each. Of a volume that is only read: group descriptors,
+    /// Takes the reports of faults that were passed over and of work that was left undone since the last call, a line each. Of a volume that is only read: group descriptors,
     /// multiple mount protection and blocks of directories that are damaged, a backup of the superblock, and a journal that was not loaded. Of one that is written: inodes without a name that
     /// broken metadata kept from being freed, and which the superblock's record of errors leads e2fsck to.
     #[must_use]

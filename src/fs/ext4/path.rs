@@ -22,7 +22,7 @@ impl Ext4 {
             .context(|| String::from_utf8_lossy(path).into_owned())
     }
 
-    /// What a name in a directory stands for. Waits for changes of the directory that are under way.
+    /// The inode of a name in a directory. Waits for changes of the directory that are under way.
     ///
     /// # Errors
     /// Those of [`Inode::lookup`].
@@ -33,8 +33,8 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // What is left of the path, the targets of links inserted: bounded by MAX_LINKS targets of a block each. It is walked
-        // by position, since taking each component off would be quadratic in what a volume can make long.
+        // The rest of the path, the targets of links inserted: bounded by MAX_LINKS targets of a block each. It is walked
+        // by position, since taking each component off would be quadratic in a length that the volume controls.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -44,7 +44,7 @@ impl Ext4 {
             }
             let last = behind.is_empty();
             let number = dir.entry_number(name)?;
-            // Before the entry can change: what is decoded now need not be again.
+            // Before the entry can change: the inode decoded now need not be decoded again.
             let lock = (!last).then(|| self.try_share(number));
             let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {

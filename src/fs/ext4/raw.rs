@@ -1,4 +1,4 @@
-//! Changes of superblock, group descriptors and inodes, each with its checksum made anew.
+//! Changes of superblock, group descriptors and inodes, each with a new checksum.
 
 use bitflags::bitflags;
 use zerocopy::FromBytes;
@@ -42,7 +42,7 @@ bitflags! {
 /// Whether an inode counts for its owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// From now on: what stood in its place before was nobody's.
+    /// The inode begins: the old bytes in its place had no owner.
     Begins,
     Goes,
     /// No longer.
@@ -202,13 +202,13 @@ impl InodeMut<'_> {
         fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("it is cut short"))
     }
 
-    /// How many bytes behind the first 128 hold fields.
+    /// How many bytes after the first 128 hold fields.
     pub(crate) fn extra_size(&self) -> usize {
         let length = self.bytes.get(GOOD_OLD_SIZE..).and_then(|rest| rest.first_chunk::<2>());
         length.map_or(0, |length| usize::from(u16::from_le_bytes(*length)))
     }
 
-    /// The fields behind them, where the inode has room for all; which of them are valid says [`extra_size`](Self::extra_size).
+    /// The fields after them, where the inode has room for all; which of them are valid says [`extra_size`](Self::extra_size).
     pub(crate) fn extra(&mut self) -> Option<&mut RawInodeExtra> {
         let rest = self.bytes.get_mut(GOOD_OLD_SIZE..)?;
         RawInodeExtra::mut_from_prefix(rest).ok().map(|(extra, _)| extra)

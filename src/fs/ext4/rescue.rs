@@ -23,10 +23,10 @@ impl Superblock {
     /// The superblock in a block, whose number is counted in blocks of the volume.
     ///
     /// # Errors
-    /// `UnknownFormat` where there is none; as [`parse`](Self::parse); the device's.
+    /// `UnknownFormat` if it is not there; as [`parse`](Self::parse); the device's.
     pub(super) fn backup_at(device: &dyn Device, block: u64) -> Result<Self> {
         for size in SHIFTS.filter_map(BlockSize::from_shift) {
-            // The superblock itself stands behind the boot block.
+            // The superblock itself is after the boot block.
             let at = match block {
                 0 => Some(Self::RANGE.0.0),
                 block => block.checked_mul(size.bytes() as u64),
@@ -65,7 +65,7 @@ impl Superblock {
             for (size, first, blocks) in &layouts {
                 let block = first + u64::from(group) * blocks;
                 let Some(at) = block.checked_mul(size.bytes() as u64) else { continue };
-                // One that is damaged or cannot be read is none.
+                // A copy that is damaged or cannot be read does not count.
                 if let Ok(Some(superblock)) = copy_at(device, at)
                     && superblock.copy == group
                 {
@@ -77,7 +77,7 @@ impl Superblock {
     }
 }
 
-/// How long the groups are that a damaged superblock tells of.
+/// The block size, group size and size of the volume in a damaged superblock.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
     let shift = u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?;
@@ -86,7 +86,7 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// The superblock at a byte of the device, which has to be the one of a group that begins there; `None` where nothing looks like one.
+/// The superblock at a byte of the device, which has to be the copy of a group that begins there; `None` where nothing looks like one.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {

@@ -1,4 +1,4 @@
-//! Time stamps that are kept lazily: what reads and overwrites leave of themselves on an open inode, without a transaction.
+//! Time stamps that are kept lazily: reads and overwrites leave them on an open inode, without a transaction.
 //!
 //! They wait beside the inode's lock, in two words that are set without one, and whoever asks for the inode sees them. They go into the
 //! inode's bytes with the next change of it; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Ext4Held); and
@@ -21,7 +21,7 @@ pub(crate) struct Stamps {
     written: Slot,
 }
 
-/// What they are at one moment.
+/// Their values at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     /// When the content was read last.
@@ -30,7 +30,7 @@ pub(crate) struct Waiting {
     pub(crate) written: Option<Timestamp>,
 }
 
-/// Nanoseconds behind the one before [`FIRST`], which fit all times of an inode; or [`NONE`].
+/// Nanoseconds after the one before [`FIRST`], which fit all times of an inode; or [`NONE`].
 #[derive(Default)]
 struct Slot(AtomicU64);
 

@@ -24,7 +24,7 @@ const FLAG_UNSIGNED_HASH: u32 = 2;
 /// `s_encoding_flags`: names that are not of the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
-/// What the superblock says, every field that the rest relies on checked against the others and the device's size.
+/// The decoded superblock, with every field that the rest relies on checked against the others and the device's size.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     /// Size of a block.
@@ -75,7 +75,7 @@ pub struct Superblock {
     pub clean: bool,
     /// Errors that were recorded, or zero.
     pub errors: RecordedErrors,
-    /// What becomes of the volume when corruption is met.
+    /// The reaction of the volume to corruption.
     pub on_error: OnError,
     /// When the file system was made, last mounted, last written, last checked.
     pub times: Times,
@@ -88,7 +88,7 @@ pub struct Superblock {
     pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
     pub(crate) first_meta_bg: u32,
-    /// Blocks kept behind each copy of the descriptors for their growth.
+    /// Blocks kept after each copy of the descriptors for their growth.
     pub(crate) reserved_descriptor_blocks: u16,
     /// Groups whose bitmaps and tables lie together; 1 without flex_bg.
     pub(crate) flex_groups: u32,
@@ -103,7 +103,7 @@ pub struct Superblock {
     pub(crate) orphan_file: Option<InodeNo>,
     /// The quota files of users, groups and projects.
     pub(crate) quota_files: [Option<InodeNo>; 3],
-    /// The group of the copy that this was read from, and beside which descriptors are read: 0 but for a rescue.
+    /// The group of the copy that this was read from, and beside which descriptors are read: 0 except in a rescue.
     pub(crate) copy: u32,
 }
 
@@ -388,7 +388,7 @@ impl Superblock {
     }
 }
 
-/// How much of a new inode holds fields behind the first 128 bytes: what is wanted where it fits, else what Linux knows itself.
+/// How much of a new inode holds fields after the first 128 bytes: the wanted size if it fits, else the size of the fields that Linux knows.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);
@@ -456,7 +456,7 @@ impl Geometry {
         };
         if size > device_size {
             return Err(field.corrupt(format!(
-                "the file system has {size} bytes, the device only {device_size}: it is cut short (--truncated reads what is there)"
+                "the file system has {size} bytes, the device only {device_size}: it is cut short (--truncated reads the part that is there)"
             )));
         }
 
@@ -504,7 +504,7 @@ impl Geometry {
     }
 }
 
-/// What large requests are aligned to: the width of a stripe, or the part of one disk.
+/// The alignment of large requests, in blocks: the width of a stripe, or the part of one disk.
 fn stripe(raw: &RawSuperblock) -> u32 {
     let candidates = [raw.s_raid_stripe_width.get(), u32::from(raw.s_raid_stride.get())];
     let fits = |blocks: &u32| *blocks > 1 && *blocks <= raw.s_blocks_per_group.get();

@@ -33,7 +33,7 @@ impl Inode {
             return Err(Error::new(ErrorKind::Encrypted, what));
         }
         let place = Place::new("symbolic link").inode(number);
-        // A target is kept with a NUL behind it, in one block at most.
+        // A target is kept with a NUL after it, in one block at most.
         let block_size = self.fs.superblock.block_size.bytes();
         let len = usize::try_from(self.size).ok().filter(|len| (1..block_size).contains(len));
         let Some(len) = len else {

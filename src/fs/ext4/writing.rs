@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-/// What a volume has that is open for writing.
+/// The state of a volume that is open for writing.
 pub(crate) struct Writing {
     pub(crate) transactions: Transactions,
     /// `None` where the volume has no journal.
@@ -50,13 +50,13 @@ pub(crate) struct Writing {
     pub(crate) clock: Clock,
     /// The list of orphans on the device.
     pub(crate) orphans: Mutex<OrphanList>,
-    /// What the next new inode's generation is made of.
+    /// The source of the next new inode's generation.
     generations: AtomicU32,
     /// Keeps other nodes off a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    /// Once it was closed: how that went. Whoever closes it too waits until it has been done.
+    /// The result of the close, once it was closed. A second close waits until the first is done.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
-    /// What writing has cost.
+    /// The costs of writing.
     pub(crate) counters: Counters,
     /// An error that only the last handle of a file met: the next sync tells it.
     pub(crate) unheard: Mutex<Option<Error>>,
@@ -94,7 +94,7 @@ impl Ext4 {
     /// Opens the file system on a device for reading and writing. A journal that needs recovery is recovered to the device.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ReadOnly` by name for what is not written.
+    /// As [`open`](Self::open); `ReadOnly` for volumes that are not written, with the reason.
     pub fn open_for_writing(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -117,10 +117,10 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // What they changed stands at its place.
+            // Their changes are in their home blocks.
             found = open()?;
         }
-        // What the volume may be refused for comes before anything is written.
+        // The checks that can refuse the volume come before anything is written.
         let alloc = Allocator::load(&found)?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
@@ -143,7 +143,7 @@ impl Ext4 {
     }
 
     /// The volume that was found, for changes that are all one transaction, however many: nothing is written before
-    /// [`commit_to`](Self::commit_to), and nothing is said on the device when it is dropped. What the log held is at its place.
+    /// [`commit_to`](Self::commit_to), and a drop writes nothing. The blocks of the log are at home.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -153,7 +153,7 @@ impl Ext4 {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
         let mut writing = Writing::new(&fs, Allocator::load(&fs)?, u32::MAX, clock);
         writing.closed = Mutex::new(Some(Ok(())));
-        // What goes wrong is who opens it told, and nobody else.
+        // Errors are reported to the caller that opens it, and to nobody else.
         writing.errors = Errors::new(OnError::Continue);
         fs.writing = Some(writing);
         Ok(Arc::new(fs))
@@ -165,7 +165,7 @@ impl Ext4 {
         self.writing.is_some()
     }
 
-    /// What the volume has for writing.
+    /// The volume's state for writing.
     ///
     /// # Errors
     /// `ReadOnly` where it was not opened for it.
@@ -180,7 +180,7 @@ impl Ext4 {
     pub fn check_writable(&self) -> Result<()> {
         if self.journal.state == JournalState::External {
             return Err(Error::read_only(
-                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal takes it off",
+                "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal removes it",
             ));
         }
         let sb = &self.superblock;
@@ -223,7 +223,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`sync`](Self::sync), the volume being then as after a crash; `Busy` where the calling thread has requests in flight, and may try
-    /// again behind them.
+    /// again after they completed.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -234,7 +234,7 @@ impl Ext4 {
             }
             None => {}
         }
-        // What they write is noted when they end, and could not be converted any more.
+        // Their writes are noted when they end, and could not be converted any more.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
@@ -247,14 +247,14 @@ impl Ext4 {
         if converted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
             return converted;
         }
-        // What else cannot be converted is no reason to lose the rest.
+        // A file that cannot be converted is no reason to lose the rest.
         let ended = self.store_waiting().and_then(|()| self.end(writing));
         let ended = ended.and(converted).and(alone);
         *closed = Some(ended.as_ref().map_err(|error| (error.kind(), error.to_string())).copied());
         ended
     }
 
-    /// The same, all files being converted, and what waits being stored; of a volume that is dropped, errors may wait still.
+    /// The same, all files being converted, and waiting stamps being stored; of a volume that is dropped, errors may wait still.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -297,7 +297,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // Who wants to know closes it himself. Nobody has files open any more.
+        // A caller that wants the result calls `close`. Nobody has files open any more.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -70,6 +70,6 @@ mod tests {
         proof.at.store(ticks().wrapping_sub(valid).wrapping_sub(1), Ordering::Relaxed);
         assert!(!proof.is_young(), "it is too old");
         proof.at.store(ticks() + proof.rate, Ordering::Relaxed);
-        assert!(!proof.is_young(), "it was made in the future of a clock that began anew");
+        assert!(!proof.is_young(), "it was made in the future of a clock that was reset");
     }
 }

@@ -61,7 +61,7 @@ impl Model {
     fn by_range(&self, range: Range<u64>, exclusive: bool) {
         let ticket = self.ask(&range, exclusive);
         if self.lock.wait(&ticket).is_err() {
-            assert!(exclusive && self.lost.load(SeqCst), "{range:?} is to be had");
+            assert!(exclusive && self.lost.load(SeqCst), "{range:?} can be taken");
             return self.give_back(ticket);
         }
         let conflicts = |(number, other, alone): &(u64, Range<u64>, bool)| {

@@ -1,6 +1,6 @@
 //! Where ironmap and e2fsck differ for a reason.
 
-/// A difference that is none.
+/// A difference that is not a fault.
 pub(crate) struct Exception {
     /// In what e2fsck says, or in what ironmap does where that is clean.
     pub(crate) text: &'static str,
@@ -25,7 +25,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
     },
     Exception {
         text: "i_file_acl: block",
-        reason: "e2fsck tells of a wrong attribute block where a name leads to the inode; the kernel refuses that of the journal",
+        reason: "e2fsck reports a wrong attribute block where a name leads to the inode; the kernel refuses that of the journal",
     },
     Exception {
         text: "inline data without the attribute system.data",
@@ -40,7 +40,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
         reason: "e2fsck -n leaves wrong checksums of uninit_bg with exit code 0; the kernel refuses to mount",
     },
     Exception {
-        text: "is there twice",
+        text: "is there more than once",
         reason: "e2fsck lets a leaf of a hash tree end with the hash at which the next begins, and does not see that one name is in both",
     },
     Exception {

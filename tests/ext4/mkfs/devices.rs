@@ -1,4 +1,4 @@
-//! What a device holds before, and what it holds afterwards.
+//! The content of a device before and after mkfs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use crate::require;
 
 const MIB: u64 = 1 << 20;
 
-/// A file of bytes that are no zeros, so that what is not written shows.
+/// A file of bytes other than zero, so that unwritten ranges show.
 fn dirty(size: u64) -> Image {
     let image = Image::none();
     fs::write(image.path(), vec![0xA5; size as usize]).unwrap();
@@ -32,7 +32,7 @@ fn same_options_make_the_same_bytes() {
     assert_ne!(uuids[0], uuids[1]);
 }
 
-/// Nothing of what was there before is taken for part of the volume.
+/// No old content is taken for part of the volume.
 #[test]
 fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     for text in
@@ -61,7 +61,7 @@ fn a_volume_may_be_smaller_than_its_device() {
     assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// What someone may still want is refused, and left as it was.
+/// A device with content is refused, and left as it was.
 #[test]
 fn what_is_known_is_refused_unless_forced() {
     let magics: [(u64, &[u8], &str); 4] = [

@@ -50,9 +50,10 @@ fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     match source.parse::<TokenStream>() {
         Ok(stream) => {
             let mut found = text::check(path, source, stream.clone());
-            found.extend(imports::check(path, stream));
+            found.extend(imports::check(path, stream.clone()));
             if words::is_clean(path) {
                 found.extend(words::check_comments(source));
+                found.extend(words::check_strings(path, stream));
             }
             found
         }
@@ -60,11 +61,15 @@ fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     }
 }
 
-/// Prints the phrases in the comments of sources that are not on the list of clean ones yet.
+/// Prints the phrases in the comments and strings of all sources in a directory, unclean ones too.
 pub(crate) fn phrases(dir: &str) -> Result {
     let mut count = 0;
     for path in files("rs").iter().filter(|path| path.starts_with(dir)) {
-        count += print(path, words::check_comments(&std::fs::read_to_string(path)?));
+        let source = std::fs::read_to_string(path)?;
+        let mut found = words::check_comments(&source);
+        let strings = source.parse().map(|stream| words::check_strings(path, stream));
+        found.extend(strings.unwrap_or_default());
+        count += print(path, found);
     }
     println!("tidy: {count} phrases in {dir}");
     Ok(())

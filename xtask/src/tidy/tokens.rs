@@ -32,6 +32,26 @@ pub(super) fn without_tests(source: TokenStream) -> Vec<Token> {
     found
 }
 
+/// The string literals as they are written, each with its line, without the comments that document an item.
+pub(super) fn strings(stream: TokenStream, found: &mut Vec<(usize, String)>) {
+    let mut trees = stream.into_iter().peekable();
+    if trees.peek().is_some_and(|tree| tree.to_string() == "doc") {
+        return;
+    }
+    for tree in trees {
+        match tree {
+            TokenTree::Group(group) => strings(group.stream(), found),
+            TokenTree::Literal(literal) => {
+                let text = literal.to_string();
+                if text.starts_with(['"', 'r']) {
+                    found.push((literal.span().start().line, text));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 fn flatten(stream: TokenStream, with_tests: bool, found: &mut Vec<Token>) {
     let trees: Vec<_> = stream.into_iter().collect();
     let mut rest = trees.as_slice();

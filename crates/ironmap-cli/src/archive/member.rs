@@ -11,7 +11,7 @@ use super::stream::Input;
 use super::{sparse, stream};
 use crate::failure::Failure;
 
-/// What comes in front of a member (a long name, extended headers) is held in memory up to this length.
+/// Headers in front of a member (a long name, extended headers) are held in memory up to this length.
 const HEADERS_MAX: u64 = 8 << 20;
 const BLOCK: u64 = 512;
 
@@ -19,17 +19,17 @@ const BLOCK: u64 = 512;
 pub(crate) struct Archive {
     name: String,
     input: Box<dyn Read + Send>,
-    /// Where it is, in what was decompressed.
+    /// The position in the decompressed stream.
     position: u64,
     /// For all members that follow.
     global: Overrides,
-    /// What was not read of the last member's content, and of the block where it ends.
+    /// The unread bytes of the last member's content, and of the block where it ends.
     content: u64,
     padding: u64,
     ended: bool,
 }
 
-/// A member of an archive. Of its content only the ranges that are no holes are in the archive, in this order.
+/// A member of an archive. Of its content only the ranges that are not holes are in the archive, in this order.
 pub(crate) struct Member {
     /// From the root, without a slash at either end, `.` or `..`; empty for the root itself.
     pub(crate) path: Vec<u8>,
@@ -42,13 +42,13 @@ pub(crate) struct Member {
     pub(crate) xattrs: Vec<Xattr>,
     /// It has an access list in words, which is not read.
     pub(crate) access_list: bool,
-    /// Positions and lengths of what is in the archive.
+    /// Positions and lengths of the ranges in the archive.
     pub(crate) data: Vec<(u64, u64)>,
 }
 
 /// Why an archive cannot be read.
 enum Wrong {
-    /// What is in it.
+    /// The fault in its content.
     Format(String),
     /// The device, the pipe or the compression.
     Read(io::Error),
@@ -91,10 +91,10 @@ impl Archive {
         &self.name
     }
 
-    /// The next member; what was not read of the last one is skipped.
+    /// The next member; the unread rest of the last one is skipped.
     ///
     /// # Errors
-    /// What follows is no member, or the archive ends before its end mark.
+    /// The next bytes are not a member, or the archive ends before its end mark.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, Failure> {
         if self.ended {
             return Ok(None);
@@ -120,9 +120,12 @@ impl Archive {
         let name = &self.name;
         match wrong {
             Wrong::Format(what) => Failure::new(format!("{name}: at byte {position}: {what}")),
-            Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => Failure::new(
-                format!("{name}: is cut: it ends at byte {}, before its end mark", self.position),
-            ),
+            Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Failure::new(format!(
+                    "{name}: is truncated: it ends at byte {}, before its end mark",
+                    self.position
+                ))
+            }
             Wrong::Read(error) => Failure::host(name, error),
         }
     }
@@ -142,7 +145,7 @@ impl Archive {
             let header = Header::from_byte_slice(&block);
             if !has_checksum(header) {
                 let what = if self.position == BLOCK {
-                    "is no tar archive"
+                    "is not a tar archive"
                 } else {
                     "a header has a wrong checksum"
                 };
@@ -174,7 +177,7 @@ impl Archive {
         }
     }
 
-    /// What the last header, and those in front of it, make.
+    /// The member of the last header and the headers in front of it.
     fn member(&mut self, header: &Header, own: Overrides) -> Result<Member, Wrong> {
         let old = header.as_old();
         let path = own.path.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -188,7 +191,7 @@ impl Archive {
             b'6' => FileType::Fifo,
             other => {
                 let (path, kind) = (String::from_utf8_lossy(&path), char::from(other));
-                let what = format!("{path} is of the type {kind:?}, which is not known");
+                let what = format!("{path} has the unknown type {kind:?}");
                 return Err(Wrong::Format(what));
             }
         };
@@ -197,7 +200,7 @@ impl Archive {
         // All that is in the volume would have to go for it.
         if place.is_empty() && (again || kind != FileType::Directory) {
             let path = String::from_utf8_lossy(&path);
-            return Err(Wrong::Format(format!("{path} is the root, and is no directory")));
+            return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
         }
         let size = match own.size {
             Some(size) => size,
@@ -237,7 +240,7 @@ impl Archive {
             let number = (major.unwrap_or(0), minor.unwrap_or(0));
             if !is_device_number(number) {
                 let (path, (major, minor)) = (String::from_utf8_lossy(&path), number);
-                let what = format!("{path} has the number {major}:{minor}, which no device has");
+                let what = format!("{path} has an invalid device number, {major}:{minor}");
                 return Err(Wrong::Format(what));
             }
             Some(number)
@@ -247,7 +250,7 @@ impl Archive {
         let owner = |given: Option<u32>, field, raw: &[u8]| match given {
             Some(id) => Ok(id),
             None => u32::try_from(number(field, raw)?)
-                .map_err(|_| Wrong::from("an owner is no number of 32 bits")),
+                .map_err(|_| Wrong::from("an owner is not a 32-bit number")),
         };
         let modified = match own.modified {
             Some(time) => time,
@@ -289,7 +292,7 @@ impl Archive {
                 map.push((entry.offset()?, entry.length()?));
             }
             if map.len() > sparse::MOST {
-                return Err(Wrong::from("a sparse file has more ranges than are read"));
+                return Err(Wrong::from("a sparse file has too many ranges"));
             }
             Ok(())
         };
@@ -319,11 +322,11 @@ impl Archive {
         Ok(name)
     }
 
-    /// The content of what stands in front of a member.
+    /// The content of a header in front of a member.
     fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let size = number(header.entry_size(), &header.as_old().size)?;
         if size > HEADERS_MAX {
-            return Err("what stands in front of a member is longer than is read".into());
+            return Err("the headers of a member are too long".into());
         }
         let mut bytes = vec![0; size.next_multiple_of(BLOCK) as usize];
         self.fill(&mut bytes)?;
@@ -363,7 +366,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads what follows the end mark, so that who writes to a pipe is not told that nobody reads it.
+    /// Reads to the end after the end mark, so that the writer of a pipe does not get SIGPIPE.
     fn drain(&mut self) -> Result<(), Wrong> {
         io::copy(&mut self.input, &mut io::sink())?;
         Ok(())

@@ -2,7 +2,7 @@
 
 use ironmap::fs::{Timestamp, Xattr};
 
-/// What extended headers say of a member.
+/// The fields of a member in extended headers.
 #[derive(Clone, Default)]
 pub(super) struct Overrides {
     pub(super) path: Option<Vec<u8>>,
@@ -18,13 +18,13 @@ pub(super) struct Overrides {
     pub(super) sparse: Sparse,
 }
 
-/// What they say of a sparse file of GNU tar.
+/// Their fields of a sparse file of GNU tar.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
     /// 1.0 has its map in front of the content.
     pub(super) major: Option<u32>,
     pub(super) size: Option<u64>,
-    /// Offset and length of what is no hole.
+    /// Offset and length of each range that is not a hole.
     pub(super) map: Option<Vec<(u64, u64)>>,
     /// Of a record whose length follows.
     offset: Option<u64>,
@@ -42,7 +42,7 @@ fn parsed<T: std::str::FromStr>(value: &[u8], wrong: Wrong) -> Result<Option<T>,
     text.parse().map(Some).map_err(|_| wrong)
 }
 
-/// An empty value takes back what was said before.
+/// An empty value removes the earlier one.
 fn bytes(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }
@@ -51,7 +51,7 @@ impl Overrides {
     /// Takes in the records of a header.
     pub(super) fn add(&mut self, mut records: &[u8]) -> Result<(), Wrong> {
         while !records.is_empty() {
-            let (key, value, rest) = split(records).ok_or("a record has no length that fits")?;
+            let (key, value, rest) = split(records).ok_or("a record has a wrong length")?;
             self.set(key, value)?;
             records = rest;
         }
@@ -62,9 +62,9 @@ impl Overrides {
         match key {
             b"path" | b"GNU.sparse.name" => self.path = bytes(value),
             b"linkpath" => self.link = bytes(value),
-            b"size" => self.size = parsed(value, "the size is no number")?,
-            b"uid" => self.uid = parsed(value, "the owner is no number of 32 bits")?,
-            b"gid" => self.gid = parsed(value, "the group is no number of 32 bits")?,
+            b"size" => self.size = parsed(value, "the size is not a number")?,
+            b"uid" => self.uid = parsed(value, "the owner is not a 32-bit number")?,
+            b"gid" => self.gid = parsed(value, "the group is not a 32-bit number")?,
             b"mtime" => self.modified = time(value)?,
             b"atime" => self.accessed = time(value)?,
             b"RHT.security.selinux" => {
@@ -114,7 +114,7 @@ fn decoded(name: &[u8]) -> Vec<u8> {
 
 const WRONG_SPARSE: Wrong = "the map of a sparse file is wrong";
 
-/// The first record, and what follows it: `LENGTH KEY=VALUE\n`, where the length counts all of it.
+/// The first record, and the rest: `LENGTH KEY=VALUE\n`, where the length counts all of it.
 fn split(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = records.iter().take(20).position(|byte| *byte == b' ')?;
     let len: usize = std::str::from_utf8(&records[..space]).ok()?.parse().ok()?;
@@ -137,9 +137,9 @@ fn map(value: &[u8]) -> Result<Vec<(u64, u64)>, Wrong> {
     Ok(pairs.iter().map(|[offset, len]| (*offset, *len)).collect())
 }
 
-/// Seconds since 1970 with any number of decimals; what is finer than a nanosecond is cut off.
+/// Seconds since 1970 with any number of decimals; digits below a nanosecond are dropped.
 fn time(value: &[u8]) -> Result<Option<Timestamp>, Wrong> {
-    const WRONG: Wrong = "a time is no number of seconds";
+    const WRONG: Wrong = "a time is not a number of seconds";
     let Some(text) = parsed::<String>(value, WRONG)? else { return Ok(None) };
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
     let seconds: i64 = whole.parse().map_err(|_| WRONG)?;

@@ -17,12 +17,12 @@ pub(super) fn checked(
             continue;
         }
         let end = offset.checked_add(len).filter(|end| offset >= behind && *end <= size);
-        behind = end.ok_or("the ranges of a sparse file overlap or leave it")?;
+        behind = end.ok_or("the ranges of a sparse file overlap or exceed its size")?;
         sum += len;
         ranges.push((offset, len));
     }
     if sum != content {
-        return Err("the ranges of a sparse file are not as long as its content");
+        return Err("the ranges of a sparse file do not add up to the length of its content");
     }
     Ok(ranges)
 }
@@ -57,7 +57,7 @@ pub(super) fn in_front<E: From<Wrong>>(
     };
     let count = number()?;
     if count > MOST as u64 {
-        return Err("a sparse file has more ranges than are read".into());
+        return Err("a sparse file has too many ranges".into());
     }
     (0..count).map(|_| Ok((number()?, number()?))).collect()
 }

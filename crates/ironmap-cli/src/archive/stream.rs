@@ -16,7 +16,7 @@ use crate::interrupt;
 /// How much is read from a file or a pipe at once.
 const BUFFER: usize = 256 << 10;
 
-/// Begins of compressed files: gzip (RFC 1952), zstd (RFC 8878), and what is only known by name.
+/// Begins of compressed files: gzip (RFC 1952), zstd (RFC 8878), and formats that are only recognised.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 const ZSTD_SKIPPED: &[u8] = &[0x2A, 0x4D, 0x18];
@@ -27,7 +27,7 @@ const UNREAD: [(&[u8], &str); 4] = [
     (&[0x04, 0x22, 0x4D, 0x18], "lz4"),
 ];
 
-/// What a file or a pipe holds.
+/// The decompressed content of a file or a pipe.
 pub(super) fn open(input: Input) -> io::Result<Box<dyn Read + Send>> {
     decompressed(BufReader::with_capacity(BUFFER, input))
 }
@@ -35,14 +35,15 @@ pub(super) fn open(input: Input) -> io::Result<Box<dyn Read + Send>> {
 fn decompressed(
     mut source: BufReader<impl Read + Send + 'static>,
 ) -> io::Result<Box<dyn Read + Send>> {
-    // A pipe may give little at first: less than a tar archive's first block is none.
+    // A pipe may give little at first: less than a block is not a tar archive.
     let mut head = Vec::new();
     (&mut source).take(512).read_to_end(&mut head)?;
     let begins = |magic: &[u8]| head.starts_with(magic);
     let skipped = head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50;
     let kind = UNREAD.iter().find(|(magic, _)| begins(magic));
     if let Some((_, name)) = kind {
-        let what = format!("is compressed by {name}, which is not read: decompress it first");
+        let what =
+            format!("is compressed with {name}, which is not supported: decompress it first");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || skipped);
@@ -123,7 +124,7 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
         let bytes = source.fill_buf()?;
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         if zeros < bytes.len() {
-            let padding = || io::Error::other("gzip: its padding is not zeros alone");
+            let padding = || io::Error::other("gzip: its padding is not all zeros");
             return if padded || zeros > 0 { Err(padding()) } else { Ok(true) };
         }
         if zeros == 0 {
@@ -217,7 +218,7 @@ mod tests {
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }
 
-    /// Frames in a row are one stream, with those in between that are for others; what is cut is an error.
+    /// Frames in a row are one stream, with skippable ones in between; a truncated one is an error.
     #[test]
     fn all_frames_are_read() {
         let frame = |text: &[u8]| {

@@ -1,4 +1,4 @@
-//! What a fixture puts beneath its volume: an integrity device, named `integrity:DATA,TAGS`.
+//! The layer of a fixture beneath its volume: an integrity device, named `integrity:DATA,TAGS`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use ironmap::integrity::{FormatOptions, Mode, format};
 use ironmap::location::INTEGRITY;
 use ironmap::{Engine, Result};
 
-/// What stands between the volume and the fixture's device.
+/// The layer between the volume and the fixture's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Beneath {
     /// An integrity device with a map of dirty regions.
@@ -21,7 +21,7 @@ pub(super) enum Beneath {
 const SECTORS: (u64, u64) = (512, 4096);
 
 impl Beneath {
-    /// Tags what is on a device, for requests of so many bytes; the name of what can be opened then.
+    /// Makes tags for the content of a device, for requests of `block` bytes; gives the name of the integrity device.
     pub(super) fn format(self, data: &Path, tags: &Path, block: u64) -> Result<String> {
         let mode = match self {
             Self::Integrity => Mode::Bitmap,

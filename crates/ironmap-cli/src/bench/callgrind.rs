@@ -42,7 +42,7 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What served a target: not always what was asked for.
+/// The path that served a target: not always the requested one.
 #[derive(Deserialize)]
 struct Way {
     engine: String,
@@ -67,7 +67,7 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Way>)> {
         .zip(ways.filter(|ways| ways.len() == plan.targets.len()))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
-            // What the launch itself has said, or else how valgrind ended.
+            // The error message of the launch, or else the exit status of valgrind.
             let own = text.lines().find_map(|line| line.strip_prefix("ironmap: bench: "));
             Error::invalid(format!(
                 "callgrind: {}",

@@ -1,4 +1,4 @@
-//! What ends a bench before its time.
+//! Errors that end a bench.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The figures of a launch: what each thread saw, and what that comes to.
+//! The figures of a launch: the measurements of each thread, and their results.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use super::source::Source;
 
-/// What one launch measured of one target.
+/// The results of one launch for one target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Measured {
     /// Nanoseconds a request, median over the chunks.
@@ -24,7 +24,7 @@ pub(super) struct Measured {
     pub counters: Vec<(String, u64)>,
 }
 
-/// What one thread saw of one target.
+/// The measurements of one thread for one target.
 #[derive(Default)]
 pub(super) struct Tally {
     pub chunks: Vec<Chunk>,
@@ -84,7 +84,7 @@ pub(super) fn measured(
 }
 
 /// Requests a nanosecond of all threads together, for each round. Where each block is written once, of all rounds and the sync at their
-/// end together: what is put off must not be lost.
+/// end together: deferred work must count too.
 fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
     let round = |round: usize| {

@@ -75,7 +75,7 @@ impl Fixture {
     pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: bool) -> Result<Self> {
         if kind.is_file() && fs == FsKind::Xfs {
             return Err(Error::invalid(
-                "XFS must be mounted: take --fixture zram, loop or partition",
+                "XFS must be mounted: use --fixture zram, loop or partition",
             ));
         }
         let dir = kind.dir();
@@ -147,18 +147,18 @@ impl Fixture {
         Ok(Self { fs: FsKind::Ext4, writes, dir, free, over, mounted: None })
     }
 
-    /// What to know about the targets.
+    /// Notes about the targets.
     pub(super) fn notes(&self) -> Vec<&'static str> {
         let mut notes = Vec::new();
         if self.writes && self.mounted.is_some() {
-            notes.push("raw: is a twin that is not mounted, without cached pages");
+            notes.push("raw: is a copy that is not mounted and has no cached pages");
         } else if self.mounted.is_some() {
             notes.push(
-                "raw: is a twin that is not mounted, without cached pages; the last row is the device beneath host: and kernel:",
+                "raw: is a copy that is not mounted and has no cached pages; the last row is the device beneath host: and kernel:",
             );
         }
         if self.fs == FsKind::Xfs && !self.writes {
-            notes.push("XFS: ironmap reads no volumes of it; the file is immutable, as host: needs it with reflink");
+            notes.push("XFS: ironmap does not read unmounted XFS; the file is immutable, because host: needs that with reflink");
         }
         notes
     }
@@ -228,7 +228,7 @@ impl Scratch {
     }
 }
 
-/// What stands over the device.
+/// The layer over the device.
 struct Over {
     /// As it is opened.
     name: String,
@@ -306,7 +306,7 @@ impl Device {
         path
     }
 
-    /// What the file system is on.
+    /// The device of the file system.
     fn volume(&self) -> PathBuf {
         match self {
             Self::Loop { path, partitioned: true } => format!("{}p1", path.display()).into(),

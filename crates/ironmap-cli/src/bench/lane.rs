@@ -18,7 +18,7 @@ pub(super) struct Target {
     writing: Writing,
 }
 
-/// What writes are asked for beside the data.
+/// The options of writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writing {
     /// Each is durable when it completes.
@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// What the target has counted: simple hits and misses by reason, and what the kernel had to serve of a host file.
+    /// The counters of the target: simple hits and misses by reason, and reads of a host file that the kernel served.
     pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Way::File(_, queue) = &self.way else { return Vec::new() };
         let stats = queue.stats();
@@ -93,7 +93,7 @@ impl Target {
             .collect()
     }
 
-    /// Makes durable what was written to all files.
+    /// Makes the writes to all files durable.
     pub(super) fn sync(&mut self) -> Result<()> {
         match &mut self.way {
             Way::Device(queue, devs) => {
@@ -334,7 +334,7 @@ fn short() -> Error {
     Error::invalid("a transfer was short")
 }
 
-/// Nothing in it may return across a system call, which can cost more than what is measured.
+/// Nothing in it may return across a system call, which can cost more than the measured request.
 #[inline(always)]
 fn sync_loop<C: Course>(
     lane: &mut impl Lane<C>,
@@ -376,7 +376,7 @@ fn async_loop<C: Course>(
             let Some(buffer) = buffers.pop() else { break };
             let spot = course.next();
             lane.submit(buffer, spot)?;
-            // Of what has completed until then, as fio does it.
+            // The requests that have completed until then, as fio does it.
             if spot.write && writing.is_sync_due() {
                 lane.sync(spot.file)?;
             }

@@ -60,7 +60,7 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
     Ok(rows)
 }
 
-/// Makes the files once, or anew where they can be measured once only.
+/// Makes the files once, or again if they can be measured only once.
 pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     match plan.content {
         Some(Content::Written) if *prepared => Ok(()),

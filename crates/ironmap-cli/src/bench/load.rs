@@ -46,7 +46,7 @@ struct Driven {
     tally: Tally,
 }
 
-/// What the threads of a launch share.
+/// The shared state of the threads of a launch.
 struct Launch<'a> {
     plan: &'a Plan,
     sources: &'a [Source],
@@ -130,7 +130,7 @@ impl Launch<'_> {
         }
         for round in 0..rounds as usize {
             for turn in 0..plan.targets.len() {
-                // Each target begins a round as often as the others: what one leaves in the caches is shared out fairly.
+                // Each target begins a round as often as the others: the effect of one on the caches reaches all others alike.
                 let index = (round + turn) % plan.targets.len();
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
@@ -156,7 +156,7 @@ impl Launch<'_> {
                 Ok(())
             });
         }
-        // The queues belong to this thread; what they counted does not.
+        // The queues belong to this thread; their counters do not.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
     }
 
@@ -254,7 +254,7 @@ fn pin(plan: &Plan, number: usize) {
 }
 
 impl Job {
-    /// Warms every target up, and gives the number of requests of a chunk: what takes the first target a chunk's time.
+    /// Warms every target up, and gives the number of requests of a chunk: the number that takes the first target a chunk's time.
     fn calibrate(&mut self, chunk: Duration) -> Result<u64> {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
@@ -265,7 +265,7 @@ impl Job {
                 driven.chunk(own.total(), shared, *batch, false)?;
                 driven.positions = own;
             }
-            // What is met for the first time is no part of the speed.
+            // Costs of the first requests are not part of the speed.
             driven.chunk(64, shared, *batch, *touch)?;
             let start = Instant::now();
             let mut requests = 0;

@@ -25,14 +25,14 @@ const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials::new(0, 0, 0);
 
-/// What both can do. A path is a directory and a file's number.
+/// The operations of both. A path is a directory and a file's number.
 trait Names: Sync {
     fn mkdir(&self, dir: usize) -> Result<()>;
     fn create(&self, dir: usize, file: usize) -> Result<()>;
     fn stat(&self, dir: usize, file: usize) -> Result<()>;
     fn unlink(&self, dir: usize, file: usize) -> Result<()>;
     fn sync(&self) -> Result<()>;
-    /// What appends a block to the file of a thread, and makes it durable, each time that it is called.
+    /// A function that appends a block to the file of a thread, and makes it durable, at each call.
     fn appender(&self, thread: usize, how: Durably) -> Result<Box<dyn FnMut() -> Result<()> + '_>>;
 }
 

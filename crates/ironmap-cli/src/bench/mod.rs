@@ -57,13 +57,13 @@ pub(crate) enum Protection {
 /// How many, and one at least.
 fn count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| *count > 0);
-    count.ok_or_else(|| format!("{text} is no number from 1 on"))
+    count.ok_or_else(|| format!("{text} is not a number of at least 1"))
 }
 
 /// A time that ends.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86400.0);
-    seconds.ok_or_else(|| format!("{text} is no number of seconds up to a day"))
+    seconds.ok_or_else(|| format!("{text} is not a number of seconds of at most a day"))
 }
 
 fn protection(text: &str) -> std::result::Result<Protection, String> {
@@ -89,7 +89,7 @@ Targets:
   kernel:FILE          the same work through the kernel's file system, O_DIRECT
   vol:VOLUME:/PATH     ironmap, unmounted volume
   host:FILE            ironmap, file of a mounted file system
-  null:SIZE            a device that completes at once: what the engine itself costs
+  null:SIZE            a device that completes at once: the cost of the engine itself
 
 Options that take a list (1,64,256) give a row for each combination.
 
@@ -101,7 +101,7 @@ Examples:
   ironmap bench --fixture partition --fs xfs
   ironmap bench --fixture zram --rw randrw --numjobs 16 --files 32
   ironmap bench --fixture loop --rw write --bs 2k --numjobs 8 --iodepth 256 --engine io_uring --fallocate
-  ironmap bench raw:/dev/ram0 --rw randwrite --destroy               (what is on it is lost)
+  ironmap bench raw:/dev/ram0 --rw randwrite --destroy               (destroys its content)
   ironmap bench --fixture zram --metadata 100000                     (files made, looked up, removed, synced)
   ironmap bench --fixture shm --beneath integrity --integrity all --rw read,write --bs 4k,64k,1m
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
@@ -163,7 +163,7 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// How the memory of requests of vol: and host: targets is kept from changing: zero-copy (not at all), bounce, lazy or owned, or all of
+    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (not at all), bounce, lazy or owned, or all of
     /// them. A row for each; by default as the device needs it.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
@@ -176,7 +176,7 @@ pub(crate) struct BenchArgs {
     /// CPUs to pin the jobs to; the last one if not given.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// For host: targets on XFS with reflink: nobody dedupes them meanwhile.
+    /// For host: targets on XFS with reflink: promise that no program dedupes them meanwhile.
     #[arg(long)]
     assume_no_dedupe: bool,
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
@@ -281,7 +281,7 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();
     if harms && !args.destroy && !args.targets.iter().all(keeps) {
-        return Err("what is on the targets would be lost: --destroy says that this is wanted");
+        return Err("this would destroy the content of the targets: confirm it with --destroy");
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
         return Err("--fallocate: each block is written once, by --rw write");
@@ -291,7 +291,7 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("--fallocate: one variant of a target at a time");
     }
     if args.beneath.is_some() && args.fs == FsKind::Xfs {
-        return Err("--beneath: ironmap reads no volumes of XFS");
+        return Err("--beneath: ironmap does not read unmounted XFS");
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! What one launch is to do, as the process that begins it says.
+//! The plan of one launch, made by the process that starts it.
 
 use serde::{Deserialize, Serialize};
 
 use super::positions::Rw;
 use super::target::TargetSpec;
 
-/// What the files are before they are measured.
+/// The state of the files before they are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Content {
     /// Allocated and written.
@@ -14,7 +14,7 @@ pub(super) enum Content {
     Unwritten,
 }
 
-/// What one launch does.
+/// The work of one launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub targets: Vec<TargetSpec>,
@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub block: usize,
     /// How many files of each target.
     pub files: usize,
-    /// What the files are made like before they are measured.
+    /// The content that the files get before they are measured.
     pub content: Option<Content>,
     /// Each write is durable when it completes.
     pub dsync: bool,

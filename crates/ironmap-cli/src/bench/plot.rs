@@ -16,7 +16,7 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// All in pixels. About as wide as a character is; nothing here knows the fonts of who looks at it.
+/// All in pixels. About as wide as a character is; the fonts of the viewer are unknown.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;
@@ -164,7 +164,7 @@ mod tests {
                 let own = bars[0].x..bars[bars.len() - 1].x + bars[0].width;
                 assert!(own.contains(&found.x), "{found:?} {own:?}");
                 let half = name.len() as f64 * f64::from(CHARACTER) / 2.0;
-                assert!(found.x - half >= end, "{name} meets what is left of it");
+                assert!(found.x - half >= end, "{name} meets the label to its left");
                 end = found.x + half;
             }
             for (bar, row) in bars.iter().zip(&rows) {

@@ -1,11 +1,11 @@
-//! What a bench does, and where each request of a thread goes.
+//! The workload of a bench, and the position of each request of a thread.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// What `--rw` can be.
+/// The values of `--rw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Rw {
     Read,
@@ -73,7 +73,7 @@ pub(super) struct Spot {
 #[derive(Clone, Debug)]
 pub(super) struct Positions {
     pub state: u64,
-    /// What decides about reading and writing.
+    /// Random numbers that choose between reading and writing.
     pub dice: u64,
     /// Requests that fit into each file's range.
     pub blocks: u64,
@@ -126,7 +126,7 @@ impl Positions {
     }
 }
 
-/// What is the same for all requests of a thread, so that none is asked for it: the loop that drives a target is made for each.
+/// The parameters that are the same for all requests of a thread, so that no request reads them: the loop that drives a target is made for each.
 pub(super) trait Course {
     /// Whether there is more than one file.
     const MANY: bool;

@@ -14,14 +14,14 @@ use super::errors::{go_on, io};
 use super::plan::{Content, Plan};
 use super::target::{TargetSpec, Variant};
 
-/// What everything is filled with: a page of one repeated word costs zram a memset to read and to write.
+/// The fill word: a page of one repeated word costs zram a memset to read and to write.
 pub(super) const FILL: u32 = 0xdead_beef;
 /// Bytes of all files together where `--size` does not say.
 const SIZE: u64 = 512 << 20;
-/// What is written at once.
+/// Bytes of one write.
 const PIECE: usize = 1 << 20;
 
-/// The files that a target's path stands for: itself, or as many with a number behind it.
+/// The files that a target's path stands for: itself, or as many with a number after it.
 pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
     if files == 1 {
         return vec![path.to_owned()];

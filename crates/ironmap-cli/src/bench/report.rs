@@ -19,7 +19,7 @@ pub(super) struct Row {
     /// The target's kind and variant, for tables and plots.
     pub label: String,
     pub simple: Option<bool>,
-    /// Who keeps memory from changing, if that was chosen.
+    /// How memory in use is kept from changing, if that was chosen.
     pub integrity: Option<&'static str>,
     pub rw: &'static str,
     pub writes: bool,

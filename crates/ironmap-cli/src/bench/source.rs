@@ -101,7 +101,7 @@ impl<'a> Opener<'a> {
                 (source.bases, source.len) = (host.bases.clone(), host.len);
             }
         }
-        // What has no files is shared out among as many ranges.
+        // A target without files is divided into as many ranges.
         let files = self.plan.files as u64;
         for source in sources.iter_mut().filter(|source| source.bases.len() == 1 && files > 1) {
             let (base, len) = (source.bases[0], source.len / files / PAGE * PAGE);
@@ -121,7 +121,7 @@ impl<'a> Opener<'a> {
                 Err(Error::invalid("host files are only read"))
             }
             TargetSpec::Host { .. } if self.plan.files > 1 => {
-                Err(Error::invalid("of host files one is measured at a time"))
+                Err(Error::invalid("only one host file can be measured at a time"))
             }
             TargetSpec::Host { path, .. } => self.open_host(spec, path),
             TargetSpec::Null { size } => {
@@ -302,7 +302,7 @@ impl Source {
         is_same(own, path)
     }
 
-    /// What writing has cost the volume of the target, if it is one.
+    /// The costs of writing of the target's volume, if it has one.
     pub(super) fn write_counts(&self) -> Option<WriteCounts> {
         match &self.way {
             Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
@@ -310,7 +310,7 @@ impl Source {
         }
     }
 
-    /// What devices that verify have met since the target was opened.
+    /// The counters of verifying devices since the target was opened.
     pub(super) fn verified(&self) -> Vec<(&'static str, u64)> {
         let Shared::Volume(volume, _) = &self.way else { return Vec::new() };
         let counts = volume.integrity().map(|opened| opened.device.counts()).unwrap_or_default();
@@ -323,7 +323,7 @@ impl Source {
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Closes what was written.
+    /// Closes a volume that was written.
     pub(super) fn close(&self) -> Result<()> {
         match &self.way {
             Shared::Volume(volume, _) => volume.close(),
@@ -344,7 +344,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 fn reported(file: &File) -> Result<HostReport> {
-    file.host().ok_or_else(|| Error::invalid("is no host file"))
+    file.host().ok_or_else(|| Error::invalid("is not a host file"))
 }
 
 /// The size of the device that a file's file system is on, and where it begins on its disk; `None` if that is a disk.
@@ -365,7 +365,7 @@ fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
         }
     }
     if longest.1 == 0 {
-        return Err(Error::invalid("the file has no such extent to be measured on"));
+        return Err(Error::invalid("the file has no extent of this kind to measure"));
     }
     Ok(longest)
 }

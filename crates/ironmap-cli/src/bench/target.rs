@@ -124,7 +124,7 @@ impl FromStr for TargetSpec {
             "kernel" => Ok(Self::Kernel { path: rest.into() }),
             "vol" => {
                 let end = end_of_volume(rest.as_bytes());
-                let end = end.ok_or_else(|| wrong("want vol:VOLUME:/PATH"))?;
+                let end = end.ok_or_else(|| wrong("expected vol:VOLUME:/PATH"))?;
                 let (volume, path) = (rest[..end].to_owned(), rest[end + 1..].to_owned());
                 Ok(Self::Vol { volume, path, variant: Variant::USUAL })
             }

@@ -16,7 +16,7 @@ use crate::source::{HostSource, Source};
 use crate::target::{self, Subject, Target};
 use crate::volumes::Volumes;
 
-/// What one read takes: large enough that the cost of a request does not show.
+/// Bytes of one read: large enough that the cost of a request does not show.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Writes the content of files to standard output, one after the other

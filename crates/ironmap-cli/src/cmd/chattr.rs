@@ -9,7 +9,7 @@ use crate::walk::{Visit, walk};
 
 /// Sets and clears the flags of files: i for immutable, a for append-only, and others
 ///
-/// The letters are those of lsattr: a, A, c, d, D, i, P, s, S, t, T, u. With -R symbolic links are left alone.
+/// The letters are those of lsattr: a, A, c, d, D, i, P, s, S, t, T, u. With -R symbolic links are not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
   ironmap chattr -R -- -ia disk.img:/var/log
   ironmap chattr =d disk.img:/cache")]
 pub(crate) struct Args {
-    /// Change everything below directories too
+    /// Change all files below directories too
     #[arg(short = 'R', long)]
     recursive: bool,
     /// +LETTERS, -LETTERS or =LETTERS
@@ -43,7 +43,7 @@ const LETTERS: [(char, InodeFlags); 12] = [
     ('u', InodeFlags::UNDELETE),
 ];
 
-/// What is to become of the flags.
+/// The requested change of the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change {
     set: InodeFlags,
@@ -64,7 +64,7 @@ impl Change {
             Some('+') => Ok(Self { set: flags, clear: InodeFlags::empty() }),
             Some('-') => Ok(Self { set: InodeFlags::empty(), clear: flags }),
             Some('=') => Ok(Self { set: flags, clear: all }),
-            _ => Err(format!("'{text}' begins with none of + - =")),
+            _ => Err(format!("'{text}' does not begin with +, - or =")),
         }
     }
 }

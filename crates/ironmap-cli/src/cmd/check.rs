@@ -1,4 +1,4 @@
-//! `ironmap check`: what is wrong with a volume, and nothing changed.
+//! `ironmap check`: lists the faults of a volume, and changes nothing.
 
 use std::io::Write;
 
@@ -15,15 +15,15 @@ use crate::target;
 
 /// Checks a volume: all metadata, read and compared, nothing changed
 ///
-/// Each finding is a line: how bad, where, and what. Notes are no faults. A journal that was left dirty is recovered in memory, and the
-/// volume is checked as that leaves it. e2fsck repairs; this does not.
+/// Each finding is a line: severity, place and fault. Notes are not faults. A dirty journal is recovered in memory, and the
+/// result is checked. e2fsck repairs; this command does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap check /dev/sdb1
   ironmap check --json disk.img@p1 | jq '.findings[] | select(.severity != \"note\")'
 
-Exit codes: 0 where nothing is wrong, 4 where something is, 1 and 3 where the check could not be done.")]
+Exit codes: 0 if nothing is wrong, 4 if something is, 1 or 3 if the check could not be done.")]
 pub(crate) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -168,7 +168,7 @@ fn print(args: &Args, checked: &Checked) -> std::io::Result<()> {
     }
     if checked.findings.iter().any(|finding| finding.what.name() == "unconnected") {
         let volume = one_line(&args.volume.to_string());
-        writeln!(out, "an inode that no name leads to is shown by: ironmap dump {volume} inode N")?;
+        writeln!(out, "to show an inode that has no name: ironmap dump {volume} inode N")?;
     }
     let Checked { inodes, directories, blocks, .. } = checked;
     let verdict = if checked.is_clean() { "clean" } else { "not clean" };

@@ -11,7 +11,7 @@ use crate::walk::{Visit, walk};
 
 /// Changes the permissions of files
 ///
-/// A symbolic link that is named is followed; those below a directory are left alone.
+/// A symbolic link in an argument is followed; those below a directory are not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,13 +19,13 @@ Examples:
   ironmap chmod -R u=rwX,go=rX disk.img:/srv/www
   ironmap chmod -- -x disk.img:/a disk.img:/b")]
 pub(crate) struct Args {
-    /// Change everything below directories too
+    /// Change all files below directories too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Say what becomes of each file
+    /// Print a line for each file
     #[arg(short, long)]
     verbose: bool,
-    /// The same, but only where something changes
+    /// Print a line for each file that is changed
     #[arg(short, long)]
     changes: bool,
     /// As an octal number, or like u+x,go-w

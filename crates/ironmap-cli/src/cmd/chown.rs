@@ -11,8 +11,8 @@ use crate::walk::{Visit, walk};
 
 /// Changes the owner and the group of files
 ///
-/// Names of users and groups are those of this host. With -R symbolic links are changed themselves, and none is followed. A program
-/// loses its set-id bits and capabilities with its owner.
+/// Names of users and groups are those of this host. With -R symbolic links themselves are changed, and not followed. A program
+/// loses its set-id bits and capabilities when its owner changes.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -23,16 +23,16 @@ Examples:
   ironmap chown :www-data disk.img:/srv/www"
 )]
 pub(crate) struct Args {
-    /// Change everything below directories too
+    /// Change all files below directories too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Change symbolic links, not what they lead to
+    /// Change symbolic links, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Say what becomes of each file
+    /// Print a line for each file
     #[arg(short, long)]
     verbose: bool,
-    /// The same, but only where something changes
+    /// Print a line for each file that is changed
     #[arg(short, long)]
     changes: bool,
     /// Print help

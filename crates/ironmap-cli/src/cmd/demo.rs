@@ -31,10 +31,10 @@ Examples:
   ironmap demo
   ironmap demo --tree /usr/share/doc --out /tmp/demo")]
 pub(crate) struct Args {
-    /// The tree to put into the image; parts of it, where it is large
+    /// The tree to put into the image; only parts of a large one
     #[arg(long)]
     tree: Option<PathBuf>,
-    /// Where everything goes
+    /// The output directory
     #[arg(long, default_value = "demo-out")]
     out: PathBuf,
 }
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     let out = &args.out;
     let (copy, image) = (out.join("tree"), out.join("demo.img"));
     if out.exists() && !image.exists() && fs::read_dir(out).map_err(host(out))?.next().is_some() {
-        return Err(Failure::new(format!("{}: exists and is no earlier demo", out.display())));
+        return Err(Failure::new(format!("{}: exists and is not an earlier demo", out.display())));
     }
     let _ = fs::remove_dir_all(&copy);
     fs::create_dir_all(&copy).map_err(host(&copy))?;
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     say(&format!("\nleft in {}: demo.img, bench.json, bench.svg", out.display()))
 }
 
-/// What was copied of the tree.
+/// The copied part of the tree.
 #[derive(Default)]
 struct Taken {
     /// Paths within the copy.

@@ -80,7 +80,7 @@ fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
             (false, false) => count.div_ceil(1024).to_string(),
         }
     };
-    // Of what its users may have: what is kept for the superuser counts on neither side.
+    // Of the space for users: the reserve of the superuser counts on neither side.
     let whole = u128::from(used) + u128::from(available);
     let percent = match whole {
         0 => "-".to_owned(),

@@ -17,7 +17,7 @@ use crate::walk::{Visit, walk};
 
 /// Shows how much space trees take, in KiB: each directory with all below it
 ///
-/// A file counts once, also if it has several names or is in several of the trees.
+/// A file counts once, even if it has several names or is in several of the trees.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -31,19 +31,19 @@ pub(crate) struct Args {
     /// Show files too, not only directories
     #[arg(short, long, conflicts_with = "summarize")]
     all: bool,
-    /// Show sizes in bytes, not the space that is taken
+    /// Show sizes in bytes, not the space used
     #[arg(short, long)]
     bytes: bool,
     /// Show 1.5K, 234M, 2G
     #[arg(short = 'h', long)]
     human_readable: bool,
-    /// Show only a sum for each tree that is named
+    /// Show only a sum for each argument
     #[arg(short, long)]
     summarize: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// The directories or files; a volume alone is all of it
+    /// The directories or files; a volume alone means its root
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::tree(), required = true)]
     targets: Vec<Target>,
 }

@@ -1,4 +1,4 @@
-//! `ironmap dump`: what stands on the device, field by field.
+//! `ironmap dump`: on-disk structures, field by field.
 
 use ironmap::Location;
 use ironmap::fs::ext4::dump::{Fields, Value};
@@ -12,7 +12,7 @@ use crate::target;
 
 /// Shows the fields of an inode, a block, a group, a superblock or the journal, as JSON
 ///
-/// Fields have the names of Linux's documentation and the values that stand there, right or wrong. Nothing is written.
+/// Fields have the names of Linux's documentation and their values on disk, right or wrong. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +35,7 @@ enum What {
         /// Its number
         number: u64,
     },
-    /// A block: what it was taken for, what it holds, and its bytes
+    /// A block: its kind, its decoded content, and its bytes
     Block {
         /// Its number
         number: u64,

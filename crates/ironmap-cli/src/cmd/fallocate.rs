@@ -11,7 +11,7 @@ use crate::volumes::Volumes;
 
 /// Allocates or frees the space of a range of a file
 ///
-/// Without an option of what to do the range is allocated, reads as zeros where it was a hole, and a file that is not there is made.
+/// Without one of the options -p, -z, -c, -i the range is allocated, and holes read as zeros; a missing file is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,19 +23,19 @@ pub(crate) struct Args {
     /// Where the range begins
     #[arg(short, long, value_name = "BYTES", value_parser = size, default_value = "0")]
     offset: u64,
-    /// How long it is
+    /// The length of the range
     #[arg(short, long, value_name = "BYTES", value_parser = size)]
     length: u64,
-    /// The file's size stays, also where the range goes beyond it
+    /// Keep the file's size, even if the range extends past it
     #[arg(short = 'n', long, conflicts_with_all = ["collapse_range", "insert_range"])]
     keep_size: bool,
-    /// Make a hole of it
+    /// Punch a hole: free the range
     #[arg(short, long, group = "what")]
     punch_hole: bool,
-    /// Allocate it, and let it read as zeros
+    /// Allocate the range, and make it read as zeros
     #[arg(short, long, group = "what")]
     zero_range: bool,
-    /// Take it out of the file: whole blocks
+    /// Remove the range from the file: whole blocks
     #[arg(short, long, group = "what")]
     collapse_range: bool,
     /// Insert a hole of this length: whole blocks
@@ -60,7 +60,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.length == 0 {
-        return Err(Failure::usage("the length is not above zero"));
+        return Err(Failure::usage("the length must be greater than zero"));
     }
     let how = args.how();
     Volumes::change(report, |volumes, _| {

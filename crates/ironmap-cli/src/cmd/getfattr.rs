@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Show values too
     #[arg(short, long)]
     dump: bool,
-    /// How values are written; without it text as text, and other bytes as base64
+    /// The encoding of values; by default text as text, and other bytes as base64
     #[arg(short, long, value_enum)]
     encoding: Option<Encoding>,
     /// The attributes whose names match this regular expression; '-' for all
@@ -39,10 +39,10 @@ pub(crate) struct Args {
     /// The value of this attribute
     #[arg(short, long, conflicts_with = "match")]
     name: Option<OsString>,
-    /// Of symbolic links themselves, not of what they lead to
+    /// Show attributes of symbolic links, not of their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// Show the bytes of values, and nothing else
+    /// Show only the bytes of values
     #[arg(long)]
     only_values: bool,
     /// Print help

@@ -17,14 +17,14 @@ use crate::source::HostSource;
 /// Shows how files of mounted file systems are read: around the kernel, or through it and why
 ///
 /// A file is read around the kernel (raw) while a lease keeps writers out; the device beneath its file system is then read
-/// directly. What speaks against that is named. A file that the kernel serves is no failure.
+/// directly. If that is not possible, the reason is shown. A file that the kernel serves is not a failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap host /srv/index/*
   ironmap host --json /srv/index/* | jq '.[] | select(.served_by == \"kernel\") | .refusal.reason'")]
 pub(crate) struct Args {
-    /// For XFS with reflink: nobody dedupes these files meanwhile
+    /// For XFS with reflink: promise that no program dedupes these files meanwhile
     #[arg(long)]
     assume_no_dedupe: bool,
     /// Write a JSON array, one object a file

@@ -16,7 +16,7 @@ use crate::show::{Clock, one_line, rfc3339, uuid};
 use crate::source::Source;
 use crate::target;
 
-/// Shows a volume's features, geometry and state, and what its device can take
+/// Shows a volume's features, geometry and state, and its device's capabilities
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -86,7 +86,7 @@ struct Recovered {
 
 #[derive(Serialize)]
 struct Errors {
-    /// What becomes of the volume when corruption is met.
+    /// The reaction of the volume to corruption.
     behavior: &'static str,
     detected: bool,
     count: u32,
@@ -192,7 +192,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let time = |at: u64| (at != 0).then(|| rfc3339(seconds(at)));
     let read_only = fs.check_writable().err().map(|error| error.to_string());
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
-    // Not every error has all of it: zeros stand for what is not known.
+    // Not every error has all of it: zeros stand for unknown values.
     let last = LastError {
         time: (last.seconds != 0).then(|| rfc3339(*last)),
         function: (!last_function.is_empty()).then(|| last_function.clone()),

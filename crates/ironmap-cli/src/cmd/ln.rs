@@ -15,7 +15,7 @@ use crate::volumes::{DestinationIs, Found, Name, Volumes, split};
 
 /// Gives files further names, or makes symbolic links
 ///
-/// With -s the first arguments are the links' targets, stored as they are: paths as they will be where the volume is mounted.
+/// With -s the first arguments are the links' targets, stored as they are: paths as they will be on the mounted volume.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,27 +26,27 @@ pub(crate) struct Args {
     /// Make symbolic links
     #[arg(short, long)]
     symbolic: bool,
-    /// Replace what has the name
+    /// Replace an existing file
     #[arg(short, long)]
     force: bool,
-    /// A symbolic link to a directory that is the destination is replaced, not entered
+    /// Replace a destination that is a symbolic link to a directory, do not enter it
     #[arg(short, long)]
     no_dereference: bool,
-    /// The last argument is the new name, also where a directory has it
+    /// Treat the last argument as the new name, even if it is a directory
     #[arg(short = 'T', long, conflicts_with = "target_directory")]
     no_target_directory: bool,
     /// Make the links in this directory
     #[arg(short, long, value_name = "VOLUME:/DIR")]
     target_directory: Option<OsString>,
-    /// Say what is made
+    /// Print each link
     #[arg(short, long)]
     verbose: bool,
-    /// What the links lead to, and at last VOLUME:/PATH: the name, or the directory for the names
+    /// The targets of the links, and at last VOLUME:/PATH: the name, or the directory for the names
     #[arg(value_name = "TARGET", required = true)]
     targets: Vec<OsString>,
 }
 
-/// What a name is given to.
+/// The file or target that gets a name.
 enum Subject<'a> {
     File(&'a Found),
     Text(&'a OsStr),

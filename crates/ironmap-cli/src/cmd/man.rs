@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
     common.pages(program, &args.dir).map_err(|error| Failure::host(args.dir.display(), error))
 }
 
-/// What all pages have, as the help of the program says it.
+/// The sections of all pages, from the help of the program.
 struct Common {
     exit_codes: String,
     volumes: String,

@@ -19,8 +19,8 @@ use crate::volumes::Volumes;
 /// Shows the extents of files: where their blocks lie on the device
 ///
 /// Blocks that follow each other in the file and on the device are one extent, however many entries the volume has for them.
-/// Preallocated blocks behind the end of a volume's file are shown too, not those of a host file. For a host file that the kernel has
-/// to serve, the reason stands in place of the extents.
+/// Preallocated blocks past the end of a volume's file are shown too, not those of a host file. For a host file that the kernel has
+/// to serve, the reason is shown instead of the extents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -122,7 +122,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
 
 fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // To the end of the map, not of the file: what is preallocated in a volume lies behind.
+    // To the end of the map, not of the file: preallocated extents of a volume lie past it.
     for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {

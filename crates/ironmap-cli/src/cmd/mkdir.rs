@@ -16,13 +16,13 @@ Examples:
   ironmap mkdir disk.img:/srv
   ironmap mkdir -p -m 750 disk.img@p2:/srv/www/log")]
 pub(crate) struct Args {
-    /// Make the directories above too, and do not mind one that is there
+    /// Make parent directories too, and accept existing directories
     #[arg(short, long)]
     parents: bool,
     /// The mode, as chmod takes it; of the last directory only
     #[arg(short, long, value_name = "MODE", value_parser = ModeChange::parse)]
     mode: Option<ModeChange>,
-    /// Say what is made
+    /// Print each new directory
     #[arg(short, long)]
     verbose: bool,
     /// The directories

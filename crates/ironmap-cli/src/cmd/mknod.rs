@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The new file
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
     target: Target,
-    /// What it is
+    /// Its type
     #[arg(value_enum)]
     kind: Kind,
     /// The number of the driver; decimal, 0x... or 0...
@@ -45,7 +45,7 @@ enum Kind {
     P,
 }
 
-/// What fits both the system call and the form on the volume: 12 bits of major and 20 of minor numbers.
+/// The limits of both the system call and the form on the volume: 12 bits of major and 20 of minor numbers.
 const MAJORS: u32 = 1 << 12;
 const MINORS: u32 = 1 << 20;
 

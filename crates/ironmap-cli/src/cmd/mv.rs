@@ -10,7 +10,7 @@ use crate::volumes::{Destination, DestinationIs, Volumes};
 
 /// Renames files, or moves them to another directory of their volume
 ///
-/// What has the new name is replaced, at once: a crash leaves the old file or the new one. Between volumes nothing is moved: cp -a
+/// An existing file of the new name is replaced atomically: a crash leaves the old file or the new one. Between volumes nothing is moved: cp -a
 /// copies, and rm -r removes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -19,25 +19,25 @@ Examples:
   ironmap mv disk.img:/a disk.img:/b disk.img:/dir
   ironmap mv --exchange -T disk.img:/current disk.img:/next")]
 pub(crate) struct Args {
-    /// Replace nothing
+    /// Do not replace existing files
     #[arg(short, long)]
     no_clobber: bool,
-    /// Replace without asking, which is always so
+    /// Replace without asking, which is the default
     #[arg(short, long, overrides_with = "no_clobber")]
     force: bool,
-    /// The last argument is the new name, also where a directory has it
+    /// Treat the last argument as the new name, even if it is a directory
     #[arg(short = 'T', long, conflicts_with = "target_directory")]
     no_target_directory: bool,
     /// Move all arguments into this directory
     #[arg(short, long, value_name = "VOLUME:/DIR", value_parser = target::target())]
     target_directory: Option<Target>,
-    /// The two files change places
+    /// Exchange the two files
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
-    /// Say what is moved
+    /// Print each move
     #[arg(short, long)]
     verbose: bool,
-    /// What to move, and at last where to
+    /// The files to move, and at last the destination
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::target(), required = true)]
     targets: Vec<Target>,
 }

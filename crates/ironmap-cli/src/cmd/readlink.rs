@@ -18,7 +18,7 @@ Examples:
   ironmap readlink disk.img:/etc/localtime
   ironmap readlink -f disk.img:/usr/bin/python3")]
 pub(crate) struct Args {
-    /// Follow every link of the path, and show what it leads to from the root of the volume; the last name need not be there
+    /// Follow every link of the path, and show the final path from the root of the volume; the last name need not exist
     #[arg(short = 'f', long)]
     canonicalize: bool,
     /// The symbolic links; with -f any files
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         } else {
             let found = volumes.file(target, Follow::NotLast)?;
             let link = found.name.source.link_target(&found.inode, &target.path)?;
-            link.ok_or_else(|| Failure::new(format!("{target}: is no symbolic link")))?
+            link.ok_or_else(|| Failure::new(format!("{target}: is not a symbolic link")))?
         };
         out.write_all(&text)?;
         Ok(out.write_all(b"\n")?)
@@ -50,7 +50,7 @@ const MAX_LINKS: usize = 40;
 /// The path of a file without links, `.` and `..`.
 fn canonical(source: &Source, target: &Target) -> Result<Vec<u8>, Failure> {
     if inode_of(&target.path).is_some() {
-        return Err(Failure::usage(format_args!("{target}: the number of an inode has no path")));
+        return Err(Failure::usage(format_args!("{target}: an inode number has no path")));
     }
     follow(source, &target.path).map_err(|error| Failure::at(target, &error))
 }
@@ -91,10 +91,7 @@ fn follow(source: &Source, path: &[u8]) -> ironmap::Result<Vec<u8>> {
                 rest.extend(components(&link));
             }
             kind if kind != FileType::Directory && !rest.is_empty() => {
-                return Err(Error::new(
-                    ErrorKind::NotADirectory,
-                    "is in something that is no directory",
-                ));
+                return Err(Error::new(ErrorKind::NotADirectory, "its parent is not a directory"));
             }
             _ => stack.push((name, inode.number())),
         }

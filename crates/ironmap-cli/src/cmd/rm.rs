@@ -8,25 +8,25 @@ use crate::target::{self, Target};
 use crate::volumes::{Found, Volumes};
 use crate::walk::{Visit, walk};
 
-/// Removes files, and directories with what is in them
+/// Removes files, and directories with their content
 ///
-/// It never asks. The root of a volume, `.` and `..` are not removed.
+/// rm never asks. The root of a volume, `.` and `..` are not removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap rm disk.img:/var/log/syslog
   ironmap rm -rf disk.img@p2:/tmp/build disk.img@p2:/var/cache")]
 pub(crate) struct Args {
-    /// Do not mind what is not there
+    /// Ignore missing files
     #[arg(short, long)]
     force: bool,
-    /// Remove directories and everything below them
+    /// Remove directories and all files below them
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
     /// Remove empty directories
     #[arg(short, long)]
     dir: bool,
-    /// Say what is removed
+    /// Print each removed file
     #[arg(short, long)]
     verbose: bool,
     /// The files

@@ -14,13 +14,13 @@ Examples:
   ironmap rmdir disk.img:/lost+found
   ironmap rmdir -p disk.img:/a/b/c")]
 pub(crate) struct Args {
-    /// Remove the directories above too, as far as they are empty then
+    /// Remove parent directories too, as far as they are empty then
     #[arg(short, long)]
     parents: bool,
-    /// Do not mind that a directory is not empty
+    /// Ignore directories that are not empty
     #[arg(long)]
     ignore_fail_on_non_empty: bool,
-    /// Say what is removed
+    /// Print each removed directory
     #[arg(short, long)]
     verbose: bool,
     /// The directories

@@ -27,13 +27,13 @@ pub(crate) struct Args {
     /// The attribute to set, with its prefix: user., trusted., security., system.
     #[arg(short, long, group = "what")]
     name: Option<OsString>,
-    /// Its value; empty where it is left out
+    /// The value; empty by default
     #[arg(short, long, value_parser = value(), requires = "name")]
     value: Option<Value>,
     /// The attribute to remove
     #[arg(short = 'x', long, value_name = "NAME", group = "what")]
     remove: Option<OsString>,
-    /// Change symbolic links, not what they lead to
+    /// Change symbolic links, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
     /// Print help
@@ -143,7 +143,7 @@ fn unquoted(mut text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// What getfattr 2.5 shows of values that setfattr set.
+    /// The output of getfattr 2.5 for values that setfattr set.
     #[test]
     fn values_are_text_numbers_or_quoted() {
         let parse = |text: &str| parse_value(OsStr::new(text));

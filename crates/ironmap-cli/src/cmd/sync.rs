@@ -1,4 +1,4 @@
-//! `ironmap sync`: what a journal holds goes to its place.
+//! `ironmap sync`: writes the blocks of a journal home.
 
 use std::ffi::OsString;
 
@@ -12,8 +12,8 @@ use crate::volumes::Volumes;
 /// Recovers a volume that was not unmounted cleanly, and leaves it clean
 ///
 /// Every command that changes a volume commits before it ends; this one does nothing else. The journal is recovered to the device, files
-/// that were deleted while open go, and the device's cache is flushed. Of a volume that ironmap mount serves, named by the directory, all
-/// that was written is made durable, what the kernel has collected too: syncfs and sync -f do not do that on a mount of FUSE.
+/// that were deleted while open are freed, and the device's cache is flushed. If the argument is the directory of a volume that ironmap mount serves, all
+/// writes become durable, also those in the kernel's cache: syncfs and sync -f do not do that on a FUSE mount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

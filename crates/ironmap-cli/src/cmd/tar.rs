@@ -27,7 +27,7 @@ use crate::whole::Whole;
 /// Writes a directory of a volume, and all below it, as a tar archive
 ///
 /// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (as GNU tar with --xattrs has them). Names are in
-/// the order of their bytes: the same volume gives the same archive. Sockets are left out, as tar has none, and an empty lost+found.
+/// the order of their bytes: the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are left out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if let Some(failure) = first {
         return Err(failure);
     }
-    // What could be read of a damaged volume is kept. Without its end mark the archive is seen to be cut.
+    // The readable part of a damaged volume is kept. Without its end mark the archive is visibly truncated.
     if intact {
         writer.finish()?;
     } else {
@@ -94,7 +94,7 @@ struct Writer {
     length: u64,
     queue: Queue,
     buffer: Buffer,
-    /// What stands in place of the path that the user gave, and how long that is.
+    /// The prefix that replaces the path that the user gave, and the length of that path.
     top: Vec<u8>,
     above: usize,
     /// Files with several names, and the first one of each.
@@ -112,7 +112,10 @@ impl Writer {
         let mut path = self.path(found);
         let kind = match stat.file_type {
             FileType::Socket => {
-                report.warning(format_args!("{}: is a socket, which tar has not", found.name));
+                report.warning(format_args!(
+                    "{}: is a socket, which a tar archive cannot hold",
+                    found.name
+                ));
                 return Ok(());
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),
@@ -185,7 +188,7 @@ impl Writer {
         [&*self.top, slash, below].concat()
     }
 
-    /// Writes a header, and what does not fit into it before that.
+    /// Writes a header, and before it the fields that do not fit into it.
     fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
         if !records.is_empty() {
             let mut before = Header::new_ustar();
@@ -265,7 +268,7 @@ fn encoded(name: &[u8]) -> Vec<u8> {
     name.iter().flat_map(encode).collect()
 }
 
-/// What mkfs made for e2fsck, with nothing in it.
+/// The directory that mkfs made for e2fsck, if it is empty.
 fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     let name = &found.name;
     if name.dir != name.fs().root() || name.name != b"lost+found" {

@@ -12,7 +12,7 @@ use crate::new::find_or_create;
 use crate::target::{self, Target};
 use crate::volumes::Volumes;
 
-/// Sets the times of files, and makes those that are not there
+/// Sets the times of files, and makes missing ones
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -23,22 +23,22 @@ Examples:
   ironmap touch -m -r disk.img:/a disk.img:/b"
 )]
 pub(crate) struct Args {
-    /// Only the time of the last access
+    /// Set only the time of the last access
     #[arg(short)]
     access: bool,
-    /// Only the time of the last change
+    /// Set only the time of the last modification
     #[arg(short)]
     modification: bool,
-    /// Make no files
+    /// Do not make missing files
     #[arg(short = 'c', long)]
     no_create: bool,
-    /// Change symbolic links, not what they lead to
+    /// Change symbolic links, not their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// This time: @SECONDS[.FRACTION], 2026-11-21T10:05:00Z, or local without a zone
+    /// Set this time: @SECONDS[.FRACTION], 2026-11-21T10:05:00Z, or local without a zone
     #[arg(short, long, value_name = "TIME", value_parser = parse_time, conflicts_with = "reference")]
     date: Option<Timestamp>,
-    /// The times of this file
+    /// Set the times of this file
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = target::target())]
     reference: Option<Target>,
     /// Print help
@@ -101,7 +101,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
     })
 }
 
-/// Seconds since 1970, perhaps with a fraction. What is below a nanosecond is rounded down, as by coreutils.
+/// Seconds since 1970, perhaps with a fraction. Digits below a nanosecond are rounded down, as by coreutils.
 fn parse_seconds(text: &str) -> Option<Timestamp> {
     let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, "0"));
     let seconds: i64 = whole.parse().ok()?;
@@ -131,7 +131,7 @@ mod tests {
     fn a_time_has_a_zone_or_is_local() {
         let at = |seconds, nanoseconds| Ok(Timestamp { seconds, nanoseconds });
         assert_eq!(parse_time("@-5"), at(-5, 0));
-        // What touch of coreutils 9.1 makes of these.
+        // The results of touch of coreutils 9.1.
         assert_eq!(parse_time("@1.5"), at(1, 500_000_000));
         assert_eq!(parse_time("@+1,25"), at(1, 250_000_000));
         assert_eq!(parse_time("@1.1234567899"), at(1, 123_456_789));

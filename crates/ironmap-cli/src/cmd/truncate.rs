@@ -11,7 +11,7 @@ use crate::volumes::{Name, Volumes};
 
 /// Makes files longer or shorter
 ///
-/// What is added reads as zeros and takes no space; a file that is not there is made.
+/// The added part reads as zeros and takes no space; a missing file is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,14 +20,14 @@ Examples:
   ironmap truncate -s %4K disk.img:/a disk.img:/b")]
 #[command(group = clap::ArgGroup::new("to").required(true).multiple(true))]
 pub(crate) struct Args {
-    /// Make no files
+    /// Do not make missing files
     #[arg(short = 'c', long)]
     no_create: bool,
     /// The size in bytes, with K, M, G, ... (of 1024) or KB, ... (of 1000); with a sign before it: + longer by it, - shorter by it,
     /// < at most, > at least, / rounded down, % rounded up to a multiple
     #[arg(short, long, value_parser = Size::parse, allow_hyphen_values = true, group = "to")]
     size: Option<Size>,
-    /// The size of this file, which -s then changes
+    /// Set the size of this file; -s is relative to it then
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = target::target(), group = "to")]
     reference: Option<Target>,
     /// The files
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     targets: Vec<Target>,
 }
 
-/// What -s says.
+/// The value of -s.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     how: How,
@@ -90,7 +90,7 @@ impl Size {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if args.reference.is_some() && args.size.is_some_and(|size| size.how == How::Exactly) {
-        return Err(Failure::usage("with --reference, -s changes its size: it needs a sign"));
+        return Err(Failure::usage("with --reference, -s must be a relative size"));
     }
     Volumes::change_each(&args.targets, report, |volumes, target, _| {
         let base = match &args.reference {
@@ -116,7 +116,7 @@ fn resize(args: &Args, name: &Name, base: Option<u64>) -> Result<(), Failure> {
 mod tests {
     use super::Size;
 
-    /// What `truncate` of coreutils 9.1 makes of a file of 10 bytes.
+    /// The results of `truncate` of coreutils 9.1 for a file of 10 bytes.
     #[test]
     fn sizes_are_absolute_or_relative() {
         for (text, expected) in [

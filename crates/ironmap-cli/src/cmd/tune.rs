@@ -33,10 +33,10 @@ pub(crate) struct Args {
     /// The label, at most 16 bytes
     #[arg(short = 'L', long)]
     label: Option<OsString>,
-    /// The UUID: random, time, clear, or one that is written out
+    /// The UUID: random, time, clear, or a given one
     #[arg(short = 'U', long, value_parser = parse_new_uuid)]
     uuid: Option<NewUuid>,
-    /// What becomes of the volume when corruption is met: continue, remount-ro or panic
+    /// The reaction to corruption: continue, remount-ro or panic
     #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR")]
     on_error: Option<OnError>,
     /// Percentage of the blocks that is kept for the superuser: 0 to 50
@@ -54,13 +54,13 @@ pub(crate) struct Args {
     /// Check the volume after so many mounts; 0 or -1 for never
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = parse_max_mounts, allow_hyphen_values = true)]
     max_mount_count: Option<u16>,
-    /// So many mounts since the last check
+    /// Set the number of mounts since the last check
     #[arg(short = 'C', long, value_name = "COUNT")]
     mount_count: Option<u16>,
     /// Check the volume after so many days, or weeks (w), months of 30 days (m) or seconds (s); 0 for never
     #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval)]
     check_interval: Option<u32>,
-    /// When it was last checked: now, or YYYYMMDD, YYYYMMDDHH, YYYYMMDDHHMM or YYYYMMDDHHMMSS in local time
+    /// The time of the last check: now, or YYYYMMDD, YYYYMMDDHH, YYYYMMDDHHMM or YYYYMMDDHHMMSS in local time
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_checked)]
     last_checked: Option<Checked>,
     /// The directory where it was last mounted
@@ -75,7 +75,7 @@ pub(crate) struct Args {
     /// Features to switch on, or off with a ^ before the name, with commas between them: those that need no other change
     #[arg(short = 'O', long, value_name = "FEATURE,...", value_delimiter = ',')]
     features: Vec<String>,
-    /// Print what info prints, after all changes
+    /// Print the output of info, after all changes
     #[arg(short, long)]
     list: bool,
     /// The volume
@@ -144,7 +144,7 @@ impl Args {
             || lists.iter().any(|len| *len > 0)
     }
 
-    /// What is asked for; `time` is that of a reproducible build.
+    /// The requested changes; `time` is that of a reproducible build.
     fn options(&self, time: Option<i64>) -> TuneOptions {
         let bytes = |text: &OsString| text.as_bytes().to_vec();
         let mut options = TuneOptions::new()
@@ -190,17 +190,19 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
 /// The superblock has 16 bits for it.
 fn parse_user(text: &str) -> Result<u16, String> {
     let uid = Ownership::parse(text)?.uid.filter(|_| !text.contains(':'));
-    uid.and_then(|uid| uid.try_into().ok()).ok_or_else(|| format!("no user up to 65535: '{text}'"))
+    uid.and_then(|uid| uid.try_into().ok())
+        .ok_or_else(|| format!("not a user ID up to 65535: '{text}'"))
 }
 
 fn parse_group(text: &str) -> Result<u16, String> {
     let gid = Ownership::parse(&format!(":{text}"))?.gid;
-    gid.and_then(|gid| gid.try_into().ok()).ok_or_else(|| format!("no group up to 65535: '{text}'"))
+    gid.and_then(|gid| gid.try_into().ok())
+        .ok_or_else(|| format!("not a group ID up to 65535: '{text}'"))
 }
 
 fn parse_max_mounts(text: &str) -> Result<u16, String> {
     let count = if text == "-1" { Some(0) } else { text.parse().ok() };
-    count.ok_or_else(|| format!("no number of mounts: '{text}'"))
+    count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
 }
 
 fn parse_interval(text: &str) -> Result<u32, String> {
@@ -214,7 +216,7 @@ fn parse_interval(text: &str) -> Result<u32, String> {
     };
     let count = digits.parse::<u32>().ok();
     let seconds = count.and_then(|count| count.checked_mul(unit));
-    seconds.ok_or_else(|| format!("no interval up to {} seconds: '{text}'", u32::MAX))
+    seconds.ok_or_else(|| format!("not an interval up to {} seconds: '{text}'", u32::MAX))
 }
 
 fn parse_checked(text: &str) -> Result<Checked, String> {
@@ -234,7 +236,7 @@ fn parse_checked(text: &str) -> Result<Checked, String> {
 fn parse_extended(text: &str) -> Result<Extended, String> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let wrong = |what: String| format!("{name}: {what}");
-    let number = |_| wrong(format!("no number of blocks: '{value}'"));
+    let number = |_| wrong(format!("not a number of blocks: '{value}'"));
     match name {
         "hash_alg" => value
             .parse()
@@ -244,7 +246,7 @@ fn parse_extended(text: &str) -> Result<Extended, String> {
         "stripe_width" | "stripe-width" => value.parse().map(Extended::StripeWidth).map_err(number),
         "mount_opts" => Ok(Extended::MountOptions(value.as_bytes().to_vec())),
         _ => Err(format!(
-            "{name} is none of hash_alg, stride, stripe_width and mount_opts: use tune2fs -E"
+            "{name} is not one of hash_alg, stride, stripe_width, mount_opts: use tune2fs -E"
         )),
     }
 }

@@ -12,9 +12,9 @@ use crate::size::size;
 use crate::target::{self, Target};
 use crate::volumes::{Name, Volumes};
 
-/// Writes standard input to a file, which is made where there is none
+/// Writes standard input to a file, which is made if it does not exist
 ///
-/// Without --append and --offset the file holds then what was read, and nothing else.
+/// Without --append and --offset the input replaces the content of the file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,10 +22,10 @@ Examples:
   ironmap write --append disk.img@p2:/etc/fstab < line
   ironmap write --offset 4k disk.img:/srv/data < block")]
 pub(crate) struct Args {
-    /// Write behind the end of the file
+    /// Write at the end of the file
     #[arg(short, long)]
     append: bool,
-    /// Write over what is there from this byte on: 4096, 4k, 1M
+    /// Overwrite from this byte on: 4096, 4k, 1M
     #[arg(short, long, value_name = "N", value_parser = size, conflicts_with = "append")]
     offset: Option<u64>,
     /// The file
@@ -109,7 +109,7 @@ fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
         // Only a signal ends the wait without data.
         interrupt::wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
-        // One read of what is there: a second one might wait, and not hear of a signal.
+        // One read of the available bytes: a second one might wait, and miss a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(input, &mut part));
         let count = count.map_err(|error| Failure::host("standard input", error))?;

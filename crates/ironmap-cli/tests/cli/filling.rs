@@ -1,4 +1,4 @@
-//! `mkfs -d`: what its sources may be, and what is left alone when it fails.
+//! `mkfs -d`: its sources, and the files that a failure does not change.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -71,7 +71,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Makes an image of what comes on standard input, which waits.
+/// Makes an image of standard input, which waits.
 fn begin(bench: &Bench, image: &str) -> Child {
     let mut mkfs = bench.hearing_command();
     mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -107,7 +107,7 @@ fn an_interrupted_image_is_removed() {
         drop(input);
         let mut child = begin(&bench, image);
         child.stdin.take().unwrap().write_all(&pattern(1000, 1)).unwrap();
-        refused(&child.wait_with_output().unwrap(), 1, "is no tar archive");
+        refused(&child.wait_with_output().unwrap(), 1, "is not a tar archive");
     }
     let mut left: Vec<_> =
         fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -282,7 +282,7 @@ fn a_root_that_is_no_directory_is_refused() {
             archive(&bench, "a.tar", &[(kind, name, link, (1, 3))]);
             let image = format!("{number}{}", name.len());
             let output = bench.run(["mkfs", "-q", "-d", "tree", "-d", "a.tar", &image, "8M"]);
-            refused(&output, 1, &format!("{name} is the root, and is no directory"));
+            refused(&output, 1, &format!("{name} is the root, but not a directory"));
             assert_eq!(names(&bench, &image, "/dir"), ["file"]);
         }
     }
@@ -382,7 +382,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// What gzip(1) takes for a whole file is one: zeros may follow.
+/// A file that gzip(1) accepts is accepted: zeros may follow.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

@@ -1,4 +1,4 @@
-//! What cannot be done is refused with one line, the documented exit code, and no byte written.
+//! Impossible operations are refused with one line, the documented exit code, and no byte written.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -96,7 +96,7 @@ fn what_is_no_volume_is_refused_by_name() {
             case(&["info", "gzip"], 3, "unpack it first"),
             case(&["info", "swap"], 3, "a Linux swap area, not a file system"),
             case(&["info", "zeros@p1"], 3, "there is no partition table"),
-            case(&["info", "zeros@1G"], 3, "behind its end"),
+            case(&["info", "zeros@1G"], 3, "past its end"),
         ],
     );
 }
@@ -268,12 +268,12 @@ fn arguments_of_another_kind_are_refused() {
             case(&["mkfs", "tail"], 3, "the tags of an integrity device"),
             case(&["mkfs", "host:other"], 2, "a volume named host is ./host"),
             case(&["check", "host:other"], 2, "a volume named host is ./host"),
-            case(&["bench", "null:1m", "--bs", "0"], 2, "0 is no size"),
+            case(&["bench", "null:1m", "--bs", "0"], 2, "0 is not a size"),
             case(&["bench", "null:1m", "--iodepth", "0"], 2, "iodepth"),
-            case(&["bench", "null:1m", "--numjobs", "0"], 2, "0 is no number"),
-            case(&["bench", "null:1m", "--rounds", "0"], 2, "0 is no number"),
-            case(&["bench", "null:1m", "--runtime", "nan"], 2, "nan is no number"),
-            case(&["bench", "null:1m", "--runtime", "inf"], 2, "inf is no number"),
+            case(&["bench", "null:1m", "--numjobs", "0"], 2, "0 is not a number"),
+            case(&["bench", "null:1m", "--rounds", "0"], 2, "0 is not a number"),
+            case(&["bench", "null:1m", "--runtime", "nan"], 2, "nan is not a number"),
+            case(&["bench", "null:1m", "--runtime", "inf"], 2, "inf is not a number"),
         ],
     );
 }

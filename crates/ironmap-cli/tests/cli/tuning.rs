@@ -1,4 +1,4 @@
-//! `ironmap tune`: each change is that of tune2fs, byte for byte; what it does not do is refused and leaves the volume as it was.
+//! `ironmap tune`: each change is that of tune2fs, byte for byte; other changes are refused, which leaves the volume as it was.
 
 use std::fs;
 use std::path::Path;
@@ -183,16 +183,16 @@ fn what_cannot_be_done_is_refused_by_name() {
         ("-U random", "stable", 3, "stable_inodes"),
         ("-m 51", "summed", 2, "0 to 50"),
         ("-r 5000", "summed", 2, "at most 4096"),
-        ("-u 70000", "summed", 2, "no user up to 65535"),
+        ("-u 70000", "summed", 2, "not a user ID up to 65535"),
         ("-c 16001", "summed", 2, "at most 16000"),
-        ("-i 2h", "summed", 2, "no interval"),
+        ("-i 2h", "summed", 2, "not an interval"),
         ("-T 2020", "summed", 2, "neither now nor"),
-        ("-o unknown", "summed", 2, "no default mount option"),
+        ("-o unknown", "summed", 2, "not a default mount option"),
         ("-E hash_alg=siphash", "summed", 2, "neither legacy, half_md4 nor tea"),
         ("-E test_fs", "summed", 2, "use tune2fs -E"),
-        ("-E stride=70000", "summed", 2, "no number of blocks"),
+        ("-E stride=70000", "summed", 2, "not a number of blocks"),
         ("-e unknown", "summed", 2, "neither continue"),
-        ("-O unknown", "summed", 2, "no feature"),
+        ("-O unknown", "summed", 2, "not a feature"),
         ("-O metadata_csum_seed", "groups", 2, "needs the feature metadata_csum"),
         ("-O quota", "summed", 3, "use tune2fs"),
         ("-O project", "summed", 3, "use tune2fs"),
@@ -219,7 +219,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     }
 }
 
-/// What a journal holds gets to its place, and the change comes after it.
+/// The journal is recovered first, and the change comes after it.
 #[test]
 fn a_volume_that_needs_recovery_is_recovered_first() {
     let bench = Bench::new();

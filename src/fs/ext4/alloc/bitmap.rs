@@ -1,8 +1,8 @@
-//! Bits of what is in use: how they are searched and changed.
+//! Bitmaps of blocks and inodes: search and change.
 
 use std::ops::Range;
 
-/// A bitmap for the search. A bit that is set, here or in what is kept back besides, is not to be had.
+/// A bitmap for the search. A bit that is set, here or in the bitmap of kept-back blocks, is not available.
 #[derive(Clone, Copy)]
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
@@ -80,7 +80,7 @@ fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     })
 }
 
-/// Sets a range of bits. What lies outside of the bitmap is left out.
+/// Sets a range of bits. Bits outside of the bitmap are left out.
 pub(super) fn set(bytes: &mut [u8], range: Range<u32>) {
     for (byte, mask) in masks(range) {
         if let Some(byte) = bytes.get_mut(byte) {

@@ -15,7 +15,7 @@ use crate::fs::ext4::{Ext4, Incompat, Inode, Superblock};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
-/// What freed blocks held.
+/// The former content of freed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     Data,
@@ -24,7 +24,7 @@ pub(crate) enum Freed {
 }
 
 impl Freed {
-    /// What the content of a file is to the journal: entries, targets and values are written through it.
+    /// Whether a file's content goes through the journal: entries, targets and values do.
     pub(crate) fn content_of(inode: &Inode) -> Self {
         let data =
             inode.file_type() == FileType::Regular && !inode.flags().contains(InodeFlags::EA_INODE);
@@ -32,7 +32,7 @@ impl Freed {
     }
 }
 
-/// Which of the blocks that are kept back may be had.
+/// Which of the reserved blocks the caller may allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
     /// All: those for nodes, too.
@@ -45,14 +45,14 @@ pub(crate) enum Reserve {
 /// Where blocks are looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
-    /// There, or behind.
+    /// There, or after it.
     pub(crate) block: FsBlock,
-    /// More will follow: where this block is taken, a place with room behind it is better than the next one. Files that grow side by
+    /// More will follow: if this block is taken, a place with free space after it is better than the next free block. Files that grow side by
     /// side would have an extent for each block otherwise.
     pub(crate) grows: bool,
 }
 
-/// What changes in a group when clusters of it are allocated or freed.
+/// The changes in a group when clusters of it are allocated or freed.
 struct Change {
     clusters: Range<u32>,
     in_use: bool,
@@ -70,7 +70,7 @@ impl Handle<'_> {
     /// unless [that was asked for](Ext4::keep_reserve).
     ///
     /// # Errors
-    /// `NoSpace` if there is none, and nothing has been changed: where [`commit_frees`](Allocator::commit_frees), a commit helps. `Corrupt`.
+    /// `NoSpace` on a full volume, and nothing has been changed: where [`commit_frees`](Allocator::commit_frees), a commit helps. `Corrupt`.
     pub(crate) fn allocate_blocks(
         &mut self,
         goal: impl Into<Goal>,
@@ -184,7 +184,7 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees blocks: with bigalloc whole clusters, each once, when nothing in it is in use any more. They are not to be had again before
+    /// Frees blocks: with bigalloc whole clusters, each once, when nothing in it is in use any more. They are not available again before
     /// the transaction has committed. Changes two blocks for each group.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Free space that the device is told of, so that it can forget what is there.
+//! Discards of free space, which let the device drop its content.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::fs::ext4::Ext4;
 use crate::units::FsBlock;
 
 impl Ext4 {
-    /// From now on, or no longer, the device is told of blocks that were freed, after the commit that frees them.
+    /// Switches discards on or off: of blocks that were freed, after the commit that frees them.
     ///
     /// # Errors
     /// `ReadOnly`.

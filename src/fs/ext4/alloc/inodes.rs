@@ -1,4 +1,4 @@
-//! Inodes: allocated near their directory, and freed. Only bitmaps and counts: what an inode holds is the caller's.
+//! Inodes: allocated near their directory, and freed. Only bitmaps and counts: the caller writes the inode itself.
 
 use super::bitmap::{self, Bits};
 use super::group::LockedGroup;
@@ -10,7 +10,7 @@ use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, Superblock};
 use crate::units::{FsBlock, InodeNo};
 
-/// What changes in a group when one of its inodes is allocated or freed.
+/// The changes in a group when one of its inodes is allocated or freed.
 struct Change {
     bit: u32,
     in_use: bool,
@@ -32,7 +32,7 @@ impl Handle<'_> {
     /// An inode that is free. Changes three blocks at most: a part of the table that was never in use is zeroed.
     ///
     /// # Errors
-    /// `NoSpace` if there is none, and nothing has been changed; `Corrupt`.
+    /// `NoSpace` if no inode is free, and nothing has been changed; `Corrupt`.
     pub(crate) fn allocate_inode(
         &mut self,
         parent: InodeNo,
@@ -95,7 +95,7 @@ impl Handle<'_> {
         Ok(FreshInode(inode))
     }
 
-    /// Frees an inode whose bytes say so already. Its number may be had again at once. Changes two blocks.
+    /// Frees an inode whose bytes say so already. Its number can be allocated again at once. Changes two blocks.
     ///
     /// # Errors
     /// `Corrupt` for one that is free or reserved; nothing has been changed then.

@@ -1,4 +1,4 @@
-//! What is on disk: descriptors, added up when the volume is opened, and bitmaps, each checked before it is used for the first time.
+//! Reading from disk: descriptors, added up when the volume is opened, and bitmaps, each checked before its first use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
@@ -155,7 +155,7 @@ impl LockedGroup<'_> {
         }
         let used = sb.inodes_per_group - self.descriptor.unused_inodes;
         if bits.next_set(used, sb.inodes_per_group) < sb.inodes_per_group {
-            return Err(place.corrupt(format!("inodes are in use behind the first {used}")));
+            return Err(place.corrupt(format!("inodes are in use after the first {used}")));
         }
         Ok(())
     }

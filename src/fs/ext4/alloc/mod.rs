@@ -1,8 +1,8 @@
 //! Allocation of blocks and inodes.
 //!
-//! What is in use says the bitmap of each group, and nothing else; its descriptor counts what is free. Here is kept what makes the search
-//! short: for each group how much is to be had and how long a run at most, read without a lock by those who look for a group; and what
-//! was freed by transactions that are not committed yet, which nobody gets before: after a crash it still belongs to its file.
+//! Only the bitmap of each group says which blocks are in use; its descriptor counts the free ones. This module keeps numbers that make the search
+//! short: for each group how much is available and the longest run at most, read without a lock by the search for a group; and blocks that
+//! were freed by transactions that are not committed yet. Nobody gets those before the commit: after a crash they still belong to their file.
 //!
 //! A bit of a block bitmap stands for a cluster. Callers count blocks; clusters are named so.
 
@@ -32,7 +32,7 @@ use crate::units::FsBlock;
 pub(crate) use blocks::{Freed, Goal, Reserve};
 pub(crate) use inodes::FreshInode;
 
-/// What allocation knows in memory.
+/// The allocator's state in memory.
 pub(crate) struct Allocator {
     groups: Box<[GroupState]>,
     chunks: Box<[Chunk]>,
@@ -43,13 +43,13 @@ pub(crate) struct Allocator {
     kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,
-    /// Tell the device of what was freed.
+    /// Send discards for freed blocks.
     discard: AtomicBool,
     /// Nobody gets the blocks that are reserved for the superuser.
     keep_reserve: AtomicBool,
 }
 
-/// What the superblock counts.
+/// The superblock's counters.
 pub(crate) struct Counts {
     pub(crate) free_blocks: u64,
     pub(crate) free_inodes: u32,
@@ -64,7 +64,7 @@ impl Counts {
 }
 
 impl Allocator {
-    /// What is free now.
+    /// The free blocks and inodes now.
     pub(crate) fn counts(&self) -> Counts {
         let free_clusters = self.free_clusters.load(Ordering::Relaxed);
         Counts {
@@ -73,7 +73,7 @@ impl Allocator {
         }
     }
 
-    /// Whether blocks were freed that nobody gets before a commit: who found no space, and can wait for one, may try again afterwards.
+    /// Whether blocks were freed that nobody gets before a commit: a caller that found no space can commit and try again.
     pub(crate) fn commit_frees(&self) -> bool {
         self.kept_back.load(Ordering::Relaxed) > 0
     }
@@ -92,7 +92,7 @@ impl Allocator {
 }
 
 impl Ext4 {
-    /// From now on nobody gets the blocks that the volume reserves for the superuser; or everybody again, as at the beginning: who opens
+    /// From now on nobody gets the blocks that the volume reserves for the superuser; or everybody again, as at the beginning: a program that opens
     /// a volume owns it.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Ext4 {
         Ok(&self.writing()?.alloc)
     }
 
-    /// What is left of the volume; as last recorded where it is open for reading only.
+    /// The free space of the volume; as last recorded if it is open for reading only.
     #[must_use]
     pub fn free_space(&self) -> FreeSpace {
         let sb = &self.superblock;

@@ -73,7 +73,7 @@ impl Allocator {
         Region { groups, clusters, inodes, directories }
     }
 
-    /// The group with the fewest directories: their files are apart, and whoever fills them does not wait for another's group.
+    /// The group with the fewest directories: their files are apart, and threads that fill them do not wait for each other's group.
     fn emptiest(&self, groups: Range<u32>) -> u32 {
         let first = groups.start;
         let directories = |group: &u32| get(&self.group(*group).directories);

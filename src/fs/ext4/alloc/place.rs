@@ -21,7 +21,7 @@ impl Superblock {
         FsBlock(self.group_start(group).0 + u64::from(cluster) * u64::from(self.cluster_blocks))
     }
 
-    /// The clusters of a group; the last group has fewer. What of a cluster lies behind the file system's end makes it none.
+    /// The clusters of a group; the last group has fewer. A cluster that extends past the file system's end does not count.
     pub(super) fn clusters_in(&self, group: u32) -> u32 {
         let blocks =
             (self.blocks_count - self.group_start(group).0).min(u64::from(self.blocks_per_group));

@@ -9,10 +9,10 @@ const LONG: u32 = 2048;
 /// How many groups are passed by before less is asked for; a bitmap that was searched in vain counts as many.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
-/// So many blocks has a file to grow into that begins anew somewhere.
+/// Blocks to grow into that a file needs where a new run of it begins.
 pub(super) const ROOM: u32 = 64;
 
-/// What is looked for.
+/// The request of a search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     /// At most so many clusters.
@@ -23,7 +23,7 @@ pub(super) struct Wish {
     pub(super) stripe: u32,
 }
 
-/// What was found in a group.
+/// The result of a search in a group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// These clusters.
@@ -32,11 +32,11 @@ pub(super) enum Found {
     Longest(u32),
 }
 
-/// The clusters of one group that may be had.
+/// The available clusters of one group.
 pub(super) struct Space<'a> {
     pub(super) bits: Bits<'a>,
     pub(super) clusters: Range<u32>,
-    /// How many clusters behind a multiple of the stripe the group begins.
+    /// How many clusters after a multiple of the stripe the group begins.
     pub(super) phase: u32,
 }
 
@@ -48,7 +48,7 @@ impl Wish {
         })
     }
 
-    /// What is free at the goal; else the first run of `length` clusters or more behind it, or before.
+    /// The free run at the goal; else the first run of `length` clusters or more after it, or before.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
@@ -79,7 +79,7 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // What continues a file is no new piece, however short: the next one may begin right behind it, in the next group.
+            // A run that continues a file is not a new piece, however short: the next one may begin right after it, in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -93,7 +93,7 @@ impl Wish {
     }
 
     /// Where in a run a request begins that is not the next part of something: a large one with a stripe, a small one that has others
-    /// behind it where they have room, if enough remains then.
+    /// after it where they have room, if enough remains then.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
@@ -133,7 +133,7 @@ mod tests {
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // A file's room is behind it, whoever comes next.
+        // The space after a file is kept for it when other requests follow.
         find(11, 192..193);
     }
 

@@ -1,4 +1,4 @@
-//! What is known of each group in memory. Whoever looks for a group reads the numbers without a lock; they change with the group's lock
+//! The summary of each group in memory. The search for a group reads the numbers without a lock; they change with the group's lock
 //! held.
 
 use std::ops::Range;
@@ -12,9 +12,9 @@ use crate::sync::{Mutex, MutexGuard};
 /// Groups that are passed over together where they have nothing.
 const CHUNK: u32 = 64;
 
-/// What is known of a group.
+/// The summary of a group.
 pub(super) struct GroupState {
-    /// Clusters that are to be had: free in the bitmap, and not kept back.
+    /// Available clusters: free in the bitmap, and not kept back.
     pub(super) available: AtomicU32,
     /// No run of them is longer.
     pub(super) longest: AtomicU32,
@@ -23,14 +23,14 @@ pub(super) struct GroupState {
     locked: Mutex<Locked>,
 }
 
-/// What is known of a group to the one who has its lock.
+/// The part of the summary that the group's lock protects.
 #[derive(Default)]
 pub(super) struct Locked {
     /// The clusters with blocks of the file system itself, once they are known.
     pub(super) system: Option<Box<[Range<u32>]>>,
     pub(super) blocks_checked: bool,
     pub(super) inodes_checked: bool,
-    /// No cluster below is to be had.
+    /// No cluster below is available.
     pub(super) first_cluster: u32,
     /// No inode below is free.
     pub(super) first_inode: u32,
@@ -69,7 +69,7 @@ impl GroupState {
 }
 
 impl Locked {
-    /// The bits of what is kept back.
+    /// The bitmap of kept-back clusters.
     pub(super) fn kept_back(&self) -> Option<&[u8]> {
         self.kept_back.as_ref().map(|kept| &*kept.bits)
     }
@@ -108,7 +108,7 @@ impl Allocator {
         &self.chunks[(group / CHUNK) as usize]
     }
 
-    /// Clusters of a group are no longer to be had.
+    /// Marks clusters of a group as not available.
     pub(super) fn take_clusters(&self, group: u32, locked: &mut Locked, range: &Range<u32>) {
         let count = range.end - range.start;
         subtract(&self.group(group).available, count);
@@ -118,7 +118,7 @@ impl Allocator {
         }
     }
 
-    /// Clusters of a group are to be had again.
+    /// Marks clusters of a group as available again.
     pub(super) fn give_clusters(&self, group: u32, locked: &mut Locked, range: &Range<u32>) {
         let (state, count) = (self.group(group), range.end - range.start);
         add(&state.available, count);
@@ -127,7 +127,7 @@ impl Allocator {
         locked.first_cluster = locked.first_cluster.min(range.start);
     }
 
-    /// Free clusters, which are not to be had, are kept back until [`end_keeping`](Self::end_keeping). `size` bytes has a bitmap.
+    /// Keeps back free clusters, which are not available until [`end_keeping`](Self::end_keeping). A bitmap has `size` bytes.
     pub(super) fn keep_back(&self, locked: &mut Locked, range: Range<u32>, size: usize) {
         let count = range.end - range.start;
         let none = || KeptBack { bits: vec![0; size].into(), count: 0 };
@@ -137,7 +137,7 @@ impl Allocator {
         self.kept_back.fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    /// They are to be had from now on.
+    /// Makes them available.
     pub(super) fn end_keeping(&self, group: u32, range: Range<u32>) {
         let locked = &mut *self.group(group).lock();
         let Some(kept) = &mut locked.kept_back else { return };

@@ -59,14 +59,14 @@ pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> 
     Ok(value)
 }
 
-/// What a new inode gets from its directory.
+/// The attributes that a new inode gets from its directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// Its permissions and type.
     pub(crate) mode: u32,
     /// Its access list as it is stored, where that says more than the permissions.
     access: Option<Vec<u8>>,
-    /// What a new directory hands down in turn.
+    /// The default list of a new directory.
     default: Option<Vec<u8>>,
 }
 
@@ -152,7 +152,7 @@ impl Attributes<'_> {
                 self.put(h, &DEFAULT, &acl.stored(), SetXattr::Any)
             }
             Some(_) => {
-                let what = "only directories hand down access lists";
+                let what = "only directories have default access lists";
                 Err(Error::new(ErrorKind::NotPermitted, what))
             }
         }
@@ -199,16 +199,16 @@ impl Acl {
             return Err(invalid("its entries are unknown or out of order"));
         }
         if [USER_OBJ, GROUP_OBJ, OTHER].into_iter().any(|tag| count(tag) != 1) || count(MASK) > 1 {
-            return Err(invalid("owner, group, others or mask are there twice or not at all"));
+            return Err(invalid("owner, group, others or mask are duplicate or missing"));
         }
         if count(USER) + count(GROUP) > 0 && count(MASK) == 0 {
-            return Err(invalid("it names someone and has no mask"));
+            return Err(invalid("it has named entries and no mask"));
         }
         let named = |entry: &&Entry| matches!(entry.tag, USER | GROUP);
         if self.0.iter().any(|entry| entry.perm > 7)
             || self.0.iter().filter(named).any(|entry| entry.id == UNDEFINED_ID)
         {
-            return Err(invalid("an entry has wrong permissions or nobody's id"));
+            return Err(invalid("an entry has wrong permissions or an invalid id"));
         }
         Ok(())
     }

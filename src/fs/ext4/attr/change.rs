@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// What changing an attribute leaves to be dropped: where it was, and the inode of its value.
+/// The rest to be dropped after an attribute is changed: its old place, and the inode of its value.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
@@ -142,7 +142,7 @@ impl Attributes<'_> {
 
     /// Stores changed lists; `made` is a value that is new.
     ///
-    /// What nothing refers to any more goes last: who reads without the inode's lock finds, by what the inode says, what there is.
+    /// Blocks and values without a reference are dropped last: a reader without the inode's lock still finds all that the inode names.
     ///
     /// # Errors
     /// `NoSpace` and `Quota`, and then everything is as before.

@@ -11,7 +11,7 @@ use super::fields::Times;
 use crate::error::{Error, Result};
 use crate::fs::{InodeFlags, Timestamp};
 
-/// What a new inode begins with.
+/// The initial state of a new inode.
 pub(crate) struct NewInode<'a> {
     /// Type and permissions, as `st_mode`.
     pub(crate) mode: u32,
@@ -28,7 +28,7 @@ pub(crate) struct NewInode<'a> {
     pub(crate) body: Body<'a>,
 }
 
-/// What `i_block` begins with.
+/// The initial content of `i_block`.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     /// A map of blocks, still empty: a regular file, a directory, a long link.

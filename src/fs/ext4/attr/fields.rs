@@ -1,7 +1,7 @@
 //! The fields of an inode, set as [`Inode`](super::super::inode::Inode) decodes them.
 //!
 //! Each setter changes bytes in the inode's table, within [`Ext4::update_inode`](super::super::Ext4::update_inode), which makes the
-//! checksum anew. A field that an inode is too small for is left out, as Linux leaves it out.
+//! checksum again. A field that an inode is too small for is left out, as Linux leaves it out.
 
 use zerocopy::little_endian::U32;
 
@@ -56,7 +56,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Time stamps that waited, but those that were set anew since.
+    /// Sets time stamps that waited, except those that were set since.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -148,7 +148,7 @@ impl InodeMut<'_> {
         Ok(self.fields()?.i_generation.get())
     }
 
-    /// Generation. What has a checksum that depends on it (blocks of extents and of directories) is not changed.
+    /// Generation. Blocks whose checksum depends on it (of extents and of directories) are not changed.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);
         Ok(())
@@ -190,7 +190,7 @@ impl InodeMut<'_> {
             let place = Place::new("inode").field("i_blocks");
             return Err(place.corrupt(format!("{sectors} sectors, {change} blocks to add")));
         };
-        // In units of 512 bytes as long as these fit 48 bits; only behind that in blocks, with a flag.
+        // In units of 512 bytes as long as these fit 48 bits; above that in blocks, with a flag.
         let (count, in_blocks) =
             if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
         if count >> 48 != 0 || (count >> 32 != 0 && !huge) {

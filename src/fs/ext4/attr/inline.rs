@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::fs::InodeFlags;
 use crate::units::FilePos;
 
-/// What `i_block` holds.
+/// The bytes in `i_block`.
 const FRONT: usize = 60;
 
 impl Attributes<'_> {

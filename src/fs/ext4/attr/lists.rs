@@ -31,15 +31,15 @@ pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
-    /// Values of the older form: who has them is not charged.
+    /// Values of the older form: their owner is not charged.
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
-    /// What the inode was charged before any change.
+    /// The inode's charge before any change.
     charged_before: Charged,
 }
 
-/// What an inode is charged for large values.
+/// The charge of an inode for large values.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
     /// In `i_blocks`.
@@ -63,7 +63,7 @@ impl<'a> Lists<'a> {
         let is_free = |number: InodeNo| match inode.fs.inode(number) {
             Ok(value) => Ok(inode.is_owner_of(&value).then_some(number)),
             Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
-            // What is broken is an error for whoever wants the value.
+            // A damaged value is an error for the caller that reads it.
             Err(_) => Ok(None),
         };
         let all = values(&in_inode).chain(values(&in_block));
@@ -166,7 +166,7 @@ impl<'a> Lists<'a> {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// What the inode is charged for values that have inodes of their own, shared or not.
+    /// The inode's charge for values that have inodes of their own, shared or not.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let mut charged = Charged::default();
@@ -182,12 +182,12 @@ impl<'a> Lists<'a> {
         charged
     }
 
-    /// What the changes of the lists add to that.
+    /// The change of the charge by the changed lists.
     pub(super) fn charge_added(&self) -> Charged {
         self.charged() - self.charged_before
     }
 
-    /// What the inode's own area is to hold, where that was changed.
+    /// The new content of the inode's own area, if that was changed.
     ///
     /// # Errors
     /// `Corrupt` where it does not fit: values that shared their bytes.
@@ -203,7 +203,7 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("there is no room for the list"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes are for sharing, and what is in an inode is not shared.
+            // Hashes are for sharing, and values in an inode are not shared.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -213,7 +213,7 @@ impl<'a> Lists<'a> {
         Ok(Some(area))
     }
 
-    /// What a block of attributes is to hold, with a reference count of one, not sealed yet.
+    /// The new content of a block of attributes, with a reference count of one, not sealed yet.
     ///
     /// # Errors
     /// As [`inode_area`](Self::inode_area).
@@ -253,7 +253,7 @@ fn order<'a>(entry: &'a Entry<'_>) -> (NameIndex, usize, &'a [u8]) {
     (entry.index, entry.name.len(), entry.name)
 }
 
-/// What an attribute takes: entry, name and value, each padded to 4 bytes.
+/// The bytes of an attribute: entry, name and value, each padded to 4 bytes.
 fn space(entry: &Entry<'_>) -> usize {
     let value = match entry.value {
         Value::Here(value) => value.len().next_multiple_of(4),

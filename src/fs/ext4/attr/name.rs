@@ -67,13 +67,13 @@ impl<'a> Name<'a> {
         for index in [NameIndex::USER, NameIndex::TRUSTED, NameIndex::SECURITY] {
             let prefix = index.prefix().unwrap_or_default();
             match full.strip_prefix(prefix.as_bytes()) {
-                Some(b"") => return Err(Error::invalid(format!("no name behind {prefix}"))),
+                Some(b"") => return Err(Error::invalid(format!("no name after {prefix}"))),
                 Some(name) => return Ok(Self { index, name }),
                 None => {}
             }
         }
         let name = String::from_utf8_lossy(full).into_owned();
-        Err(Error::unsupported(format!("attribute {name} can not be set or removed")))
+        Err(Error::unsupported(format!("attribute {name} cannot be set or removed")))
     }
 
     /// Refuses what the type of a file does not allow.
@@ -81,7 +81,7 @@ impl<'a> Name<'a> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         match (self.index, inode.file_type) {
             (NameIndex::USER, FileType::Regular | FileType::Directory) => Ok(()),
-            (NameIndex::USER, _) => refuse("only files and directories have attributes of users"),
+            (NameIndex::USER, _) => refuse("only files and directories have user attributes"),
             (NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT, FileType::Symlink) => {
                 Err(Error::unsupported("a symbolic link has no access list"))
             }

@@ -16,7 +16,7 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 /// The longest value that Linux's system calls take or give; larger ones are refused here too.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// What all values of an inode may have together. Their places may overlap and their inodes may be the same one, so that the
+/// The limit of all values of an inode together, in bytes. Their places may overlap and their inodes may be the same one, so that the
 /// space on the device is no limit.
 const MAX_VALUES: usize = 16 << 20;
 
@@ -129,7 +129,7 @@ impl Inode {
         Ok(all)
     }
 
-    /// The value of one attribute; `None` where there is none of this name.
+    /// The value of one attribute; `None` if no attribute has this name.
     ///
     /// # Errors
     /// As [`Inode::xattrs`], but of this value alone; `NameTooLong`.
@@ -166,7 +166,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// What an inline file has behind `i_block`.
+    /// The content of an inline file after `i_block`.
     pub(in crate::fs::ext4) fn inline_rest(&self) -> Result<&[u8]> {
         self.inline_attribute().map(Option::unwrap_or_default)
     }

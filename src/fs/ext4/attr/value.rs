@@ -1,6 +1,6 @@
 //! Large values: each in an inode of its own, which several attributes may share.
 //!
-//! Its time stamps are none: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
+//! Its time stamp fields hold other values: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
 //! blocks are metadata and go through the journal.
 
 use super::super::alloc::{Freed, FreshInode};
@@ -112,7 +112,7 @@ impl Attributes<'_> {
         h.init_inode(fresh, &new)
     }
 
-    /// Maps the first `count` blocks of these runs, one run behind the other; if one fails, says how many were mapped.
+    /// Maps the first `count` blocks of these runs, one run after the other; if one fails, says how many were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,

@@ -1,4 +1,4 @@
-//! Bitmaps and counters, against what was found in use.
+//! Bitmaps and counters, against the blocks and inodes found in use.
 
 use super::bits::Bits;
 use super::finding::{FindingSite, Kind, Severity};
@@ -7,7 +7,7 @@ use crate::error::Place;
 use crate::fs::ext4::disk::group::SMALL;
 use crate::units::FsBlock;
 
-/// What a group has in use, as the inodes give it.
+/// Blocks and inodes in use in a group, computed from the inodes.
 #[derive(Default)]
 struct Totals {
     free_clusters: u64,
@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux counts these anew at every mount: a wrong one harms nobody.
+        // Linux counts these again at every mount: a wrong one does no harm.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",
@@ -43,7 +43,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a group's block bitmap; the number of free clusters by what was found.
+    /// Compares a group's block bitmap; returns the number of free clusters, computed from the inodes.
     fn check_block_bitmap(&mut self, group: u32) -> u64 {
         let sb = &self.fs.superblock;
         let start = sb.group_start(group).0;
@@ -90,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a group's inode bitmap; the number of free inodes by what was found.
+    /// Compares a group's inode bitmap; returns the number of free inodes, computed from the inodes.
     fn check_inode_bitmap(&mut self, group: u32) -> u64 {
         let sb = &self.fs.superblock;
         let (per_group, first) = (sb.inodes_per_group, group * sb.inodes_per_group + 1);
@@ -172,7 +172,7 @@ impl Checker<'_> {
         self.findings.add(site, what);
     }
 
-    /// What a bitmap has behind its end is marked as in use.
+    /// The bits past a bitmap's end must be marked as in use.
     fn check_padding(&mut self, site: FindingSite, bitmap: &[u8], count: u64) {
         let (whole, rest) = (count as usize / 8, count % 8);
         let mut bytes = bitmap.iter().skip(whole).enumerate();
@@ -181,7 +181,7 @@ impl Checker<'_> {
             byte | before != u8::MAX
         });
         if free {
-            let (stored, rule) = (count, "not all marked behind the bitmap's end");
+            let (stored, rule) = (count, "not all marked after the bitmap's end");
             self.findings.add(site, Kind::Invalid { stored, rule });
         }
     }

@@ -13,7 +13,7 @@ impl Bits {
         Self(vec![0; count.div_ceil(WORD) as usize + 1])
     }
 
-    /// Sets a bit; what it was.
+    /// Sets a bit; returns its former value.
     pub(super) fn set(&mut self, at: u64) -> bool {
         let (word, mask) = (&mut self.0[(at / WORD) as usize], 1 << (at % WORD));
         let before = *word & mask != 0;

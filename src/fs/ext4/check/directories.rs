@@ -176,7 +176,7 @@ impl Checker<'_> {
                 let name = &behind[..name_len];
                 let entry = Entry { name, target, file_type: raw.file_type };
                 if block == 0 && reading.entries < 2 && behind.get(name_len) != Some(&0) {
-                    let (stored, rule) = (name_len as u64, "no NUL behind . or ..");
+                    let (stored, rule) = (name_len as u64, "no NUL after . or ..");
                     self.findings.add(place.field("name"), Kind::Invalid { stored, rule });
                 }
                 self.check_entry(reading, block, &entry, place);
@@ -291,13 +291,13 @@ impl Checker<'_> {
         {
             let (name, stored) = (entry.name.to_vec(), entry.file_type);
             let what = Kind::EntryType { name, stored, actual };
-            // 0 is "unknown": who wants to know the type asks the inode.
+            // 0 is "unknown": readers take the type from the inode.
             let severity = if stored == 0 { Severity::Note } else { what.severity() };
             self.findings.add_as(severity, place.field("file_type"), what);
         }
     }
 
-    /// Entries in `i_block` behind the parent's number, then those in the attribute `system.data`.
+    /// Entries in `i_block` after the parent's number, then those in the attribute `system.data`.
     fn check_inline_directory(&mut self, reading: &mut Reading) {
         let number = reading.inode.number;
         let place = Place::new("inline directory").inode(number);

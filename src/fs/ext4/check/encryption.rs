@@ -1,4 +1,4 @@
-//! Encrypted inodes: their policies, and what stands in encrypted directories.
+//! Encrypted inodes: their policies, and the names in encrypted directories.
 //!
 //! Source: "Encryption context" and "Filenames encryption" in Linux's fscrypt documentation.
 
@@ -14,7 +14,7 @@ use crate::fs::FileType;
 
 /// A name is padded to at least a block of the cipher.
 const SHORTEST_NAME: usize = 16;
-/// Random bytes at the end of a context, different for each inode; what stands before them is the policy.
+/// Random bytes at the end of a context, different for each inode; the bytes before them are the policy.
 const NONCE: usize = 16;
 
 /// The policies of encrypted inodes. Each policy has a number, so that an inode costs eight bytes.
@@ -52,7 +52,7 @@ impl Checker<'_> {
         let what = match context {
             Ok(Some(context)) => match policy(&context) {
                 Some(policy) => return self.policies.insert(number, policy),
-                None => format!("{} bytes that are none", context.len()),
+                None => format!("{} bytes that are not a valid context", context.len()),
             },
             Ok(None) => "the inode is encrypted, but has none".to_owned(),
             // The attributes, or the inode, have findings of their own.

@@ -1,4 +1,4 @@
-//! What a check finds: what is wrong, where, and how bad it is.
+//! Findings of a check: the fault, its place and its severity.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ impl fmt::Display for FindingSite {
     }
 }
 
-/// What is wrong. Fields and values are those of the place beside it.
+/// A fault. Fields and values are those of the place beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -82,7 +82,7 @@ pub enum Kind {
     Value {
         /// On disk.
         stored: u64,
-        /// What it should be.
+        /// The right value.
         expected: u64,
     },
     /// A field whose value makes no sense.
@@ -94,7 +94,7 @@ pub enum Kind {
     },
     /// A structure that cannot be read as what it should be; the reason is for people.
     Damaged {
-        /// What is wrong with it.
+        /// The fault, in words.
         what: String,
     },
     /// Points to blocks that the volume does not have.
@@ -227,7 +227,7 @@ pub enum Kind {
     },
     /// This was not checked.
     NotChecked {
-        /// What, and why.
+        /// The structure that was not checked, and the reason.
         what: &'static str,
     },
 }
@@ -306,7 +306,7 @@ impl fmt::Display for Kind {
                 write!(f, "{} in use by something else too", Run("block", *block, *count))
             }
             Self::ClaimsMetadata { block, count, structure } => {
-                write!(f, "{}, where the {structure} stands", Run("block", *block, *count))
+                write!(f, "{}, which is in the {structure}", Run("block", *block, *count))
             }
             Self::EntryToUnused { name, target } => {
                 write!(f, "{} names inode {target}, not in use", text(name))
@@ -317,8 +317,8 @@ impl fmt::Display for Kind {
             Self::EntryType { name, stored, actual } => {
                 write!(f, "{} has type {stored}, but is a {actual:?}", text(name))
             }
-            Self::BadName { name } => write!(f, "{} is no name", text(name)),
-            Self::DuplicateName { name } => write!(f, "{} is there twice", text(name)),
+            Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
+            Self::DuplicateName { name } => write!(f, "{} is there more than once", text(name)),
             Self::SecondName { name, target } => {
                 write!(f, "{} is another name of directory inode {target}", text(name))
             }
@@ -329,7 +329,7 @@ impl fmt::Display for Kind {
             Self::WrongParent { stored, actual } => {
                 write!(f, ".. leads to inode {stored}, should be {actual}")
             }
-            Self::Unconnected => f.write_str("in use, but not to be reached from the root"),
+            Self::Unconnected => f.write_str("in use, but not reachable from the root"),
             Self::LinkCount { stored, names } => write!(f, "{stored} links, {names} names"),
             Self::MarkedFree { first, count } => {
                 write!(f, "{} marked as free, but in use", Run("number", *first, *count))
@@ -377,7 +377,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Where it is.
     pub site: FindingSite,
-    /// What it is.
+    /// The kind of fault.
     pub what: Kind,
 }
 
@@ -387,7 +387,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check has found so far.
+/// The findings of a check so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) list: Vec<Finding>,
@@ -411,7 +411,7 @@ impl Findings {
         }
     }
 
-    /// An error of the reading side: what it says, at its place, or at this one where it names none.
+    /// An error of the reading side: its text, at its place, or at this one if it names none.
     pub(super) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         let mut site = site.into();
         if let Some(place) = error.place() {

@@ -49,7 +49,7 @@ impl Checker<'_> {
             self.groups.push(group);
             self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
         }
-        // What lies outside has a finding already.
+        // Blocks outside of the volume have a finding already.
         fixed.retain(|fixed| self.fs.blocks.contain(FsBlock(fixed.start), fixed.count));
         for (one, other) in self.usage.set_fixed(fixed) {
             let place = Place::new(other.structure).block(FsBlock(other.start));
@@ -116,7 +116,7 @@ impl Checker<'_> {
         let stored = u64::from(flags);
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
-                // The blocks behind the volume's end must be marked, which a bitmap that is not there cannot do.
+                // The blocks past the volume's end must be marked, and an uninitialised bitmap cannot do that.
                 let rule = "the last group's block bitmap is not initialised";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
@@ -184,7 +184,7 @@ impl Checker<'_> {
         if let Some(block) = sb.mmp_block {
             fixed.push(Fixed { start: block.0, count: 1, structure: "MMP block" });
         }
-        // What would lie behind the end of a small last group.
+        // Cut at the volume's end, for a small last group.
         for fixed in fixed {
             fixed.count = fixed.count.min(sb.blocks_count.saturating_sub(fixed.start));
         }

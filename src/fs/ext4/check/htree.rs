@@ -26,7 +26,7 @@ const ENTRY: usize = size_of::<RawDxEntry>();
 /// `hash_version` of encrypted names: keyed, so that it cannot be computed here.
 const SIPHASH: u8 = 6;
 
-/// What the tree says of a block of the directory.
+/// The role of a block of the directory in the tree.
 #[derive(Clone, Copy, Debug, Default)]
 enum Role {
     #[default]
@@ -104,7 +104,7 @@ impl Checker<'_> {
             ("unused_flags", u32::from(info.unused_flags), info.unused_flags & 1 == 0),
         ] {
             if !right {
-                let (stored, rule) = (u64::from(stored), "not what the root of a tree has");
+                let (stored, rule) = (u64::from(stored), "not valid in the root of a tree");
                 self.findings.add(place.field(field), Kind::Invalid { stored, rule });
                 return None;
             }

@@ -16,13 +16,13 @@ use crate::units::FsBlock;
 const PLACE: Place = Place::new("inode");
 /// Blocks that are bad.
 const BAD_BLOCKS: u32 = 1;
-/// From this number on reserved inodes have no use, but for what the superblock names.
+/// From this number on reserved inodes have no use, except for those that the superblock names.
 const FIRST_IDLE: u32 = 9;
 /// Keeps the blocks into which the descriptors may grow.
 const RESIZE: u32 = 7;
 /// `i_flags`: an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
-/// What `i_block` holds of a short symbolic link, its NUL included.
+/// The size of `i_block`: a short symbolic link with its NUL fits.
 const SHORT_LINK: u64 = 60;
 
 /// What the map of an inode adds up to.
@@ -30,7 +30,7 @@ const SHORT_LINK: u64 = 60;
 pub(super) struct Extent {
     /// Blocks of content and of the map, in whole clusters.
     pub(super) blocks: u64,
-    /// The block behind the last one, and behind the last one that was written.
+    /// The block after the last one, and after the last one that was written.
     pub(super) end: u64,
     pub(super) written_end: u64,
     pub(super) sound: bool,
@@ -99,7 +99,7 @@ impl Checker<'_> {
         }
         let (links, mode) = (raw.i_links_count.get(), raw.i_mode.get());
         let orphan = self.orphans.contains(&number);
-        // What stands in a reserved one without a type is nobody's.
+        // Bytes in a reserved inode without a type have no meaning.
         let idle =
             mode == 0 && (FIRST_IDLE..sb.first_inode).contains(&number) && !self.is_hidden(number);
         if links == 0 && !(orphan && mode != 0) || idle {
@@ -149,7 +149,7 @@ impl Checker<'_> {
             self.check_sum(inode);
         }
         let (raw, sb) = (inode.raw(), &self.superblock);
-        // What could be the number of an inode is the rest of a list of orphans, unless the volume's clock was that low.
+        // A value that could be an inode number is left over from a list of orphans, unless the volume's clock was that low.
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let clock = [sb.s_wtime.get(), sb.s_mtime.get(), sb.s_mkfs_time.get()];
         let dtime = raw.i_dtime.get();
@@ -206,21 +206,21 @@ impl Checker<'_> {
                 sb.incompat.contains(Incompat::EXTENTS),
                 "extents, on a volume without the feature",
             ),
-            (InodeFlags::EXTENTS, mapped && !inline, "extents of what has no blocks"),
+            (InodeFlags::EXTENTS, mapped && !inline, "extents of a file type that has no blocks"),
             (
                 InodeFlags::INDEX,
                 directory && sb.compat.contains(Compat::DIR_INDEX),
-                "a hash tree of no directory, or on a volume without the feature",
+                "a hash tree outside a directory, or on a volume without the feature",
             ),
             (
                 InodeFlags::INLINE_DATA,
                 mapped && sb.incompat.contains(Incompat::INLINE_DATA),
-                "inline data of what has none, or on a volume without the feature",
+                "inline data of a file type that has none, or on a volume without the feature",
             ),
             (
                 InodeFlags::EA_INODE,
                 file_type == FileType::Regular && sb.incompat.contains(Incompat::EA_INODE),
-                "an attribute's value that is no file, or on a volume without the feature",
+                "an attribute's value that is not a regular file, or on a volume without the feature",
             ),
             (
                 InodeFlags::ENCRYPT,
@@ -230,7 +230,7 @@ impl Checker<'_> {
             (
                 InodeFlags::CASEFOLD,
                 directory && sb.incompat.contains(Incompat::CASEFOLD),
-                "casefold of no directory, or on a volume without the feature",
+                "casefold outside a directory, or on a volume without the feature",
             ),
             (
                 IMAGIC,

@@ -26,12 +26,12 @@ impl Checker<'_> {
                 let transactions = *transactions;
                 self.findings.add(PLACE, Kind::Recovered { transactions });
                 if *fast_commits > 0 {
-                    let what = "what fast commits change behind the last full commit";
+                    let what = "changes by fast commits after the last full commit";
                     self.findings.add(PLACE, Kind::NotChecked { what });
                 }
             }
             JournalState::NotLoaded => {
-                let what = "the journal, which was not loaded, and what it holds";
+                let what = "the journal, which was not loaded, and its content";
                 self.findings.add(PLACE, Kind::NotChecked { what });
             }
             JournalState::External => {
@@ -84,7 +84,7 @@ impl Checker<'_> {
             let valid = (sb.first_inode..=sb.inodes_count).contains(&next);
             let found = if valid && self.orphans.insert(next) { self.inode(next) } else { None };
             let Some(inode) = found else {
-                let (stored, rule) = (u64::from(next), "no inode that can be the next orphan");
+                let (stored, rule) = (u64::from(next), "not an inode that can be the next orphan");
                 self.findings.add(place, Kind::Invalid { stored, rule });
                 return;
             };
@@ -103,7 +103,7 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "it is not there".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
-        // What is wrong with the map is told when all inodes are looked at.
+        // Faults of the map are reported when all inodes are checked.
         let mut left = MAX_ORPHAN_BLOCKS;
         for data in self.blocks_of(&inode, true) {
             let count = data.count.min(left);
@@ -138,7 +138,7 @@ impl Checker<'_> {
             if present && (sb.first_inode..=sb.inodes_count).contains(&number) {
                 self.orphans.insert(number);
             } else {
-                let rule = "no inode that can be an orphan, or the volume has none";
+                let rule = "not an inode that can be an orphan, or the volume has none";
                 let stored = u64::from(number);
                 self.findings.add(place, Kind::Invalid { stored, rule });
             }

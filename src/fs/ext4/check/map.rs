@@ -55,7 +55,7 @@ pub(super) struct Walk<'w, 'a> {
 }
 
 impl Walk<'_, '_> {
-    /// Gives all pieces of the map in the order of the file. `visit` says whether they are good: what is below a bad node is
+    /// Gives all pieces of the map in the order of the file. `visit` says whether they are good: blocks below a bad node are
     /// left out, so that a walk ends in which each block may be a node once only.
     pub(super) fn run(&mut self, visit: &mut dyn FnMut(&mut Findings, Piece) -> bool) {
         let raw = self.inode.raw();

@@ -1,7 +1,7 @@
 //! Whether a volume is what it should be: a check that reads all metadata and changes nothing.
 //!
 //! The passes, in order: superblock and groups, inodes with their maps and attributes,
-//! directories with their hash trees, names (what is reached, and by how many names),
+//! directories with their hash trees, names (which inodes are reachable, and by how many names),
 //! bitmaps and counters, quota. The journal and the orphans come first: the volume is checked as
 //! recovery leaves it.
 //!
@@ -52,7 +52,7 @@ use super::disk::superblock::RawSuperblock;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// What a check is at.
+/// The current pass of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Superblock, descriptors, journal, orphans; counted in groups.
@@ -78,7 +78,7 @@ pub struct Progress {
     pub of: u64,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The first 100,000 findings, in the order in which they were met.
@@ -118,11 +118,11 @@ impl Ext4 {
     /// Checks the whole volume as the journal's recovery leaves it; nothing is written. `progress` is told how far it is.
     ///
     /// # Errors
-    /// None for what is wrong with the volume: that is what the report is for. `Io` only where not even the superblock can be
-    /// read again, and what memory allocation gives.
+    /// No error for faults of the volume: the report has them. `Io` only if not even the superblock can be
+    /// read again, and errors of memory allocation.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
-            let what = "a volume that is read by a backup of its superblock is not checked: e2fsck puts the superblock right";
+            let what = "a volume that is read by a backup of its superblock is not checked: e2fsck repairs the superblock";
             return Err(Place::new("superblock").corrupt(what));
         }
         Checker::new(self, progress)?.run()

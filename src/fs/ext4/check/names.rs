@@ -1,4 +1,4 @@
-//! What is reached from the root, and by how many names.
+//! Which inodes are reachable from the root, and by how many names.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ impl Checker<'_> {
     /// Each directory has a way up to the root, and `..` is its first step.
     fn check_parents(&mut self) {
         if self.inodes.get(ROOT_NUMBER).is_none_or(|record| !record.is_directory()) {
-            let what = Kind::Damaged { what: "the root is no directory in use".to_owned() };
+            let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
             self.findings.add_as(super::Severity::Fatal, PLACE.inode(ROOT), what);
         }
         // How far each directory's way up is known: on the way, or good to the root.
@@ -66,7 +66,7 @@ impl Checker<'_> {
             let root = directory.number == ROOT_NUMBER;
             let actual = if root { ROOT_NUMBER } else { directory.parent };
             let orphan = self.orphans.contains(&directory.number);
-            // What is below a lost directory goes with it.
+            // Files below a lost directory are lost with it.
             let lost = actual == 0 || looped.contains(&index);
             if lost && !orphan {
                 self.findings.add(place, Kind::Unconnected);

@@ -1,4 +1,4 @@
-//! Quota: what each user, group and project has in use, against what the quota files say.
+//! Quota: the usage of each user, group and project, against the quota files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,14 +15,14 @@ use crate::fs::ext4::quota::{entries, owners};
 use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
 use crate::units::FsBlock;
 
-/// What one id has in use.
+/// The usage of one id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     bytes: u64,
     inodes: u64,
 }
 
-/// What the ids of users, groups and projects have in use.
+/// The usage by the ids of users, groups and projects.
 #[derive(Default)]
 pub(super) struct Accounts([HashMap<u32, Account>; 3]);
 
@@ -40,7 +40,7 @@ struct File {
 }
 
 impl Checker<'_> {
-    /// Charges an inode's owners. What the superblock names instead of a directory is nobody's, and so are attributes' values:
+    /// Charges an inode's owners. Inodes that the superblock names instead of a directory are charged to nobody, and so are attributes' values:
     /// their users are charged with them.
     pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
@@ -138,7 +138,7 @@ impl Checker<'_> {
     /// Reads the tree below a block: `levels` falls at each step, so this ends. `prefix` is the upper part of the ids below.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
-            let what = format!("its block {block} is not there");
+            let what = format!("its block {block} does not exist");
             return self.findings.add(file.place, Kind::Damaged { what });
         };
         if levels == 0 {

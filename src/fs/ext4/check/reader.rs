@@ -10,11 +10,11 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// What is read at once where reads jump, in bytes; a block, where that is larger.
+/// The size of one read where reads jump, in bytes; a block, where that is larger.
 const PIECE: usize = 16 << 10;
 /// How many pieces are read at once, at most, where reads follow each other.
 const AHEAD: u64 = 64;
-/// What is kept in all.
+/// The limit of kept pieces together, in bytes.
 const KEPT: usize = 32 << 20;
 
 /// Reads metadata as the journal's recovery leaves it.
@@ -23,7 +23,7 @@ pub(super) struct Reader<'a> {
     /// Pieces by number; those that were read together share a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
-    /// The piece behind the last read, and how many that read.
+    /// The piece after the last read, and how many that read.
     next: u64,
     ahead: u64,
 }
@@ -70,9 +70,9 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// A block. Where its piece cannot be read as a whole it is read alone: its neighbours may be what is broken.
+    /// A block. Where its piece cannot be read as a whole it is read alone: the fault may be in its neighbours.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
-        // What a transaction holds is newer.
+        // The content in a transaction is newer.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         Bytes { buffer: piece.buffer, at, len: size.bytes() }
     }
 
-    /// Reads a piece, and twice as many as last time where it follows what was read then.
+    /// Reads a piece, and twice as many as last time where it follows the last read.
     fn load(&mut self, number: u64) -> Result<Piece> {
         self.ahead = if number == self.next { (self.ahead * 2).min(AHEAD) } else { 1 };
         self.next = number + self.ahead;

@@ -16,7 +16,7 @@ impl Checker<'_> {
     }
 
     /// The resize inode maps the blocks that are reserved for descriptors: one tree of two levels, whose second level is the
-    /// reserved blocks behind the first superblock; each names its copies in the groups with backups.
+    /// reserved blocks after the first superblock; each names its copies in the groups with backups.
     pub(super) fn check_resize_inode(&mut self, inode: &Found) -> Extent {
         let fs = self.fs;
         let Self { reader, findings, usage, .. } = self;

@@ -1,4 +1,4 @@
-//! What follows from an inode's map: its size, and the space that it takes.
+//! The fields that follow from an inode's map: its size, and the space that it takes.
 
 use super::Checker;
 use super::finding::{Findings, Kind, Severity};
@@ -35,15 +35,15 @@ impl Checker<'_> {
                 }
             }
             FileType::Regular => {
-                // What verity adds stands behind the size.
+                // Data of fs-verity are past the size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // Of an orphan with a name the blocks behind its size are still to be freed.
+                // The blocks past the size of an orphan with a name are still to be freed.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
                     self.findings.add(place, Kind::Value { stored, expected });
                 } else if self.fs.superblock.journal_inode == Some(inode.number) {
-                    // All of a journal is there. One made by an old mke2fs has a block behind its end.
+                    // A journal has no holes. One made by an old mke2fs has a block past its end.
                     if size > extent.end * unit {
                         self.findings.expect(place, size, extent.end * unit);
                     }
@@ -100,7 +100,7 @@ impl Checker<'_> {
         (blocks << size.shift()).min(i64::MAX as u64)
     }
 
-    /// The target ends where the size says, with a NUL behind it.
+    /// The target ends where the size says, with a NUL after it.
     fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
         let (size, place) = (inode.size(), inode.place("i_size"));
         let unit = self.fs.superblock.block_size.bytes() as u64;
@@ -162,7 +162,7 @@ impl Checker<'_> {
             && sb.ro_compat.contains(RoCompat::HUGE_FILE);
         let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
         let blocks = extent.blocks + attributes.blocks;
-        // What a link with inline data has there nobody looks at.
+        // The field of a link with inline data has no meaning.
         let link = inode.file_type() == Some(FileType::Symlink)
             && inode.flags().contains(InodeFlags::INLINE_DATA);
         if (extent.sound || !has_map) && !link {

@@ -1,10 +1,10 @@
-//! What is remembered of every inode in use, and of every directory.
+//! A record of every inode in use, and of every directory.
 
 use crate::fs::FileType;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::{FsBlock, InodeNo};
 
-/// What later passes need to know of an inode.
+/// The facts of an inode that later passes need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Record {
     /// As entries record it; 0 where the inode is not in use.

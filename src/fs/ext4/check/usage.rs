@@ -6,7 +6,7 @@ use crate::error::Place;
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::superblock::Superblock;
 
-/// Blocks of a structure whose place is fixed: what no file may have.
+/// Blocks of a structure whose place is fixed: no file may have them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fixed {
     pub(super) start: u64,

@@ -24,11 +24,11 @@ pub(super) struct SharedBlock {
     stored: u32,
     /// Inodes that have it.
     users: u32,
-    /// What each of them is charged with for large values.
+    /// The charge of each of them for large values.
     charged: Charged,
 }
 
-/// What an inode is charged with for its attributes.
+/// The charge of an inode for its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
     /// In `i_blocks`.
@@ -57,7 +57,7 @@ struct List<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode; what it is charged with for them.
+    /// Checks all attributes of an inode; returns its charge for them.
     pub(super) fn check_xattrs(&mut self, inode: &Found) -> Charged {
         let mut charged = Charged::default();
         if let Some((magic, list)) = inode.xattr_area().split_at_checked(4)
@@ -122,7 +122,7 @@ impl Checker<'_> {
         cluster + shared.charged
     }
 
-    /// Checks a list; what its large values are charged with.
+    /// Checks a list; returns the charge for its large values.
     fn check_list(&mut self, inode: &Found, list: &List<'_>) -> Charged {
         let place = list.place;
         let (mut at, mut charged) = (0, Charged::default());
@@ -153,7 +153,7 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // The place of an empty value means nothing but to e2fsck, which misses inline data behind a wrong one.
+            // Only e2fsck uses the place of an empty value: it misses inline data after a wrong one.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             // A value takes whole words.
             let value = match size {
@@ -195,7 +195,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A value in an inode of its own; what its user is charged with.
+    /// A value in an inode of its own; returns the charge of its user.
     fn check_large_value(
         &mut self,
         inode: &Found,
@@ -236,7 +236,7 @@ impl Checker<'_> {
         Charged { blocks, inodes: 1 }
     }
 
-    /// What all inodes together make of the blocks that they share, and of the inodes that hold values.
+    /// Checks the blocks that inodes share, and the inodes that hold values, against all inodes together.
     pub(super) fn check_shared_xattrs(&mut self) {
         let mut wrong: Vec<_> =
             self.xattr_blocks.iter().filter(|(_, shared)| shared.stored != shared.users).collect();

@@ -36,14 +36,14 @@ layout!(RawDirTail: 12 { det_rec_len @ 4, det_reserved_ft @ 7, det_checksum @ 8 
 /// `det_reserved_ft` of every tail.
 pub(crate) const TAIL_FILE_TYPE: u8 = 0xDE;
 
-/// Byte offset of [`RawDxRootInfo`] in a directory's first block: behind `.` and `..`.
+/// Byte offset of [`RawDxRootInfo`] in a directory's first block: after `.` and `..`.
 pub(crate) const DX_ROOT_INFO_OFFSET: usize = 0x18;
 /// Byte offset of [`RawDxCount`] in the root.
 pub(crate) const DX_ROOT_COUNT_OFFSET: usize = 0x20;
-/// Byte offset of [`RawDxCount`] in the other nodes: behind one unused entry.
+/// Byte offset of [`RawDxCount`] in the other nodes: after one unused entry.
 pub(crate) const DX_NODE_COUNT_OFFSET: usize = 0x08;
 
-/// What the root of a hashed directory says of the tree.
+/// The header of the tree in the root of a hashed directory.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxRootInfo {
@@ -79,7 +79,7 @@ layout!(RawDxEntry: 8 { hash @ 0, block @ 4 });
 /// The bits of [`RawDxEntry::block`] that hold the number.
 pub(crate) const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
-/// A node's checksum, behind `limit` entries.
+/// A node's checksum, after `limit` entries.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxTail {

@@ -28,7 +28,7 @@ layout!(RawExtentHeader: 12 { eh_entries @ 2, eh_max @ 4, eh_depth @ 6 });
 pub(crate) fn empty_root() -> Vec<u8> {
     let mut root = vec![0; 60];
     root[..2].copy_from_slice(&MAGIC.to_le_bytes());
-    // eh_max: what fits behind the header.
+    // eh_max: the entries that fit after the header.
     root[4] = 4;
     root
 }

@@ -18,7 +18,7 @@ pub(crate) const PAD: u16 = 7;
 pub(crate) const TAIL: u16 = 8;
 pub(crate) const HEAD: u16 = 9;
 
-/// The start of a record: what it is, and how many bytes of value follow.
+/// The start of a record: its type, and how many bytes of value follow.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTagLength {

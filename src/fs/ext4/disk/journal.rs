@@ -129,5 +129,5 @@ layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 /// Byte range of `h_chksum[0]`, which its own computation takes as zero.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// How much of a commit block Linux sums up where what follows is no longer as it was written: the fields to a multiple of 8.
+/// How much of a commit block Linux sums up where the rest may have changed since: the fields to a multiple of 8.
 pub(crate) const COMMIT_FIELDS: usize = 64;

@@ -46,7 +46,7 @@ pub(crate) struct RawQuotaLeaf {
 
 layout!(RawQuotaLeaf: 16 { dqdh_entries @ 8 });
 
-/// What one user, group or project may use, and uses.
+/// The limits and the usage of one user, group or project.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawQuotaEntry {

@@ -1,4 +1,4 @@
-//! A block: what it is, by its place or by its magic number, and what it holds.
+//! A block: its kind, by its place or by its magic number, and its content.
 
 use zerocopy::FromBytes;
 
@@ -112,7 +112,7 @@ impl Dumper<'_> {
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
-            // What is below has blocks of its own.
+            // The levels below have blocks of their own.
             return match self.extent_leaf_of(content) {
                 Value::Record(record) => Some(("extent_node", record)),
                 _ => None,

@@ -61,7 +61,7 @@ pub(super) fn inode(raw: &RawInode) -> Fields {
     } but i_reserved)
 }
 
-/// The fields behind the first 128 bytes, as many as `i_extra_isize` says.
+/// The fields after the first 128 bytes, as many as `i_extra_isize` says.
 #[rustfmt::skip]
 pub(super) fn inode_extra(raw: &RawInodeExtra) -> Fields {
     /// Where each of them ends.

@@ -82,7 +82,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// What `i_block` means.
+    /// The meaning of `i_block`.
     fn map_of(&self, raw: &RawInode) -> Option<(&'static str, Value)> {
         let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
         if flags.contains(InodeFlags::INLINE_DATA) {

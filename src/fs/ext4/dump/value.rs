@@ -1,4 +1,4 @@
-//! What a dump is made of: numbers, texts and bytes, in lists and records.
+//! The values of a dump: numbers, texts and bytes, in lists and records.
 
 use zerocopy::{big_endian as be, little_endian as le};
 
@@ -11,7 +11,7 @@ pub enum Value {
     Flag(bool),
     /// A name: any bytes but zeros.
     Text(Vec<u8>),
-    /// What is no text.
+    /// Bytes that are not text.
     Bytes(Vec<u8>),
     /// Several of a kind.
     List(Vec<Self>),

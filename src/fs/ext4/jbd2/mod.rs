@@ -105,7 +105,7 @@ pub(super) fn recover(fs: &Arc<Ext4>) -> Result<(Journal, Overlay, FastCommits)>
     if !sb.compat.contains(Compat::HAS_JOURNAL) {
         if dirty {
             let place = Place::new("superblock").field("s_feature_incompat");
-            return Err(place.corrupt("a journal needs recovery, but there is none"));
+            return Err(place.corrupt("a journal needs recovery, but the volume has no journal"));
         }
         return nothing(Journal::none());
     }

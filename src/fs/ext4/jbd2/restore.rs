@@ -55,7 +55,7 @@ pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     let log = Log::open(fs, number)?;
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?,
-        None => return Err(PLACE.field("s_start").corrupt("the log has no start any more")),
+        None => return Err(PLACE.field("s_start").corrupt("the log has no start")),
     };
     let (log, raw) = emptied(fs, log, next)?;
     let mut writer = LogWriter::new(&log, raw, fs.superblock.block_size, next)?;

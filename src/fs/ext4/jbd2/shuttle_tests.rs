@@ -122,7 +122,7 @@ impl Journal {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {
                 let newest = self.transactions.newest();
-                assert!(newest >= tid, "{newest:?} is the newest behind {tid:?}");
+                assert!(newest >= tid, "{newest:?} is the newest, older than {tid:?}");
                 self.commit(newest)
             });
             if let Err(error) = done {

@@ -297,7 +297,7 @@ mod tests {
                 scope.spawn(|| transactions.commit(first, |_, _| (), |_, _, ()| unreachable!()));
             go.send(()).unwrap();
             assert!(leader.join().unwrap().unwrap(), "its own write");
-            assert!(!follower.join().unwrap().unwrap(), "it came behind the flush");
+            assert!(!follower.join().unwrap().unwrap(), "it came after the flush");
         });
         let again = transactions.commit(first, |_, _| (), |_, _, ()| unreachable!());
         assert!(!again.unwrap(), "committed long ago");

@@ -14,7 +14,7 @@ pub struct Features {
     pub ro_compat: RoCompat,
 }
 
-/// What a new volume can have.
+/// The features that a new volume can have.
 const KNOWN: Features = Features {
     compat: Features::MODERN
         .compat
@@ -78,7 +78,7 @@ impl Features {
     pub const NONE: Self =
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
-    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before what is switched off; `none` switches
+    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before those that are switched off; `none` switches
     /// off all. A feature that is named pulls along what it needs and pushes out what it excludes.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Features {
         for word in words().filter(|word| *word != "none") {
             let (name, on) = word.strip_prefix('^').map_or((word, true), |name| (name, false));
             if Self::of_name(usual(name))?.is_within(*self) != on {
-                return Err(Error::invalid(format!("{word} contradicts the features beside it")));
+                return Err(Error::invalid(format!("{word} contradicts the other features")));
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // What can no longer be kept goes.
+            // A feature that can no longer be kept is removed.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;
@@ -145,7 +145,7 @@ impl Features {
         let (compat, incompat, ro_compat) =
             (Compat::of_name(name), Incompat::of_name(name), RoCompat::of_name(name));
         if compat.is_none() && incompat.is_none() && ro_compat.is_none() {
-            return Err(Error::invalid(format!("{name} is no feature")));
+            return Err(Error::invalid(format!("{name} is not a feature")));
         }
         Ok(Self {
             compat: compat.unwrap_or(Compat::empty()),

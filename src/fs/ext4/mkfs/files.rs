@@ -1,4 +1,4 @@
-//! What a new volume holds: the root directory, lost+found, and the files of the file system's own.
+//! The files of a new volume: the root directory, lost+found, and the files of the file system's own.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -21,7 +21,7 @@ use crate::units::{FsBlock, InodeNo};
 const RESIZE_INODE: u32 = 7;
 pub(super) const JOURNAL_INODE: u32 = 8;
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-/// What lost+found can hold without a new block, as e2fsck wants it when there is none to be had.
+/// The initial size of lost+found, so that e2fsck can add names on a full volume.
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
 const REGULAR: u16 = 0o100_000;
 const DIRECTORY: u16 = 0o040_000;
@@ -173,7 +173,7 @@ impl Files<'_> {
         Ok(number)
     }
 
-    /// The block of multiple mount protection, free for whoever comes; gives its number.
+    /// The block of multiple mount protection, not held by a node; gives its number.
     pub(super) fn mmp(&mut self, time: i64) -> Result<u64> {
         let at = self.space.allocate(self.goal, 1)?[0].start;
         let mut raw = RawMmp::new_zeroed();

@@ -39,7 +39,7 @@ pub(super) struct Geometry {
     pub(super) descriptor_size: u32,
     /// Of all descriptors.
     pub(super) descriptor_blocks: u32,
-    /// Set aside behind the descriptors, for growth.
+    /// Reserved after the descriptors, for growth.
     pub(super) reserved_descriptor_blocks: u32,
     pub(super) groups_per_flex: u32,
     /// Of the journal, its fast-commit area included; 0 without a journal.
@@ -58,7 +58,7 @@ impl Geometry {
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
-        // Whole pages: what lies behind the last one could not be reached through a page cache.
+        // Whole pages: bytes after the last one could not be reached through a page cache.
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
@@ -125,8 +125,8 @@ impl Geometry {
         too_small()
     }
 
-    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. A bitmap's bits bound them: who
-    /// has asked for more in numbers is told.
+    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. A bitmap's bits bound them: a caller that
+    /// has asked for a larger number gets an error.
     fn set_inodes(&mut self, wanted: u64, exactly: bool) -> Result<()> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -176,7 +176,7 @@ impl Geometry {
         self.block_size.bytes() as u32 / self.descriptor_size
     }
 
-    /// What a copy of the superblock and of the descriptors takes.
+    /// The blocks of a copy of the superblock and of the descriptors.
     fn backup_blocks(&self) -> u64 {
         if self.features.incompat.contains(Incompat::META_BG) {
             return 2;
@@ -251,7 +251,7 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     Ok(groups)
 }
 
-/// What needs numbers of 64 bits is refused without them; the resize inode cannot have any.
+/// A size that needs 64-bit numbers is refused without them; the resize inode cannot have any.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());

@@ -15,7 +15,7 @@ use crate::fs::ext4::disk::group::{
 };
 use crate::sys::Buffer;
 
-/// What the superblock counts.
+/// The superblock's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Free {
     pub(super) clusters: u64,
@@ -49,7 +49,7 @@ struct Group {
 }
 
 impl Layout<'_> {
-    /// Writes the bitmaps that are needed, and gives all descriptors and what is free.
+    /// Writes the bitmaps that are needed, and gives all descriptors and the free counts.
     pub(super) fn write_groups(
         &self,
         space: &Space,
@@ -149,7 +149,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // What lies behind the group's end is nobody's.
+            // Bits past the group's end count as in use.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

@@ -126,7 +126,7 @@ impl<'a> Files<'a> {
         self.next - 1
     }
 
-    /// How many inodes are in use, the reserved ones included: none behind them is.
+    /// How many inodes are in use, the reserved ones included: none after them is.
     pub(super) fn inodes_in_use(&self) -> u32 {
         self.next - 1
     }

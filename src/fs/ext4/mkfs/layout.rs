@@ -84,7 +84,7 @@ impl<'a> Layout<'a> {
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
     }
 
-    /// What the copies of the superblock and of descriptors take at the start of a group, the reserved blocks included.
+    /// The blocks of the copies of superblock and descriptors at the start of a group, the reserved blocks included.
     pub(super) fn backup(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
         let superblock = u64::from(self.sb.group_has_backup(group));
@@ -125,7 +125,7 @@ impl<'a> Layout<'a> {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// How many blocks a group holds of its own metadata alone: what the kernel takes for used where the bitmap is not
+    /// How many blocks a group holds of its own metadata alone: the kernel takes these for used where the bitmap is not
     /// initialised.
     pub(super) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);

@@ -15,7 +15,7 @@ use crate::units::BlockSize;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// What fits into `i_block` behind the header.
+/// The entries that fit into `i_block` after the header.
 const IN_ROOT: usize = 4;
 /// Block numbers in `i_block` that point to data.
 pub(super) const DIRECT: usize = 12;
@@ -145,7 +145,7 @@ impl Tree<'_> {
     }
 }
 
-/// A block of the map, behind the file's data.
+/// A block of the map, after the file's data.
 fn allocate_one(space: &mut Space, runs: &[Range<u64>]) -> Result<u64> {
     let goal = runs.last().map_or(0, |run| run.end);
     let ranges = space.allocate(goal, 1)?;

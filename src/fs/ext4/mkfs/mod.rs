@@ -5,7 +5,7 @@
 //! until then the device holds nothing that anyone takes for a volume.
 //!
 //! The numbers are those of mke2fs, so that what one knows of its volumes holds for these; places are chosen here: the journal
-//! stands at the front, behind the first tables, and each file in one piece.
+//! is at the front, after the first tables, and each file in one piece.
 //!
 //! Memory: 24 bytes and a descriptor for each group, and a few ranges for each flex group: 16 MiB for 16 TiB.
 
@@ -70,7 +70,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let identity = identity(options)?;
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
-    // The numbers are read back as they will be read from the device: what reading refuses is not written.
+    // The numbers are read back as they will be read from the device: numbers that reading refuses are not written.
     let sb = Superblock::parse(raw.as_bytes(), device.size())?;
 
     let mut space =
@@ -100,7 +100,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     Superblock::parse(raw.as_bytes(), device.size())
 }
 
-/// What the options leave to chance and to the clock.
+/// UUID, hash seed and time, at random and from the clock if the options do not give them.
 fn identity(options: &MkfsOptions) -> Result<Identity> {
     let uuid = match options.uuid {
         Some(uuid) => uuid,
@@ -143,7 +143,7 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // What no file will ever have: metadata with places of its own, and the journal, though not the blocks of its map.
+    // Blocks that no file will ever have: metadata with places of its own, and the journal, though not the blocks of its map.
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
@@ -176,7 +176,7 @@ fn make_files(
     Ok(())
 }
 
-/// Clears the device of what may be taken for another format, and the inode tables.
+/// Clears the signatures of other formats on the device, and the inode tables.
 fn prepare(
     device: &dyn Device,
     options: &MkfsOptions,
@@ -186,7 +186,7 @@ fn prepare(
     let sb = layout.sb;
     if options.discard {
         match device.discard(DevOffset(0), sb.blocks_count << sb.block_size.shift()) {
-            // A device that has no use for it is none the worse.
+            // A device without discards is fine too.
             Err(error) if error.errno() == Errno::EOPNOTSUPP => {}
             result => result?,
         }

@@ -4,7 +4,7 @@ use super::features::Features;
 use crate::fs::ext4::OnError;
 use crate::setters::setters;
 
-/// What a new volume is to be like. What is left out is chosen as mke2fs chooses it.
+/// Options of a new volume. The defaults are those of mke2fs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MkfsOptions {
@@ -41,7 +41,7 @@ pub struct MkfsOptions {
     pub stripe_width: u32,
     /// Groups whose bitmaps and inode tables lie together, a power of two.
     pub groups_per_flex: u32,
-    /// What becomes of the volume when corruption is met.
+    /// The reaction of the volume to corruption.
     pub on_error: OnError,
     /// User and group that own the root directory.
     pub root_owner: (u32, u32),

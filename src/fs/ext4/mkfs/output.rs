@@ -1,4 +1,4 @@
-//! What is written to the device: whole blocks, from aligned memory.
+//! Writes to the device: whole blocks, from aligned memory.
 
 use std::io::IoSlice;
 use std::ops::Range;

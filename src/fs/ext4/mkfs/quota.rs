@@ -16,7 +16,7 @@ const GROUP_INODE: u32 = 4;
 /// How long a soft limit may be exceeded: a week.
 const GRACE: u32 = 7 * 24 * 3600;
 
-/// What an id uses.
+/// The usage of an id.
 struct Usage {
     id: u32,
     inodes: u64,
@@ -48,7 +48,7 @@ impl Files<'_> {
         Ok(numbers)
     }
 
-    /// What the directories use, by user (0), group (1) or project (2). The file system's own files count for nobody.
+    /// The usage of the directories, by user (0), group (1) or project (2). The file system's own files count for nobody.
     fn usage(&self, kind: usize) -> Vec<Usage> {
         let mut usage: Vec<Usage> = Vec::new();
         for inode in self.inodes.iter().filter(|inode| inode.mode & 0o170_000 == 0o040_000) {
@@ -66,7 +66,7 @@ impl Files<'_> {
     }
 }
 
-/// A quota file; what is used fits into one block of entries.
+/// A quota file; the usage fits into one block of entries.
 fn content(magic: u32, usage: &[Usage]) -> Vec<u8> {
     let mut tree = Tree { bytes: vec![0; 2 * BLOCK] };
     let mut leaf = 0;

@@ -12,10 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The taken blocks of a volume.
 pub(super) struct Space {
-    /// Start and end of what is taken, apart from each other.
+    /// Start and end of taken ranges, which do not touch.
     taken: BTreeMap<u64, u64>,
     blocks: Range<u64>,
-    /// Blocks of a cluster: what belongs to files begins and ends at a multiple.
+    /// Blocks of a cluster: ranges of files begin and end at a multiple.
     cluster: u64,
 }
 
@@ -94,7 +94,7 @@ impl Space {
         Ok(ranges)
     }
 
-    /// What is taken of a range.
+    /// The taken parts of a range.
     pub(super) fn taken_in(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.taken.range(..=within.start).next_back();
         let from = first.map_or(within.start, |(start, _)| *start);

@@ -18,14 +18,14 @@ const HALF_MD4: u8 = 1;
 /// `s_default_mount_opts`: attributes of users, and access lists.
 const MOUNT_XATTR_USER_AND_ACL: u32 = 0xC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// Bytes that the fixed fields behind the first 128 take.
+/// Bytes of the fixed fields after the first 128.
 pub(super) const EXTRA_ISIZE: u16 = 32;
 /// `s_encoding`: UTF-8 with the tables of Unicode 12.1.
 const ENCODING_UTF8_12_1: u16 = 1;
 /// Seconds between two signs of life with multiple mount protection.
 pub(super) const MMP_INTERVAL: u16 = 5;
 
-/// What makes this volume this one.
+/// The values that identify a volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     pub(super) uuid: [u8; 16],
@@ -100,7 +100,7 @@ pub(super) fn superblock(
     Ok(raw)
 }
 
-/// Who the volume is, and since when.
+/// Sets label, identity and times of the volume.
 fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> Result<()> {
     let label = &options.label;
     let Some(name) = raw.s_volume_name.get_mut(..label.len()) else {

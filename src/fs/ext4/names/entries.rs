@@ -1,4 +1,4 @@
-//! Entries as bytes: written, removed and packed. What stands in the bytes has been checked before.
+//! Entries as bytes: written, removed and packed. The bytes have been checked before.
 
 use std::mem::offset_of;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::fs::FileType;
 use crate::units::InodeNo;
 
-/// What an entry points to.
+/// The target of an entry.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
@@ -120,7 +120,7 @@ impl Entries<'_> {
         self.0[at + offset_of!(RawDirEntry, file_type)] = target.kind;
     }
 
-    /// Replaces all by these entries, one directly behind the other.
+    /// Replaces all by these entries, one directly after the other.
     pub(super) fn pack<'n>(&mut self, entries: impl Iterator<Item = (&'n [u8], Target)>) {
         let end = self.0.len();
         self.0.fill(0);

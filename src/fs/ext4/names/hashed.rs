@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// Which of its entries leads on.
     entry: usize,
     count: usize,
-    /// The hash of the entry behind that one.
+    /// The hash of the entry after that one.
     next: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         self.count >= sb.dx_limit(dx_offset(self.block))
     }
 
-    /// Whether an entry with this hash may stand behind the one that leads on.
+    /// Whether an entry with this hash may stand after the one that leads on.
     pub(super) fn takes(&self, hash: u32) -> bool {
         self.next.is_none_or(|next| hash <= next)
     }
@@ -79,7 +79,7 @@ impl Directory<'_> {
         let (mut below, mut nodes) = (root.area, SmallVec::new());
         for _ in 0..=root.levels {
             let Home::Block(block, at) = below.home else {
-                return Err(below.place.corrupt("a node is no block"));
+                return Err(below.place.corrupt("a node is not a block"));
             };
             let entries = self.dx_entries(&below)?;
             let entry = dx_position(entries, hash);
@@ -161,7 +161,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds an entry behind the one that leads on. The node has room for it.
+    /// Adds an entry after the one that leads on. The node has room for it.
     pub(super) fn insert_behind(
         &self,
         h: &mut Handle<'_>,

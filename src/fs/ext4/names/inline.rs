@@ -1,5 +1,5 @@
-//! Directories whose entries lie in the inode: 56 bytes in `i_block`, behind the parent's number, and what the attribute `system.data`
-//! holds.
+//! Directories whose entries lie in the inode: 56 bytes in `i_block`, after the parent's number, and the value of the attribute
+//! `system.data`.
 
 use std::ops::Range;
 

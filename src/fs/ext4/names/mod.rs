@@ -44,13 +44,13 @@ const MAX_BLOCKS: u64 = 1 << 28;
 
 const PLACE: Place = Place::new("directory");
 
-/// What is added.
+/// The entry that is added.
 struct Addition<'a> {
     wanted: Wanted<'a>,
     target: Target,
 }
 
-/// What a step towards adding a name has done.
+/// The result of a step towards adding a name.
 #[derive(PartialEq, Eq)]
 enum Step {
     Added,
@@ -80,7 +80,7 @@ impl Directory<'_> {
     /// Adds a name that the directory does not have.
     ///
     /// # Errors
-    /// `InvalidInput` and `NameTooLong` for what is no name; `NoSpace` where there are no blocks left, or the tree is as large as the
+    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` where there are no blocks left, or the tree is as large as the
     /// format allows: the directory has the same names as before.
     pub(crate) fn add_entry(
         &self,
@@ -281,7 +281,7 @@ impl Inode {
     }
 }
 
-/// Refuses what is no name. `.` and `..` are none that could be added or removed.
+/// Refuses an invalid name. `.` and `..` cannot be added or removed.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         let len = name.len();
@@ -289,7 +289,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
     let shown = String::from_utf8_lossy(name);
     if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-        return Err(Error::invalid(format!("{shown:?} is no name")));
+        return Err(Error::invalid(format!("{shown:?} is not a valid name")));
     }
     Ok(())
 }

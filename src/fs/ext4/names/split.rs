@@ -101,7 +101,7 @@ impl Directory<'_> {
         })
     }
 
-    /// That `.` and `..` stand where a root has them. Gives the first byte behind them.
+    /// That `.` and `..` stand where a root has them. Gives the first byte after them.
     fn check_dots(&self, area: &Area) -> Result<usize> {
         let mut behind = 0;
         for (at, name) in DOTS {

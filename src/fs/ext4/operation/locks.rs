@@ -115,7 +115,7 @@ impl Locks {
         Shared { guard: Some(known.lock.read_arc()), place }
     }
 
-    /// The same if that can be had at once, and so in any order.
+    /// The same if the lock is free, without waiting, and so in any order.
     pub(super) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
         let (mut place, known) = self.place(number, Rank::Inode(number));
         let guard = known.lock.try_read_arc();
@@ -167,7 +167,7 @@ impl Locks {
         shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
     }
 
-    /// All who have read an inode read it anew.
+    /// All readers of an inode read it again.
     pub(crate) fn all_changed(&self) {
         for shard in &self.inodes {
             shard.lock().values().for_each(|known| known.inode.changed());
@@ -224,14 +224,14 @@ impl Locks {
         }
     }
 
-    /// Writes behind the one that left a stamp are only noted, each in its queue's lane. Here they leave theirs.
+    /// Writes after the one that left a stamp are only noted, each in its queue's lane. This function sets their stamp.
     fn stamp_noted(&self, known: &Known) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
     }
 
-    /// The same for all inodes: so that what was written is no older than the last call.
+    /// The same for all inodes: so that a write gets a stamp no older than the last call.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
             for shard in &self.inodes {
@@ -266,7 +266,7 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // Asked behind that: a write is noted before it leaves a stamp. So what is noted and not met here has a stamp that waits, and
+        // Asked after that: a write is noted before it leaves a stamp. So a write that is noted later has a stamp that waits, and
         // is asked for again.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
@@ -318,7 +318,7 @@ impl Exclusive<'_> {
 }
 
 impl Place<'_> {
-    /// What is known of the inode goes with the last who works on it or has it open.
+    /// The state of the inode is dropped with its last user.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
         // The table has it, and this.

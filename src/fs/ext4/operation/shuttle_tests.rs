@@ -16,9 +16,9 @@ const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {
     locks: Locks,
-    /// Who is within: -1 for one who changes.
+    /// The number of threads within: -1 for a writer.
     within: AtomicI32,
-    /// What the lock protects, and the newest that someone has seen.
+    /// The value that the lock protects, and the newest one that a thread has seen.
     value: AtomicU64,
     seen: AtomicU64,
     opens: Mutex<u32>,
@@ -58,14 +58,14 @@ impl Model {
         let last = exclusive.close(&open);
         let mut opens = self.opens.lock().unwrap();
         *opens -= 1;
-        assert_eq!(last, *opens == 0, "who closes it last is told");
+        assert_eq!(last, *opens == 0, "the last close returns true");
         drop(opens);
         drop(open);
         assert_eq!(self.locks.is_open(INODE), !last);
     }
 }
 
-/// What is read of an open inode is kept without its lock.
+/// A decoded open inode is kept without its lock.
 #[test]
 fn what_was_read_is_right_as_long_as_the_number_of_changes_stays() {
     explore(1, || {

@@ -1,4 +1,4 @@
-//! What an inode says of its file: permissions, owner, times, flags, extended attributes.
+//! Attributes of a file: permissions, owner, times, flags, extended attributes.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Ext4 {
     /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable file, or an append-only one but for [times of use](SetAttributes::times_of_use), `ReadOnly`,
+    /// `NotPermitted` for an immutable file, or an append-only one except for [times of use](SetAttributes::times_of_use), `ReadOnly`,
     /// `Unsupported` (a project on a volume without them), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
         self.operate(|op| {
@@ -110,7 +110,7 @@ impl Ext4 {
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
     }
 
-    /// Sets the flags that users may change (`chattr`): of the others, what is there stays.
+    /// Sets the flags that users may change (`chattr`): the others stay as they are.
     ///
     /// # Errors
     /// `Unsupported` for a flag that would have to convert the file.
@@ -160,7 +160,7 @@ impl Ext4 {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoData` where there is none; as [`setxattr`](Self::setxattr).
+    /// `NoData` if the file does not have it; as [`setxattr`](Self::setxattr).
     pub fn removexattr(self: &Arc<Self>, number: InodeNo, name: &[u8]) -> Result<()> {
         self.change_xattrs(number, |op, inode| {
             op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {

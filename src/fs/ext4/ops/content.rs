@@ -26,9 +26,9 @@ const INLINE_LIMIT: u64 = 64 << 10;
 
 /// How far blocks were written.
 struct Reached {
-    /// The block behind them.
+    /// The block after them.
     block: FileBlock,
-    /// Why no further, where that was the device: what was written before is the file's all the same.
+    /// The device's error that ended the write, if there was one: the data written before belong to the file.
     failed: Option<Error>,
 }
 
@@ -50,7 +50,7 @@ impl Ext4 {
     }
 
     /// The same from several buffers, perhaps out of a cache, which writes an append-only file too in an order of its own. Gives where it
-    /// went. Where there is no room for the `whole` of what is wanted so, that is an error, and the file ends where it did.
+    /// went. If a `whole` write does not fit, that is an error, and the file keeps its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -100,7 +100,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Gives how many bytes were written: fewer where space ran out behind them.
+    /// Gives how many bytes were written: fewer where space ran out after them.
     fn write_piece(&self, file: &Locked<'_>, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let inode = file.inode()?;
         let size = self.superblock.block_size;
@@ -109,7 +109,7 @@ impl Operation<'_> {
         let count = (behind.0 - first.0) as usize;
         let mut content = Buffer::aligned(count * size.bytes())?;
         let skip = size.offset_in(pos);
-        // What the first and the last block hold beside the new bytes.
+        // The old bytes of the first and the last block beside the new ones.
         if skip > 0 {
             self.read_block(&inode, first, &mut content[..size.bytes()])?;
         }
@@ -163,7 +163,7 @@ impl Operation<'_> {
         Ok(Reached { block: next, failed })
     }
 
-    /// Writes what is one extent, or becomes one; gives the block behind it.
+    /// Writes into one extent, or into a hole that becomes one; gives the block after it.
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -184,7 +184,7 @@ impl Operation<'_> {
         Ok(behind)
     }
 
-    /// Allocates, writes, and then maps as many blocks of a hole as are to be had in one piece; gives the block behind them.
+    /// Allocates, writes, and then maps as many blocks of a hole as are free in one piece; gives the block after them.
     fn fill_hole(
         &self,
         handle: &mut Handle<'_>,
@@ -313,14 +313,14 @@ impl Operation<'_> {
         self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
-    /// Zeros what the last block of a file holds behind its new end: it must not come back when the file grows again.
+    /// Zeros the last block of a file past its new end: old data must not come back when the file grows again.
     pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
         let block = self.superblock.block_size.bytes() as u64;
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
-    /// Zeros what the last block of a file holds behind its end, if the file is about to grow: of a write that moved the end and failed,
-    /// or was lost in a crash, the data can be there.
+    /// Zeros the last block of a file past its end, if the file is about to grow: data of a write that moved the end and failed,
+    /// or was lost in a crash, can be there.
     pub(super) fn zero_behind(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }

@@ -46,14 +46,14 @@ impl<'a> NewFile<'a> {
     }
 }
 
-/// What a new inode begins with, and the lists that it inherits.
+/// The initial state of a new inode, and the lists that it inherits.
 pub(super) struct Plan<'a> {
     new: NewInode<'a>,
     acl: Option<Inherited>,
 }
 
 impl Plan<'_> {
-    /// Who is charged for it: owner, group and project.
+    /// The ids that are charged for it: owner, group and project.
     pub(super) fn owners(&self) -> [u32; 3] {
         [self.new.uid, self.new.gid, self.new.project]
     }
@@ -64,7 +64,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`;
-    /// what reading and checking gives.
+    /// errors of reading and checking.
     pub fn create(
         self: &Arc<Self>,
         dir: InodeNo,
@@ -106,7 +106,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file
-    /// of another project where the directory gives its own to what is in it.
+    /// of another project where the directory gives its own to its entries.
     pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.operate(|op| {
@@ -209,7 +209,7 @@ impl Operation<'_> {
         }
     }
 
-    /// What a new inode holds from the start.
+    /// Writes the initial content of a new inode.
     fn fill(
         &self,
         handle: &mut Handle<'_>,

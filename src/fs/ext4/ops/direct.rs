@@ -1,4 +1,4 @@
-//! What direct writes need of the file system: blocks for holes, privileges taken away, and the metadata brought up to what was written.
+//! The file system's side of direct writes: blocks for holes, removed privileges, and metadata updates for written data.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const CREDITS: u32 = 8;
 /// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
 pub(super) struct Quiesced<'a> {
     writing: &'a Writing,
-    // Before the content: who enters that sees that the inode has changed, and maps anew.
+    // Locked before the content: a thread that enters the content sees that the inode has changed, and maps again.
     file: Locked<'a>,
     content: Content<'a>,
 }
@@ -36,7 +36,7 @@ impl<'a> Deref for Quiesced<'a> {
 }
 
 impl Quiesced<'_> {
-    /// Nothing lies behind the end any more; `orphan`: the inode still is one.
+    /// No blocks lie past the end any more; `orphan`: the inode still is one.
     pub(super) fn is_cut(&self, orphan: bool) {
         let pending = &self.content.inode().pending;
         if orphan { pending.forget_reach() } else { pending.forget_orphan() }
@@ -60,7 +60,7 @@ impl<'a> Operation<'a> {
         let file = self.lock(number);
         if !open.pending.is_empty() {
             self.convert_under(&file, &open, content.alone())?;
-            // Nobody is at the content: what is left behind the end is of writes that failed, and what comes there from here on is not.
+            // No thread uses the content: blocks past the end are of failed writes, and later ones are not.
             if open.pending.is_orphan() {
                 self.cut_orphan(&file, &open)?;
             }
@@ -75,11 +75,11 @@ impl<'a> Operation<'a> {
 }
 
 impl Ext4 {
-    /// What a write to a regular file may not be.
+    /// Refuses a write that a regular file must not get.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and append-only ones but
-    /// at their end (`None`: a cache has seen to that, or the write has a place behind it); `FileTooLarge`, `Encrypted`, `Unsupported`.
+    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and append-only ones except
+    /// at their end (`None`: a cache has ensured that, or the write has a place past it); `FileTooLarge`, `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -96,9 +96,9 @@ impl Ext4 {
         self.check_size(inode, pos.0.saturating_add(len))
     }
 
-    /// Allocates the holes of a range of bytes, unwritten. Where they lie behind the size, the inode is an orphan until the size has
-    /// followed. Gives how far it came: not to the end where space ran out behind the first block, unless the range is wanted `whole`.
-    /// What was allocated before an error stays, unwritten.
+    /// Allocates the holes of a range of bytes, unwritten. If they lie past the size, the inode is an orphan until the size has
+    /// followed. Gives how far it came: not to the end where space ran out after the first block, unless the range is wanted `whole`.
+    /// Blocks that were allocated before an error stay, unwritten.
     ///
     /// # Errors
     /// `NoSpace` or `Quota` for the first block, or for any of a `whole` range; `ReadOnly`, `Io`.
@@ -145,7 +145,7 @@ impl Ext4 {
         })
     }
 
-    /// Zeros what the last block of a file holds behind its end: the file is about to grow over it.
+    /// Zeros the last block of a file past its end: the file is about to grow over it.
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
@@ -158,10 +158,10 @@ impl Ext4 {
         })
     }
 
-    /// Brings a file's metadata up to what was written.
+    /// Updates a file's metadata for the data that were written.
     ///
     /// # Errors
-    /// `Busy` for want of [patience](Patience::Some); `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.
+    /// `Busy` for lack of [patience](Patience::Some); `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -219,7 +219,7 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // First the size: others may commit between the ranges, and what lies behind it then, written, would have to be found by a recovery.
+            // First the size: others may commit between the ranges, and a recovery would have to find written blocks past it.
             if what.size > inode.size() {
                 // Not the times: the writes left theirs, and someone may have set others since.
                 handle.update_inode(file, |raw| raw.set_size(size))?;
@@ -232,7 +232,7 @@ impl Operation<'_> {
                 }
                 inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
-            // What a write that failed, or is under way, has allocated behind the end.
+            // Blocks that a write that failed, or is under way, has allocated past the end.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
@@ -248,8 +248,8 @@ impl Operation<'_> {
         unfilled
     }
 
-    /// The blocks that hold what was written. Where they hold more, that is zeroed, or they are left out if others may be at them; what
-    /// is left out goes from `what` too. So is what cannot be zeroed, which is no hindrance to the others: its error comes with them.
+    /// The blocks that hold written data. Their other bytes are zeroed, or they are left out if other threads may use them; the parts that are
+    /// left out are removed from `what` too. So are blocks that cannot be zeroed; the others are still returned, with that error.
     fn fill_blocks(
         &self,
         inode: &Inode,
@@ -298,7 +298,7 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes durable what was written to a file, and what is needed to read it; the rest of its metadata too unless `data_only`.
+    /// Makes the data written to a file durable, and the metadata that are needed to read them; the rest of its metadata too unless `data_only`.
     ///
     /// # Errors
     /// As [`convert`](Self::convert), and of a commit.
@@ -318,7 +318,7 @@ impl Ext4 {
         self.commit_with_data(newest)
     }
 
-    /// Whether all that is needed to read a file's blocks is durable. What waits to be converted is in no transaction yet; it is asked for
+    /// Whether all metadata that are needed to read a file's blocks are durable. Ranges that wait to be converted are in no transaction yet; they are asked for
     /// first, since a conversion notes its transaction before it says that nothing waits.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
@@ -328,7 +328,7 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
-    /// Brings the metadata of all files up to what was written. One that cannot be is no hindrance to the others.
+    /// Updates the metadata of all files for the data that were written. A file that fails does not stop the others.
     ///
     /// # Errors
     /// One of [`convert`](Self::convert)'s: `Busy`, if there is one, since that is over when the thread has taken its completions.
@@ -367,7 +367,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Frees what a write that failed has left behind a file's end, nobody being at its content.
+    /// Frees the blocks that a failed write has left past a file's end, while no thread uses its content.
     pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
         let inode = file.inode()?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
@@ -441,8 +441,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// Who has looked up what is to be converted may come when the file is gone, and another has its number: what that one never wrote
-    /// stays zeros.
+    /// A thread that has looked up the ranges to convert may come when the file is gone, and another has its number: unwritten blocks of that one
+    /// stay zeros.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();
@@ -493,7 +493,7 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// Who waits for the content while the map changes sees, once he has it, that what he knew is old.
+    /// A thread that waits for the content while the map changes sees, once it has it, that its mapping is old.
     #[test]
     fn who_enters_behind_a_change_knows_of_it() {
         let (volume, _queue) = volume();

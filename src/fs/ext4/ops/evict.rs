@@ -13,7 +13,7 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// What becomes of an inode that loses a name.
+/// The future of an inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It has another one.
@@ -30,7 +30,7 @@ pub(super) enum Fate {
 const SMALL_CREDITS: u32 = 32;
 /// An inode alone.
 const STAMP_CREDITS: u32 = 1;
-/// How many errors of orphans are told of one by one, of those of an opening.
+/// How many errors of orphans are reported one by one at an opening.
 const MOST_TOLD: usize = 64;
 /// Beside a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
@@ -54,15 +54,15 @@ impl Ext4Held {
         self.number
     }
 
-    /// What it is now, with a name or without.
+    /// The inode as it is now, with a name or without.
     ///
     /// # Errors
-    /// What reading and checking gives.
+    /// Errors of reading and checking.
     pub fn inode(&self) -> Result<Inode> {
         self.fs.inode_or_orphan(self.number)
     }
 
-    /// What is shared with all who have it open; `None` on a volume that is read-only.
+    /// The state shared by all who have it open; `None` on a volume that is read-only.
     pub(crate) fn open_inode(&self) -> Option<&Arc<OpenInode>> {
         self.open.as_ref().map(Open::inode)
     }
@@ -86,13 +86,13 @@ impl Ext4Held {
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // What fails here is an orphan still, and goes at the next opening; and stamps that are lost are lost as in a crash.
+        // An inode that fails here is an orphan still, and is removed at the next opening; and stamps that are lost are lost as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Closes an inode. What was written to it is converted by who closes it last, and without a name it ends then.
+    /// Closes an inode. The last close converts the data that were written, and removes an inode without a name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
@@ -115,7 +115,7 @@ impl Operation<'_> {
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // What another has written meanwhile, and left to this one, lies behind the size that the metadata tell.
+            // Data that another thread has written meanwhile, and left to this one, lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -139,7 +139,7 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error tells of the volume's own metadata, which are the same when they are read again; others are the device's, or the
+/// Whether an error is about the volume's own metadata, which are the same when they are read again; others are the device's, or the
 /// caller's.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
@@ -188,7 +188,7 @@ impl Ext4 {
         Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }
 
-    /// Gives a time stamp to what was written since somebody asked for it.
+    /// Gives a time stamp to the writes since the last query.
     pub(crate) fn leave_stamps(&self) {
         if let Ok(writing) = self.writing() {
             writing.locks.stamp_all_noted();
@@ -207,7 +207,7 @@ impl Ext4 {
     /// The same for an inode.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // It may have been closed meanwhile, and removed: who does that waits now.
+            // It may have been closed meanwhile, and removed: the thread that does that waits now.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -233,7 +233,7 @@ impl Operation<'_> {
         if self.writing.locks.is_open(inode.number()) {
             return Ok(Fate::EndsWhenClosed);
         }
-        // What a small journal has no room for goes in several transactions.
+        // An inode that does not fit into a small journal is freed in several transactions.
         let credits = self.eviction_credits(inode, Fate::EndsNow);
         let fits = credits <= self.writing.transactions.limit() / 2;
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
@@ -266,7 +266,7 @@ impl Operation<'_> {
         self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
 
-    /// What becomes of an orphan that could not be ended.
+    /// Handles an orphan that could not be removed.
     ///
     /// # Errors
     /// The device's, and those of a volume that is read-only: it is an orphan still, and the next opening tries again.
@@ -278,7 +278,7 @@ impl Operation<'_> {
         self.note_left(vec![Self::left(orphan.number(), &why)], &[why])
     }
 
-    /// How an orphan that was given up is told of.
+    /// The report of an orphan that was given up.
     fn left(number: InodeNo, why: &Error) -> String {
         format!("inode {number} could not be freed, and is left to e2fsck: {why}")
     }
@@ -292,7 +292,7 @@ impl Operation<'_> {
                 self.remove_orphan(handle, orphan)?;
                 self.end_inode(handle, orphan, directory)
             });
-            // However far it came: nobody reads an inode without a name, and what is freed nothing leads to.
+            // However far it came: nobody reads an inode without a name, and freed blocks have no reference.
             ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
@@ -309,7 +309,7 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// What `i_dtime` says of an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
+    /// The value of `i_dtime` for an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
@@ -331,15 +331,15 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Ends what a crash, or a program that had it open, left. What cannot be ended is given up: no orphan keeps a volume from being opened.
-    /// `wrong` is what the recovery of fast commits has met.
+    /// Removes the orphans that a crash, or a program that had them open, left. Those that fail are given up: no orphan keeps a volume from being opened.
+    /// `wrong` has the errors of the recovery of fast commits.
     ///
     /// # Errors
     /// The device's: it is an orphan still. But not those of a place that cannot be read when that is tried again.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
-        let cut = |why| format!("what the list of orphans names is left to e2fsck: {why}");
+        let cut = |why| format!("the inodes on the list of orphans are left to e2fsck: {why}");
         let mut told: Vec<_> = wrong.iter().map(cut).collect();
         for number in orphans {
             let orphan = self.lock(number);
@@ -384,7 +384,7 @@ impl Operation<'_> {
             if inode.has_map() {
                 let unmapped = inode.unmap_range(handle, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
-                    // It is an orphan still, and what was freed nothing leads to.
+                    // It is an orphan still, and freed blocks have no reference.
                     self.pardon(handle, why);
                 }
                 unmapped?;

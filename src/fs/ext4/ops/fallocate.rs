@@ -66,7 +66,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Allocates the holes of a range. The size goes with it, also where space ends within it: what is allocated is not left behind the end.
+    /// Allocates the holes of a range. The size grows with it, also where space ends within it: no allocated block is left past the end.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,
@@ -196,7 +196,7 @@ impl Operation<'_> {
     fn insert(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.start >= inode.size() {
-            return Err(Error::invalid("a position behind the file's end"));
+            return Err(Error::invalid("a position past the file's end"));
         }
         let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size().saturating_add(range.end - range.start);

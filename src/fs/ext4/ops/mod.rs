@@ -1,4 +1,4 @@
-//! What a program asks of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
+//! The operations of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
 //!
 //! Inodes are given by their numbers: what they are is read under their locks. An operation checks everything before it changes anything;
 //! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps, and each step asks for the result of the one before.
@@ -71,7 +71,7 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// What a name stands for, if anything.
+    /// The inode of a name, if the name exists.
     fn entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
         match dir.lookup(name) {
             Ok(found) => Ok(Some(found.number())),
@@ -136,7 +136,7 @@ impl Ext4 {
     }
 }
 
-/// Refuses a file of another project in a directory that gives its own to what is in it: the file would have to be charged anew.
+/// Refuses a file of another project in a directory that gives its own to its entries: the file would have to be charged to another one.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {

@@ -1,6 +1,6 @@
 //! The list of orphans: the newest one stands in the superblock, and each names the next in `i_dtime`.
 //!
-//! Volumes with an orphan file have the list too, for when the file is full; it is what is written here, and what the file holds is moved
+//! Volumes with an orphan file have the list too, for when the file is full; only the list is written, and the entries of the file are moved
 //! to it when the volume is opened.
 
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::units::InodeNo;
 
 /// Two inodes, the superblock, and a block of the orphan file.
 const CREDITS: u32 = 4;
-/// How many errors are told of one by one.
+/// How many errors are reported one by one.
 const MOST_TOLD: usize = 64;
 
 /// An inode on the list, which is locked: `i_dtime` belongs to the list, and nothing else of the inode is changed through this.
@@ -55,12 +55,12 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Puts an inode on the list, if it is not on it: it goes at the next opening, or what is behind its size does, if nothing removes it
+    /// Puts an inode on the list, if it is not on it: the next opening removes it, or its blocks past the size, if nothing takes it off the list
     /// before.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // Twice it would name itself as the next: a file that was written behind its end, and then loses its name.
+        // Twice it would name itself as the next: a file that was written past its end, and then loses its name.
         if list.contains(number) {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Operation<'_> {
     }
 
     /// Takes an orphan that cannot be ended off the list, as Linux does, and leaves it in use: without a name it is freed by e2fsck, which
-    /// looks at all of the volume since the superblock tells of errors. A file that has a name keeps what lies behind its end.
+    /// checks the whole volume because the superblock records errors. A file that has a name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -143,8 +143,8 @@ impl Operation<'_> {
         })
     }
 
-    /// The orphans that were found, all on the list, the newest first; and what is wrong with others. The list ends before what cannot be an
-    /// orphan, since nobody knows what comes behind; of the orphan file such an entry is cleared.
+    /// The orphans that were found, all on the list, the newest first; and the errors of others. The list ends before an entry that cannot be an
+    /// orphan, since the entries after it are unknown; of the orphan file such an entry is cleared.
     pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
         let follow = || self.follow_orphans(|number| self.check_orphan(number));

@@ -26,19 +26,19 @@ struct Move<'a> {
     there: Option<There<'a>>,
 }
 
-/// What the new name stands for already.
+/// The existing file of the new name.
 struct There<'a> {
     inode: InodeToChange<'a>,
     locked: &'a Locked<'a>,
 }
 
 impl Ext4 {
-    /// Moves a name, given with its directory, within it or to another one. What the new name stood for is replaced, at once. A whiteout
+    /// Moves a name, given with its directory, within it or to another one. The existing file of the new name is replaced atomically. A whiteout
     /// is left where the old name was, if `flags` say so: it belongs to `who`, as every file that is made.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`;
-    /// with a whiteout `Quota` too; `CrossDevice` for a file of another project where the directory gives its own to what is in it;
+    /// with a whiteout `Quota` too; `CrossDevice` for a file of another project where the directory gives its own to its entries;
     /// `InvalidInput` for a directory that would be moved into itself, and for flags that exclude each other.
     pub fn rename(
         self: &Arc<Self>,
@@ -101,7 +101,7 @@ impl Ext4 {
 }
 
 impl<'a> Operation<'a> {
-    /// Locks two directories: one that is above the other first, as whoever goes down the tree does. None for the second where they are
+    /// Locks two directories: one that is above the other first, as in a walk down the tree. None for the second where they are
     /// the same.
     fn lock_directories(
         &self,
@@ -154,7 +154,7 @@ impl<'a> Operation<'a> {
         // Ends, since each directory is new.
         while seen.insert(next) && next != ROOT {
             let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
-            // Read without the lock of the directory, which may be changing: that is no error of the volume.
+            // Read without the lock of the directory, which may be changing: this is not an error of the volume.
             next = above.map_err(Error::uncounted)?.number();
         }
         Ok(seen)
@@ -182,7 +182,7 @@ impl<'a> Operation<'a> {
         let failed = self.transact_for_space(credits, |handle| {
             let whiteout = whiteout.map(|plan| self.make(handle, from, WHITEOUT, plan));
             let whiteout = whiteout.transpose()?;
-            // What can fail for want of space comes first.
+            // Steps that can fail for lack of space come first.
             let kind = moved.file_type();
             let placed = match there {
                 Some(_) => Directory::of(to).set_entry(handle, new_name, moved.number(), kind),

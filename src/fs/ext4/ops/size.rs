@@ -16,7 +16,7 @@ const LARGE: u64 = 1 << 31;
 const CREDITS: u32 = 40;
 
 impl Ext4 {
-    /// Makes a regular file this long. What is beyond goes; what is added reads as zeros.
+    /// Makes a regular file this long. Content beyond it is removed; added content reads as zeros.
     ///
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
@@ -66,7 +66,7 @@ impl Ext4 {
     pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
         let limit = inode.most_blocks() << self.superblock.block_size.shift();
         if size > limit {
-            return Err(refuse(ErrorKind::FileTooLarge, "behind what the format can map"));
+            return Err(refuse(ErrorKind::FileTooLarge, "larger than the format can map"));
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Operation<'_> {
         if inode.has_inline_data() {
             return self.resize_inline(file, inode, size);
         }
-        // With the size as it was, what was preallocated behind it goes, as on Linux.
+        // With an unchanged size, preallocated blocks past it are freed, as on Linux.
         if size > inode.size() {
             self.zero_behind(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, file, size));

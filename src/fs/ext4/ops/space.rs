@@ -1,4 +1,4 @@
-//! Space for the blocks of a file: near what is before them, and in a cluster of its own or in one that the file has in part.
+//! Space for the blocks of a file: near the block before them, and in a cluster of its own or in one that the file has in part.
 
 use crate::error::Result;
 use crate::fs::ext4::Inode;
@@ -15,7 +15,7 @@ const MOST_IN_EXTENT: u32 = 32_767;
 pub(super) struct Room {
     pub(super) start: FsBlock,
     pub(super) len: u32,
-    /// What was allocated for them; `None` in a cluster that the file has already.
+    /// The blocks allocated for them; `None` in a cluster that the file has already.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -81,7 +81,7 @@ impl Operation<'_> {
         Ok(None)
     }
 
-    /// Where the blocks of a file should be: behind what is before them, else near its inode.
+    /// Where the blocks of a file should be: after the block before them, else near its inode.
     fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<Goal> {
         if first.0 > 0 {
             let before = FileBlock(first.0 - 1)..first;

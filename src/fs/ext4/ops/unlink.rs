@@ -17,7 +17,7 @@ impl Ext4 {
     /// Removes a name of a file. With its last name a file goes, once nobody has it open.
     ///
     /// # Errors
-    /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`; what reading and checking gives.
+    /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`; errors of reading and checking.
     pub fn unlink(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
         self.operate(|op| {
             op.remove_name(dir, name, |inode| match inode.file_type() {

@@ -143,7 +143,7 @@ impl QuotaFile {
         }
     }
 
-    /// What an id may have more.
+    /// The space and inodes that an id may still take.
     pub(super) fn left(&self, fs: &Ext4, id: u32) -> Result<Headroom> {
         let none = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         let Some((block, at)) = self.find(fs, id)? else { return Ok(none) };
@@ -230,7 +230,7 @@ impl QuotaFile {
         }
         self.put_entry(fs, handle, &mut header, leaf, id)?;
         let mut child = leaf;
-        // Whoever reads meanwhile finds all of the way or nothing.
+        // A concurrent reader finds the whole path or nothing.
         for depth in (way.len()..LEVELS as usize).rev() {
             let Some(node) = new.pop() else { break };
             self.set_pointer(fs, handle, node, bytes[depth], child)?;
@@ -328,7 +328,7 @@ impl QuotaFile {
         Ok(taken)
     }
 
-    /// Makes the file large enough for so many of its blocks. What of this was done when space ran out, may stay.
+    /// Makes the file large enough for so many of its blocks. Blocks that were added before space ran out may stay.
     fn grow(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, blocks: u32) -> Result<()> {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);
@@ -398,7 +398,7 @@ impl QuotaFile {
         let byte = u64::from(block) * BLOCK as u64;
         let at = self.blocks.read().get((byte >> size.shift()) as usize).copied();
         let Some(at) = at else {
-            return Err(self.place.corrupt(format!("its block {block} is behind its end")));
+            return Err(self.place.corrupt(format!("its block {block} is past its end")));
         };
         Ok((at, byte as usize & (size.bytes() - 1)))
     }

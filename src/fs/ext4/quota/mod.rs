@@ -1,4 +1,4 @@
-//! Quota: what each user, group and project has in use, and how much they may have.
+//! Quota: the usage of each user, group and project, and their limits.
 //!
 //! Each change of an inode goes through [`Handle::update_inode`], which compares what the inode takes before and after: that is where usage
 //! is charged, in the same transaction, and nowhere else. Limits are looked at before space is taken: hard ones, and soft ones whose time
@@ -32,7 +32,7 @@ pub(crate) struct Quota {
     files: [Option<QuotaFile>; 3],
 }
 
-/// What an inode takes, and whose it is.
+/// The space that an inode takes, and its owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     owners: [u32; 3],
@@ -50,7 +50,7 @@ struct Headroom {
 }
 
 impl Usage {
-    /// What an inode's bytes say. An inode that holds an attribute's value takes nothing: who has the attribute is charged with it.
+    /// The usage by an inode's bytes. An inode that holds an attribute's value takes nothing: the inode with the attribute is charged.
     pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
@@ -73,7 +73,7 @@ impl Usage {
     }
 }
 
-/// An inode's user, group and project. `rest` are its bytes behind the fields that every inode has.
+/// An inode's user, group and project. `rest` are its bytes after the fields that every inode has.
 pub(super) fn owners(raw: &RawInode, rest: &[u8]) -> [u32; 3] {
     debug_assert_eq!(size_of::<RawInode>(), GOOD_OLD_SIZE);
     let project = RawInodeExtra::ref_from_prefix(rest).map_or(0, |(extra, _)| {
@@ -115,7 +115,7 @@ impl Quota {
         Ok(())
     }
 
-    /// What is left to all of these owners.
+    /// The space and inodes that all of these owners may still take.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -202,7 +202,7 @@ impl Operation<'_> {
     /// yet takes one.
     ///
     /// # Errors
-    /// `Quota`; `NoSpace`; what reading the quota files gives.
+    /// `Quota`; `NoSpace`; errors of reading the quota files.
     pub(super) fn admit_inode(&self, owners: [u32; 3]) -> Result<()> {
         match self.quota.get() {
             Some(quota) => self.admit(quota, owners.map(Some), 0, 1),

@@ -105,7 +105,7 @@ fn no_change_is_lost_and_no_reader_goes_back() {
     });
 }
 
-/// Someone may be on the way to a block by a pointer that is no more.
+/// A thread may be about to read a block by a pointer that has been removed.
 #[test]
 fn a_late_reader_does_not_bring_back_what_a_freed_block_held() {
     explore(1, || {

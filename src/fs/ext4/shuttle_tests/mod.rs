@@ -1,7 +1,7 @@
 //! The write side under schedules of a model checker's choice: `./x shuttle`.
 //!
-//! The checker switches threads at every lock, condition and counter of [`crate::sync`], and here at every request to the device. What it
-//! does not see: quick_cache itself (a stand-in that evicts at random takes its place), the memory orders of atomics (all are the
+//! The checker switches threads at every lock, condition and counter of [`crate::sync`], and here at every request to the device. It does
+//! not see quick_cache itself (a stand-in that evicts at random takes its place), the memory orders of atomics (all are the
 //! strongest), reference counts, the allocator's hints, and a block that the device reads while it writes it (both are one step).
 
 mod blocks;

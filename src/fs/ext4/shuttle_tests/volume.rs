@@ -21,11 +21,11 @@ const NAMES: [&[u8]; 3] = [b"old", b"one", b"two"];
 struct Model {
     fs: Arc<Ext4>,
     ram: Arc<Ram>,
-    /// What a sync has promised: that these are there, and that the old one is not.
+    /// The promise of a sync: that these names exist, and that the old one does not.
     synced: [AtomicBool; 3],
 }
 
-/// What a file holds: its name's last letter, again and again.
+/// The content of a file: its name's last letter, repeated.
 fn content(name: &[u8]) -> [u8; LEN] {
     [name[2]; LEN]
 }
@@ -115,7 +115,7 @@ impl Model {
                     if inode.size() > 0 {
                         let block = inode.fs_block(FileBlock(0)).unwrap().expect("it is mapped");
                         let found = fs.blocks.read_device(block).unwrap();
-                        assert_eq!(found[..LEN], content(name), "what others wrote is read");
+                        assert_eq!(found[..LEN], content(name), "data of other writers are read");
                     }
                     true
                 }
@@ -220,7 +220,7 @@ fn an_inode_in_hand_is_never_another_file() {
     assert!(BOTH.iter().all(|seen| seen.load(SeqCst)), "not both ends were reached");
 }
 
-/// What is synced is there, or the sync was refused. Two work, so that a commit is under way when that of the close has ended.
+/// Synced names are there, or the sync was refused. Two threads work, so that a commit is under way when that of the close has ended.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {
@@ -241,7 +241,7 @@ fn a_close_beside_operations_keeps_what_was_promised() {
         let promised = threads.map(|thread| thread.join().unwrap()).concat();
         let fs = Ext4::open(Arc::new(model.ram.snapshot()), &Arc::default()).unwrap();
         for number in promised {
-            assert!(fs.lookup(ROOT, &[b'n', number]).is_ok(), "a close lost what was synced");
+            assert!(fs.lookup(ROOT, &[b'n', number]).is_ok(), "a close lost synced names");
         }
     });
 }

@@ -50,7 +50,7 @@ impl Tree<'_> {
             let start = (extent.start.0 + first * blocks).checked_sub(extent.first.0);
             let Some(start) = start.filter(|start| start.is_multiple_of(blocks)) else {
                 let place = self.place().field("ee_start");
-                let what = format!("block {} lies otherwise in its cluster", extent.start);
+                let what = format!("block {} has the wrong place in its cluster", extent.start);
                 return Err(place.corrupt(what));
             };
             space.clusters += end - first;

@@ -1,4 +1,4 @@
-//! What is done to the extents of a file: mapped, unmapped, given another state, shifted. Long changes are made leaf by leaf, and the tree
+//! Changes of the extents of a file: mapping, unmapping, another state, shifting. Long changes are made leaf by leaf, and the tree
 //! is right after each, so that the transaction can end there.
 
 use std::ops::Range;
@@ -132,7 +132,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Moves what is mapped from a block on, to lower blocks of the file or to higher ones.
+    /// Moves all extents from a block on, to lower blocks of the file or to higher ones.
     pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let blocks = self.cluster_blocks();
         if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
@@ -187,7 +187,7 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // What lies before the first leaf is that leaf's too: it must not be found again.
+            // Blocks before the first leaf belong to that leaf too: they must not be found again.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
@@ -205,8 +205,8 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Before each step that changes something. Behind the first, which the caller asked credits for, it goes on in another transaction
-    /// if this one may not have room: so what takes one step shares its transaction with what the caller does besides.
+    /// Before each step that changes something. After the first, which the caller asked credits for, it goes on in another transaction
+    /// if this one may not have room: so a change of one step shares its transaction with the caller's other changes.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {

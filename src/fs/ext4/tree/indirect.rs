@@ -24,7 +24,7 @@ pub(super) struct Pointers<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// Where the pointer to a block of the file stands: in the inode, or behind a way through pointer blocks.
+/// Where the pointer to a block of the file stands: in the inode, or at the end of a path through pointer blocks.
 struct Way {
     /// A slot of the inode, then one of each pointer block.
     slots: SmallVec<[usize; 4]>,
@@ -124,7 +124,7 @@ impl Pointers<'_> {
             return Err(no_unwritten());
         }
         if extent.start.0 + u64::from(extent.len) > 1 << 32 {
-            return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
+            return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
         }
         let range = extent.first.0..extent.end().0;
         if range.end > self.limit() {
@@ -187,7 +187,7 @@ impl Pointers<'_> {
         Ok((pointer != 0).then_some(FsBlock(u64::from(pointer))))
     }
 
-    /// The pointer block that a pointer leads to, made where there is none.
+    /// The pointer block that a pointer leads to, made if it does not exist.
     fn child(
         &self,
         handle: &mut Handle<'_>,
@@ -202,7 +202,7 @@ impl Pointers<'_> {
             return Err(self.place().corrupt("it needs more blocks than were reserved"));
         };
         let Ok(pointer) = u32::try_from(block.0) else {
-            return Err(Error::unsupported("a block behind 2^32 in a file without extents"));
+            return Err(Error::unsupported("a block beyond 2^32 in a file without extents"));
         };
         handle.create(block, |_| ())?;
         self.set(handle, node, slot, [pointer].into_iter())?;
@@ -314,13 +314,13 @@ impl Pointers<'_> {
         Ok((part.start, runs))
     }
 
-    /// The inode; the pointer blocks of a way and, where these are freed or made, a bitmap and a descriptor for each; the same for what
-    /// is freed.
+    /// The inode; the pointer blocks of a way and, where these are freed or made, a bitmap and a descriptor for each; the same for the blocks that
+    /// are freed.
     pub(super) fn credits_for_step(&self) -> u32 {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
-    /// The inode, and the pointers of as many blocks as a group has; above them a block of each level. What is made of these lies together
+    /// The inode, and the pointers of as many blocks as a group has; above them a block of each level. New ones lie together
     /// as a rule: a bitmap and a descriptor for each level.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);

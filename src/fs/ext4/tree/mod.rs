@@ -1,15 +1,15 @@
 //! The maps of files, read and changed: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
-//! A map is changed by who has its inode's lock, within a transaction. The inode that is passed is a snapshot: which inode it is, is taken
+//! A map is changed by the holder of its inode's lock, within a transaction. The inode that is passed is a snapshot: its number is taken
 //! from it, the root of its map from the table, so that several changes may follow each other. After a change the snapshot's own map is
-//! out of date: who reads the file decodes the inode again.
+//! out of date: a reader of the file decodes the inode again.
 //!
-//! - [`path`]: the way to a leaf, read and checked anew for each change.
+//! - [`path`]: the way to a leaf, read and checked again for each change.
 //! - [`node`]: a node's bytes.
 //! - [`splice`]: the one change that a tree knows, with the splits and the freeing that follow from it.
 //! - [`pieces`]: extents cut and joined.
 //! - [`extents`]: mapping, unmapping, changing states and shifting, made of these.
-//! - [`clusters`]: what a file takes of the volume, where that is taken in clusters.
+//! - [`clusters`]: the space of a file, where it is taken in clusters.
 //! - [`indirect`]: the same for pointers.
 //! - [`read_extents`] and [`read_indirect`]: maps decoded for readers.
 
@@ -70,7 +70,8 @@ impl InodeToChange<'_> {
     /// `Unsupported` for an unwritten extent in a file without extents. As [`Handle::update`].
     pub(crate) fn map_extent(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
-            let what = format!("block {} is behind the last of a file", extent.end());
+            let what =
+                format!("block {} is beyond the last possible block of a file", extent.end());
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         if extent.len == 0 || !self.fs.blocks.contain(extent.start, u64::from(extent.len)) {
@@ -85,7 +86,7 @@ impl InodeToChange<'_> {
     /// Unmaps a range and frees what it took: its blocks, and the nodes that are empty then.
     ///
     /// It goes from the end of the range to its start, and takes further transactions where the handle has too few credits left for the
-    /// next leaf: what was unmapped so far stays so. A map whose extents all stand in the inode is unmapped in one transaction.
+    /// next leaf: the part that was unmapped so far stays so. A map whose extents all stand in the inode is unmapped in one transaction.
     ///
     /// # Errors
     /// `NoSpace` where an extent is to be cut in two and that takes a node: nothing has been changed then. As [`Handle::update`].
@@ -101,7 +102,7 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Gives what is mapped in a range another state. As [`unmap_range`](Self::unmap_range), it may take several transactions.
+    /// Gives the extents in a range another state. As [`unmap_range`](Self::unmap_range), it may take several transactions.
     ///
     /// # Errors
     /// `NoSpace` where an extent is to be cut and that takes a node: a first part of the range may have its new state then, the rest has
@@ -115,7 +116,7 @@ impl InodeToChange<'_> {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
         match (Map::of(self)?, state) {
             (_, ExtentState::Journal | ExtentState::Memory) => {
-                Err(Error::invalid("a state that no map tells of"))
+                Err(Error::invalid("a state that no map has"))
             }
             (Map::Extents(tree), _) => tree.set_state(handle, range, state),
             (Map::Pointers(_), ExtentState::Written) => Ok(()),

@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 /// Entries that replace others in a node.
 pub(super) type Entries = SmallVec<[RawEntry; 4]>;
 
-/// How many entries a block has room for; behind them there is room for the checksum.
+/// How many entries a block has room for; after them there is room for the checksum.
 pub(super) fn capacity(block_bytes: usize) -> usize {
     (block_bytes - size_of::<RawExtentHeader>()) / size_of::<RawEntry>()
 }
@@ -90,7 +90,7 @@ pub(super) fn index(key: u64, child: FsBlock) -> RawEntry {
     })
 }
 
-/// A leaf's entry, of an extent that is no longer than [`longest`].
+/// A leaf's entry, of an extent of at most [`longest`] blocks.
 pub(super) fn leaf_entry(extent: &Extent) -> RawEntry {
     let mark = if extent.state == ExtentState::Unwritten { INIT_MAX_LEN } else { 0 };
     transmute!(RawExtent {

@@ -1,4 +1,4 @@
-//! The way from the root of an extent tree to a leaf. It is read anew for each change: what it says is true until something is changed.
+//! The way from the root of an extent tree to a leaf. It is read again for each change: it is valid until the next change.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::units::{FileBlock, FsBlock};
 
 pub(super) const PLACE: Place = Place::new("extent header");
 
-/// The extent tree of an inode. What the inode's snapshot says of its root may be out of date: the root is read from the table.
+/// The extent tree of an inode. The root in the inode's snapshot may be out of date: the root is read from the table.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
@@ -96,7 +96,7 @@ impl Tree<'_> {
         } else {
             let indexes = node.indexes(&path.range, place)?;
             let after = indexes.partition_point(|index| index.key() <= sought.0);
-            // What lies before the first child becomes that child's.
+            // Blocks before the first child belong to that child.
             step.at = after.saturating_sub(1);
             step.key = indexes[step.at].key();
             let start = if after == 0 { path.range.start } else { step.key };
@@ -108,7 +108,7 @@ impl Tree<'_> {
         Ok(child)
     }
 
-    /// The first extent that ends behind a block: it holds the block or is the next one.
+    /// The first extent that ends after a block: it holds the block or is the next one.
     pub(super) fn extent_from(&self, block: FileBlock) -> Result<Option<Extent>> {
         let mut block = block;
         while block.0 < MAX_BLOCKS {
@@ -142,12 +142,12 @@ impl Path {
         self.steps.iter().all(|step| step.at == 0)
     }
 
-    /// The first extent of the leaf that begins at a block or behind it.
+    /// The first extent of the leaf that begins at a block or after it.
     pub(super) fn beginning_at(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.first < block)
     }
 
-    /// The first extent of the leaf that ends behind a block.
+    /// The first extent of the leaf that ends after a block.
     pub(super) fn ending_behind(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.end() <= block)
     }

@@ -6,17 +6,17 @@ use super::node::longest;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// What stands in a leaf in place of other extents.
+/// The extents that replace others in a leaf.
 pub(super) type Pieces = SmallVec<[Extent; 4]>;
 
 impl Extent {
-    /// What of it lies before a block of the file.
+    /// The part before a block of the file.
     pub(super) fn before(self, block: FileBlock) -> Option<Self> {
         let len = block.0.saturating_sub(self.first.0).min(u64::from(self.len)) as u32;
         (len > 0).then_some(Self { len, ..self })
     }
 
-    /// What of it lies behind: from that block of the file on.
+    /// The part from a block of the file on.
     pub(super) fn from(self, block: FileBlock) -> Option<Self> {
         let cut = block.0.saturating_sub(self.first.0).min(u64::from(self.len)) as u32;
         (cut < self.len).then(|| self.skip(cut))
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// The same blocks in as few extents as the format allows: what adjoins is one extent, until that is as long as it can be.
+/// The same blocks in as few extents as the format allows: neighbours are one extent, up to the maximum length.
 pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Pieces {
     let mut joined = Pieces::new();
     for mut rest in extents {

@@ -102,7 +102,7 @@ impl RawExtentIndex {
 }
 
 impl Inode {
-    /// Adds the extents of the leaf that holds `block` to `into`, in order; gives the first block behind the leaf.
+    /// Adds the extents of the leaf that holds `block` to `into`, in order; gives the first block after the leaf.
     pub(in crate::fs::ext4) fn extent_leaf(
         &self,
         block: FileBlock,
@@ -214,7 +214,7 @@ fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// Where the checksum of a node's block stands, behind `eh_max` entries, and what it is: it covers all before it. `None` where
+/// Where the checksum of a node's block stands, after `eh_max` entries, and its value: it covers all before it. `None` where
 /// there is no room for it.
 fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     let (header, _) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
@@ -234,7 +234,7 @@ pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// A node without room could not be split in however many: who writes would divide by that.
+    /// A node without room cannot be split into any number of nodes: a write would divide by zero.
     #[test]
     fn a_node_without_room_is_refused() {
         let mut root = [0; 60];

@@ -11,7 +11,7 @@ const DIRECT: u64 = 12;
 const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
-    /// Adds the runs of blocks that the pointer block of `block` holds to `into`, in order; gives the first block behind.
+    /// Adds the runs of blocks that the pointer block of `block` holds to `into`, in order; gives the first block after them.
     pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
@@ -38,7 +38,7 @@ impl Inode {
             first += span;
             span *= fan_out;
         }
-        // Behind all three trees nothing can be mapped.
+        // Nothing can be mapped past all three trees.
         Ok(FileBlock(u64::MAX))
     }
 

@@ -24,7 +24,7 @@ struct Edit {
     with: Entries,
 }
 
-/// A change under way: what it has left to use, and what the inode gets at its end.
+/// A change under way: its remaining reserves, and the inode's changes at its end.
 struct Change<'t, 'h, 'f> {
     tree: Tree<'t>,
     handle: &'h mut Handle<'f>,
@@ -39,7 +39,7 @@ struct Change<'t, 'h, 'f> {
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is how many more of data the inode takes; where that is none, new
+    /// Replaces extents of the leaf at the end of a path. `clusters` is how many more of data the inode takes; where that is zero, new
     /// nodes may be of the blocks that are kept for them.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Tree<'_> {
 }
 
 impl Change<'_, '_, '_> {
-    /// Changes the leaf, and what follows from it above.
+    /// Changes the leaf, and the nodes above accordingly.
     fn apply(&mut self, path: &Path, edit: Edit) -> Result<()> {
         let mut edit = edit;
         for (level, step) in path.steps.iter().enumerate().rev() {
@@ -214,7 +214,7 @@ impl Change<'_, '_, '_> {
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // What is appended to leaves full nodes behind. Elsewhere, more is to come on both sides.
+        // A split at the end leaves full nodes: extents are appended after them. Elsewhere, more will be inserted on both sides.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -264,7 +264,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the inode, and frees what is left over.
+    /// Changes the inode, and frees the blocks that are left over.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
         // An even split may do with fewer.

@@ -142,7 +142,7 @@ fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0FFF | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3F | 0x80;
-    // A node that is no network card's.
+    // The multicast bit: a node that is not the address of a network card.
     uuid[10] |= 1;
     Ok(uuid)
 }

@@ -17,7 +17,7 @@ pub struct TuneOptions {
     pub uuid: Option<NewUuid>,
     /// The directory where it was last mounted: at most 63 bytes (`-M`).
     pub last_mounted: Option<Vec<u8>>,
-    /// What becomes of the volume when corruption is met (`-e`).
+    /// The reaction of the volume to corruption (`-e`).
     pub on_error: Option<OnError>,
     /// The blocks that are kept for the superuser (`-m`, `-r`).
     pub reserved: Option<Reserved>,
@@ -180,7 +180,7 @@ pub(super) fn time(seconds: i64) -> Result<(u32, u8)> {
     Err(Error::invalid(format!("{seconds} seconds since 1970 do not fit the superblock")))
 }
 
-/// Puts a text into a field, zeros behind it; at most `most` bytes.
+/// Puts a text into a field, zeros after it; at most `most` bytes.
 ///
 /// # Errors
 /// `InvalidInput` where it is longer.
@@ -188,7 +188,7 @@ pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Res
     if text.len() > most || text.contains(&0) {
         let len = text.len();
         return Err(Error::invalid(format!(
-            "a {what} of {len} bytes: at most {most}, none of them zero"
+            "a {what} of {len} bytes: at most {most}, without zero bytes"
         )));
     }
     field.fill(0);

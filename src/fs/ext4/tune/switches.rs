@@ -175,13 +175,13 @@ pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
     let Features { compat, incompat, ro_compat } = features(raw);
     let seeded = incompat.contains(Incompat::CSUM_SEED);
     let why = if compat.contains(Compat::STABLE_INODES) {
-        "stable_inodes: keys of encrypted files are made of it, and it cannot be changed"
+        "stable_inodes: the keys of encrypted files depend on it, and it cannot be changed"
     } else if ro_compat.contains(RoCompat::METADATA_CSUM) && !seeded {
-        "all checksums are made of it: add -O metadata_csum_seed, which keeps them, or use tune2fs -U, which makes them anew"
+        "all checksums depend on it: add -O metadata_csum_seed, which keeps them, or use tune2fs -U, which computes them again"
     } else if ro_compat.contains(RoCompat::GDT_CSUM) {
-        "uninit_bg: the checksums of all groups are made of it: use tune2fs -U"
+        "uninit_bg: the checksums of all groups depend on it: use tune2fs -U"
     } else if incompat.contains(Incompat::EA_INODE) && !seeded {
-        "ea_inode: hashes of attributes are made of it: use tune2fs -U"
+        "ea_inode: the hashes of attributes depend on it: use tune2fs -U"
     } else if compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_inum.get() == 0 {
         "journal_dev: the journal's device names it: use tune2fs -U"
     } else {
@@ -197,7 +197,7 @@ pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
 pub(super) fn mount_option(raw: &mut RawSuperblock, word: &str) -> Result<()> {
     let (name, on) = switch(word);
     let Some((_, bits)) = MOUNT_OPTIONS.iter().find(|(known, _)| *known == name) else {
-        return Err(Error::invalid(format!("{name} is no default mount option")));
+        return Err(Error::invalid(format!("{name} is not a default mount option")));
     };
     let mode = if bits & JOURNAL_MODE == 0 { 0 } else { JOURNAL_MODE };
     let cleared = raw.s_default_mount_opts.get() & !(bits | mode);

@@ -18,8 +18,8 @@ use crate::volumes::Volumes;
 
 /// Compares two trees, each of a volume or of the host
 ///
-/// Names, types, modes, owners, device numbers, content, targets of links and extended attributes are compared, but no times. Each
-/// difference is a line. The exit code is 0 where there is none, and 1 otherwise.
+/// Names, types, modes, owners, device numbers, content, targets of links and extended attributes are compared, times are not. Each
+/// difference is a line. The exit code is 0 without a difference, and 1 otherwise.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -82,7 +82,7 @@ impl Diff {
         Ok(())
     }
 
-    /// Compares two files; gives what is to be compared below them.
+    /// Compares two files; gives the names to compare below them.
     fn pair(
         &mut self,
         a: &Side,

@@ -57,7 +57,7 @@ impl Side {
         }
     }
 
-    /// What a name of this directory stands for.
+    /// The file of a name in this directory.
     pub(super) fn child(&self, name: &[u8], number: InodeNo) -> Result<Self, Failure> {
         match self {
             Self::Volume(found) => {

@@ -18,21 +18,21 @@ use crate::walk::{Visit, walk_to};
 
 /// Finds files of trees, by name, type, size and other attributes
 ///
-/// Each file is written as VOLUME:/PATH, so that other commands take it; a directory comes before what is in it. Symbolic links are not
-/// followed. All tests have to hold; '!' stands before one that must not.
+/// Each file is written as VOLUME:/PATH, so that other commands take it; a directory comes before its files. Symbolic links are not
+/// followed. All tests must hold; a test after '!' must not.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "ironmap find VOLUME:/DIR... [TEST]...",
     after_help = "\
-Tests, as find has them; N may be +N for more, and -N for less:
+Tests, as in find(1); N may be +N for more, and -N for less:
   -name GLOB, -iname GLOB   the last name; without regard to case
-  -path GLOB                all of what is written, the volume too
+  -path GLOB                the whole printed name, with the volume
   -type LETTERS             f, d, l, b, c, p, s; several with commas
   -size N[cwbkMG]           in units of 512 bytes (b) or others, rounded up
   -mtime N                  changed N days ago
   -perm MODE                exactly; -MODE all of these bits, /MODE any
   -links N, -uid N, -inum N
-  -empty                    files and directories without anything in them
+  -empty                    empty files and directories
   -mindepth N, -maxdepth N  levels below VOLUME:/DIR
   -print0                   a NUL ends each name
 
@@ -42,7 +42,7 @@ Examples:
   ironmap find disk.img:/var/log -name '*.gz' -print0 | xargs -0 ironmap cat | zcat"
 )]
 pub(crate) struct Args {
-    /// The trees (a volume alone is all of it), then the tests
+    /// The trees (a volume alone means its root), then the tests
     #[arg(
         value_name = "VOLUME:/DIR|TEST",
         required = true,

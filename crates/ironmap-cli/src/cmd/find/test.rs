@@ -11,7 +11,7 @@ use crate::glob::Glob;
 use crate::mode::ModeChange;
 use crate::volumes::{Found, split};
 
-/// What is looked for, and where.
+/// The tests of a search, and where to search.
 #[derive(Debug)]
 pub(super) struct Expression {
     tests: Vec<Test>,
@@ -167,7 +167,7 @@ impl Number {
     fn parse(text: &OsStr) -> Result<Self, String> {
         text.to_str()
             .and_then(Self::parse_str)
-            .ok_or_else(|| format!("{} is no number", text.display()))
+            .ok_or_else(|| format!("{} is not a number", text.display()))
     }
 
     fn parse_str(text: &str) -> Option<Self> {
@@ -191,7 +191,7 @@ impl Number {
 
 fn count(text: &OsStr) -> Result<usize, String> {
     let count = text.to_str().and_then(|text| text.parse().ok());
-    count.ok_or_else(|| format!("{} is no number of levels", text.display()))
+    count.ok_or_else(|| format!("{} is not a number of levels", text.display()))
 }
 
 fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
@@ -212,7 +212,7 @@ fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
 
 /// `N` units of 512 bytes, or with a letter of another size.
 fn size(text: &OsStr) -> Result<Test, String> {
-    let wrong = || format!("{} is no size", text.display());
+    let wrong = || format!("{} is not a size", text.display());
     let text = text.to_str().ok_or_else(wrong)?;
     let (digits, unit) = match text.char_indices().next_back().ok_or_else(wrong)? {
         (at, 'c') => (&text[..at], 1),

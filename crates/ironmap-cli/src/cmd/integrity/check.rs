@@ -14,14 +14,14 @@ use crate::target;
 
 /// Checks an integrity device's own structures: superblocks, dirty map, journal; nothing is changed
 ///
-/// That it was not closed is no fault: the next open recovers it. Sectors are verified by ironmap integrity scrub.
+/// A device that was not closed is not a fault: the next open recovers it. Use ironmap integrity scrub to verify sectors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap integrity check disk.img,tags.img
   ironmap integrity check --json /dev/sdb1 | jq .problems
 
-Exit codes: 0 where nothing is wrong, 4 where something is, 1 and 3 where the check could not be done.")]
+Exit codes: 0 if nothing is wrong, 4 if something is, 1 or 3 if the check could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let record = Record {
         device: args.device.to_string(),
         closed: clean,
-        // Of what was closed, the map has no meaning.
+        // The map of a closed device has no meaning.
         dirty_regions: if clean { 0 } else { dirty },
         journal_records: records,
         journal_sectors: sectors,
@@ -80,7 +80,7 @@ fn print(record: &Record) -> std::io::Result<()> {
     writeln!(out, "{device}: {}", record.geometry.text())?;
     let Record { dirty_regions, journal_records, journal_sectors, .. } = record;
     let state = if record.closed {
-        "closed; nothing is to be recovered".to_owned()
+        "closed; needs no recovery".to_owned()
     } else {
         format!(
             "not closed; {dirty_regions} dirty regions to read again, {journal_records} journal records of \

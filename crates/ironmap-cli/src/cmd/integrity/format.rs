@@ -13,10 +13,10 @@ use crate::output::{print_json, stdout};
 use crate::size::size;
 use crate::target;
 
-/// Makes an integrity device: every sector gets a tag for what it holds
+/// Makes an integrity device: every sector gets a tag for its content
 ///
-/// What is on DATA stays. TAGS is overwritten; without it, the tags take the tail of DATA, and a file system that reaches there, or of
-/// which that is not known, is refused. Anything on TAGS, and an integrity device that is there already, is refused without --force.
+/// The content of DATA stays. TAGS is overwritten; without it, the tags take the tail of DATA, and a file system that reaches there, or whose end is not
+/// known, is refused. Anything on TAGS, and an existing integrity device, is refused without --force.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,21 +24,21 @@ Examples:
   ironmap integrity format --mode journal --guard crc64 /dev/sdb,/dev/nvme0n1p3
   ironmap integrity format --generation /dev/sdb1")]
 pub(super) struct Args {
-    /// What a tag protects, in bytes: 512 or 4K, and no less than a block of DATA; by default 4K, and 512 where an ext4 on DATA has
+    /// The bytes that a tag protects: 512 or 4K, and no less than a block of DATA; by default 4K, and 512 where an ext4 on DATA has
     /// smaller blocks
     #[arg(long, value_name = "BYTES", value_parser = size)]
     interval: Option<u64>,
-    /// The checksum: T10 DIF's of 16 bits, or NVMe's of 64
+    /// The checksum: CRC16 of T10 DIF, or CRC64 of NVMe
     #[arg(long, value_enum, default_value = "crc16")]
     guard: Guard,
-    /// What keeps data and tags together in a crash: a map of what is being written, read and tagged again afterwards; or a journal,
+    /// How data and tags stay consistent in a crash: a map of regions with writes in flight, which are tagged again afterwards; or a journal,
     /// after which no write is there in part
     #[arg(long, value_enum, default_value = "bitmap")]
     mode: HowSafe,
-    /// Count the generations of each region, so that a scrub finds writes that were lost, data and tag; in bitmap mode only
+    /// Count the generations of each region, so that a scrub finds writes of which data and tag were lost; in bitmap mode only
     #[arg(long)]
     generation: bool,
-    /// What one bit of the map stands for, in bytes: a power of two; by default as much as makes the map one block
+    /// The bytes of one bit of the map: a power of two; by default such that the map is one block
     #[arg(long, value_name = "BYTES", value_parser = size)]
     region: Option<u64>,
     /// Bytes of the journal; by default 16M
@@ -47,11 +47,11 @@ pub(super) struct Args {
     /// The application tag of each sector: a number of 16 bits
     #[arg(long, value_name = "NUMBER", default_value_t = 0, conflicts_with = "generation")]
     tag: u16,
-    /// Also over what is on TAGS, over what is on DATA and has no known size, and over an integrity device
+    /// Also overwrite TAGS with other content, a volume on DATA of unknown size, and an integrity device
     #[arg(short = 'F', long)]
     force: bool,
-    /// Put the tags in the tail of DATA also where it holds an ext4 whose superblock is damaged, so that nobody knows whether it reaches there: what
-    /// it has in the tail is lost, and may be what a repair needs
+    /// Put the tags in the tail of DATA also where it holds an ext4 whose superblock is damaged, so that it is unknown whether it reaches there: data that
+    /// it has in the tail are lost, and a repair may need them
     #[arg(long)]
     lose_tail: bool,
     /// Write one JSON object
@@ -60,7 +60,7 @@ pub(super) struct Args {
     /// Print nothing
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
-    /// The data device, and behind a comma the device for its tags
+    /// The data device, and after a comma the device for its tags
     #[arg(value_name = "DATA[,TAGS]", value_parser = target::integrity())]
     device: Location,
 }

@@ -19,8 +19,8 @@ use crate::target::named;
 
 /// Makes, opens, checks and scrubs integrity devices
 ///
-/// An integrity device keeps a tag for each sector of a data device, on a device of its own (TAGS) or in the tail of the same. What
-/// is read through it is verified: a sector that changed, or that is another one's, is an error and never data. The data stay where they
+/// An integrity device keeps a tag for each sector of a data device, on a device of its own (TAGS) or in the tail of the same. Data
+/// that are read through it are verified: a changed or misplaced sector is an error, and is never returned as data. The data stay where they
 /// are and as they are. All commands take it as the volume integrity:DATA,TAGS or integrity:DATA.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
 }
 
-/// What an integrity device is made of, as JSON has it.
+/// The geometry of an integrity device, for JSON.
 #[derive(Serialize)]
 pub(crate) struct Geometry {
     uuid: String,
@@ -117,7 +117,7 @@ impl Geometry {
     }
 }
 
-/// A bar for what goes over all of a device.
+/// A bar for work over a whole device.
 struct Bar(ProgressBar);
 
 impl Bar {

@@ -12,17 +12,17 @@ use crate::failure::Failure;
 use crate::output::{print_json, stdout};
 use crate::target;
 
-/// Opens an integrity device, recovers it where it was not closed, says what was done, and closes it
+/// Opens an integrity device, recovers it where it was not closed, reports that, and closes it
 ///
-/// Opening for writing recovers anyway, whatever command does it. In bitmap mode the regions that were being written are read, and their sectors
-/// tagged anew; in journal mode the journal is replayed.
+/// Every command that opens the device for writing recovers it too. In bitmap mode regions with writes in flight are read, and their sectors
+/// tagged again; in journal mode the journal is replayed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap integrity open disk.img,tags.img
   ironmap integrity open --force /dev/sdc,/dev/nvme0n1p3   # after DATA was copied to another disk")]
 pub(super) struct Args {
-    /// Also where DATA is another device than the one that the tags were made for: from then on they are for this one. And give up what cannot
+    /// Accept another device as DATA than the one that the tags were made for: from then on they are for this one. Also give up parts that cannot
     /// be recovered: sectors that a device refuses to write, a dirty map that cannot be read
     #[arg(short = 'F', long)]
     force: bool,
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true).force(args.force);
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
-        return Err(Failure::usage("is no integrity device"));
+        return Err(Failure::usage("is not an integrity device"));
     };
     let recovered = integrity.recovered;
     let geometry = Geometry::new(integrity.device.info());

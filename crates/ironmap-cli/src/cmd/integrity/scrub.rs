@@ -13,15 +13,15 @@ use crate::target;
 
 /// Reads every sector against its tag, and lists those that are wrong or cannot be read; nothing is changed
 ///
-/// A sector's number counts protection intervals from the start of DATA. Where the device was not closed, what was being written need not
-/// fit its tag yet, and is passed over and counted: ironmap integrity open recovers it.
+/// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors with writes in flight need not
+/// match their tags yet; they are passed over and counted: ironmap integrity open recovers it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap integrity scrub disk.img,tags.img
   ironmap integrity scrub --json /dev/sdb1 | jq '.findings[].sector'
 
-Exit codes: 0 where nothing is wrong, 4 where a sector does not fit or cannot be read, 1 and 3 where the scrub could not be done.")]
+Exit codes: 0 if nothing is wrong, 4 if a sector does not match its tag or cannot be read, 1 or 3 if the scrub could not be done.")]
 pub(super) struct Args {
     /// Write one JSON object
     #[arg(long)]
@@ -52,14 +52,14 @@ enum FindingRecord {
     LostWrites { offset: u64, length: u64, generation: u16 },
 }
 
-/// What is kept of the findings for JSON; all are counted.
+/// How many findings are kept for JSON; all are counted.
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
-        return Err(Failure::usage("is no integrity device"));
+        return Err(Failure::usage("is not an integrity device"));
     };
     let crashed = integrity.recovered.crashed;
     if crashed {

@@ -114,7 +114,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What stands before each file: its inode's number where that is wanted.
+    /// The column before each file: its inode's number, if wanted.
     fn number_column(&self, files: &[Listed]) -> Vec<String> {
         let numbers = files.iter().map(|file| file.inode.number().to_string());
         if !self.numbers {
@@ -220,7 +220,7 @@ fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     })
 }
 
-/// A mark if it has an access list, or gives one to its files. What cannot be read shows none.
+/// A mark if it has an access list, or gives one to its files. A list that cannot be read is not shown.
 fn list_mark(file: &Listed) -> &'static str {
     let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
     if has_list { "+" } else { "" }

@@ -18,7 +18,7 @@ use crate::volumes::Volumes;
 /// Lists directories
 ///
 /// Names are in the order of their bytes; in columns on a terminal, else one a line and byte for byte as they are on the volume. Where
-/// several files are named, those that are no directories come first.
+/// several arguments are given, those that are not directories come first.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Show names that begin with a dot too, `.` and `..` among them
     #[arg(short, long)]
     all: bool,
-    /// List directories themselves, not what they hold
+    /// List directories themselves, not their content
     #[arg(short, long)]
     directory: bool,
     /// With -l: sizes as 1.5K, 234M, 2G
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     writer.end()
 }
 
-/// What an argument names. As ls: a link to a directory is followed, unless the link itself is asked about.
+/// The file of an argument. As ls: a link to a directory is followed, unless the link itself is asked about.
 fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
     let mut found = volumes.file(target, Follow::NotLast)?;
     if found.inode.file_type() == FileType::Symlink && !args.is_long() && !args.directory {

@@ -1,6 +1,6 @@
 //! The size of an image that is made for its content.
 //!
-//! What the sources need is counted first, and sizes are tried until one has that room: of a new image file that is a matter of its metadata, so no
+//! The needs of the sources are counted first, and sizes are tried until one has that room: of a new image file that is a matter of its metadata, so no
 //! content is moved. A stream is kept in an unnamed file meanwhile, as it came.
 
 use std::fs::File;
@@ -27,7 +27,7 @@ const TRIES: u32 = 16;
 const STEP: u64 = 64 << 10;
 const LARGEST: u64 = 1 << 50;
 
-/// A new image, and what is to go into it.
+/// A new image, and its future content.
 pub(super) struct Fit<'a> {
     args: &'a Args,
     image: NewImage,
@@ -52,7 +52,7 @@ impl<'a> Fit<'a> {
         };
         let Some(image) = image else {
             if args.shrink {
-                let what = "--shrink makes a new image file, and this is none";
+                let what = "--shrink makes a new image file, and this is not one";
                 return Err(Failure::usage(format!("{}: {what}", args.volume)));
             }
             return Ok(None);
@@ -71,7 +71,7 @@ impl<'a> Fit<'a> {
         self.image.keep();
     }
 
-    /// What is made of all inodes and blocks that were not asked for.
+    /// The options, with the numbers of inodes and blocks that the user did not give.
     pub(super) fn options(&self, options: &MkfsOptions) -> MkfsOptions {
         let small = u32::try_from(self.args.block_size.unwrap_or(4096)).unwrap_or(u32::MAX);
         let mut options = options.clone().block_size(small).zeroed(true);
@@ -138,7 +138,7 @@ impl<'a> Fit<'a> {
         make(self.size)
     }
 
-    /// The content did not fit after all: what maps it took more than was thought.
+    /// The content did not fit after all: its maps took more than estimated.
     pub(super) fn grow(&mut self) {
         let more = (self.needs.bytes / 64).max(256 << 10);
         self.needs.bytes = self.needs.bytes.saturating_add(more);
@@ -152,7 +152,7 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// What files may have of a new volume: some blocks are kept for the nodes of maps, a fiftieth and 4096 clusters at most, as the kernel does.
+/// The space for files in a new volume: some blocks are kept for the nodes of maps, a fiftieth and 4096 clusters at most, as the kernel does.
 fn room(made: &Superblock) -> u64 {
     let kept = (made.blocks_count / 50).min(4096 * u64::from(made.cluster_blocks));
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64

@@ -27,8 +27,8 @@ use crate::target::{self, named};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
 ///
-/// What is not asked for is chosen as mke2fs chooses it. An image file that does not exist is made where a size is given, and one that
-/// is shorter is extended. What holds a file system or a partition table already is refused without --force, and what is in
+/// The defaults are those of mke2fs. An image file that does not exist is made if a size is given, and one that
+/// is shorter is extended. A device or image with a file system or a partition table is refused without --force, and one in
 /// use in any case.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -63,13 +63,13 @@ pub(crate) struct Args {
     /// The label, at most 16 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     label: OsString,
-    /// The UUID; by default a random one, or with $SOURCE_DATE_EPOCH one made of that, label, size and block size
+    /// The UUID; by default a random one, or with $SOURCE_DATE_EPOCH one derived from that, label, size and block size
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<Uuid>,
     /// The secret of directory hashes, written as a UUID; by default the UUID where that is given, else random
     #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
     hash_seed: Option<Uuid>,
-    /// When everything was made, in seconds since 1970; by default $SOURCE_DATE_EPOCH, or now
+    /// The time of creation, in seconds since 1970; by default $SOURCE_DATE_EPOCH, or now
     #[arg(long, value_name = "SECONDS")]
     time: Option<i64>,
     /// Bytes of the journal; by default by the volume's size. Without a journal: -O ^has_journal
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// Percentage of the blocks that is kept for the superuser
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
-    /// What becomes of the volume when corruption is met: continue, remount-ro (nothing is changed any more) or panic (nor read)
+    /// The reaction to corruption: continue, remount-ro (no more changes) or panic (no reads either)
     #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR", default_value = "continue")]
     on_error: OnError,
     /// Groups whose bitmaps and inode tables lie together: a power of two
@@ -90,46 +90,46 @@ pub(crate) struct Args {
     /// Blocks of data of a whole stripe of a RAID
     #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
     stripe_width: u32,
-    /// Who owns the root directory, by number; by default the superuser
+    /// The owner of the root directory, by number; by default the superuser
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     root_owner: Option<(u32, u32)>,
-    /// Tell the device first that it holds nothing
+    /// Discard the whole device first
     #[arg(long)]
     discard: bool,
-    /// Leave it to the kernel to zero the inode tables once the volume is mounted
+    /// Let the kernel zero the inode tables once the volume is mounted
     #[arg(long)]
     lazy_tables: bool,
-    /// Do it although there is a file system or a partition table already
+    /// Overwrite a file system or a partition table
     #[arg(short = 'F', long)]
     force: bool,
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
-    /// Fill it with what a directory or a tar archive holds, - for one on standard input; again for what comes over that
+    /// Fill it with the files of a directory or a tar archive, - for one on standard input; can be repeated, later ones on top
     ///
-    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, which its
-    /// first bytes tell. It is read once, from its beginning to its end. Of several members with one name the last one stays.
+    /// Owners, modes, times, links, devices, holes and extended attributes are kept. An archive may be compressed by gzip or zstd, by its
+    /// first bytes. It is read once, from its beginning to its end. Of several members with one name the last one stays.
     #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// The archives are layers of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide what is below
+    /// The archives are layers of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
     #[arg(long, requires = "sources")]
     oci: bool,
     /// Give all that comes from SOURCE this owner, by number
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, requires = "sources")]
     owner: Option<(u32, u32)>,
-    /// Give what comes from SOURCE other owners, by lines 'FROM-UID:FROM-GID TO-UID:TO-GID'; users and groups each by themselves
+    /// Give the files of SOURCE other owners, by lines 'FROM-UID:FROM-GID TO-UID:TO-GID'; users and groups each by themselves
     #[arg(long, value_name = "FILE", requires = "sources", conflicts_with = "owner")]
     owner_map: Option<PathBuf>,
     /// Then make devices and directories, and set owners and modes, by a table: 'NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT'
     #[arg(long, value_name = "FILE")]
     device_table: Option<PathBuf>,
-    /// Make a new image as small as the sources let it be
+    /// Make a new image as small as the sources allow
     #[arg(long, requires = "sources", conflicts_with = "size")]
     shrink: bool,
     /// A block device, an image, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Bytes of the volume, with an optional K, M, G or T; by default the whole device, and for a new image what the sources need
+    /// Bytes of the volume, with an optional K, M, G or T; by default the whole device, and for a new image the needs of the sources
     #[arg(value_parser = size)]
     size: Option<u64>,
 }
@@ -138,7 +138,7 @@ type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     crate::source::check_changes(&args.volume)?;
-    // A signal during the work fails what waits for more of a source.
+    // A signal during the work fails a read that waits for more of a source.
     let made = make_and_fill(args, report).map_err(interrupt::cause)?;
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
 }
@@ -169,7 +169,7 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
     Ok(made)
 }
 
-/// How often an image that proves too small is made anew.
+/// How often an image that proves too small is made again.
 const FITS: u32 = 24;
 
 /// Makes a new image with room for the sources, and fills it. Nothing is left of it where that fails.
@@ -193,7 +193,7 @@ fn make_to_fit(
             }
         }
     }
-    Err(Failure::new("no size was found that is enough"))
+    Err(Failure::new("no sufficient size was found"))
 }
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
@@ -220,7 +220,7 @@ impl Args {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
         let source_date = source_date()?;
-        // What does not fit the type is no size that there is; the library says which there are.
+        // A value that does not fit the type is not a possible size; the library's error lists those.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Ok(MkfsOptions::new()
             .size(self.size)
@@ -247,7 +247,7 @@ impl Args {
     }
 }
 
-/// The UUID of a reproducible build: what is asked for in the same words, of the same size, gets the same one, of version 8, variant 1 of
+/// The UUID of a reproducible build: the same options and the same size give the same UUID, of version 8, variant 1 of
 /// RFC 9562.
 fn derived_uuid(args: &Args, size: u64, time: i64) -> Uuid {
     let Args { block_size, label, .. } = args;
@@ -276,7 +276,7 @@ fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {
 }
 
 pub(crate) fn parse_uuid(text: &str) -> Result<Uuid, String> {
-    let wrong = || format!("{text} is no UUID");
+    let wrong = || format!("{text} is not a UUID");
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let (pairs, rest) = digits.as_chunks::<2>();
     if !rest.is_empty() {

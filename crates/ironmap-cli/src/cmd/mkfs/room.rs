@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use super::Args;
 use crate::failure::Failure;
 
-/// What was done to an image to give it the size that was asked for.
+/// The change of an image that gave it the requested size.
 pub(super) enum Room {
     /// It was made.
     New(NewImage),
@@ -49,7 +49,7 @@ pub(super) struct NewImage {
 }
 
 impl NewImage {
-    /// Makes one; `None` where a file has the name. What a symbolic link without a file leads to is made.
+    /// Makes one; `None` where a file has the name. The missing target of a symbolic link is made.
     pub(super) fn create(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);

@@ -7,7 +7,7 @@ use crate::show::{Clock, Owners, mode_string, quoted, type_name};
 /// The letters that there are, in the order of the manual.
 const LETTERS: &[u8] = b"aAbBfFgGhinNostTuUwWxXyYzZ";
 
-/// What is printed of each file.
+/// The output for each file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Format(Vec<Piece>);
 
@@ -27,10 +27,10 @@ struct Field {
     width: usize,
 }
 
-/// The longest width: what is wider is a slip of the user's.
+/// The longest width: a wider one is a mistake of the user.
 const WIDEST: usize = 4096;
 
-/// What a format shows.
+/// The values that a format shows.
 pub(super) struct Shown<'a> {
     pub(super) name: &'a [u8],
     pub(super) stat: &'a Stat,
@@ -45,9 +45,8 @@ impl Format {
         let mut rest = text.as_bytes();
         while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
             pieces.push(Piece::Text(rest[..at].to_vec()));
-            let (field, behind) = Field::parse(&rest[at + 1..]).ok_or_else(|| {
-                "a '%' stands before none of the letters that there are".to_owned()
-            })?;
+            let (field, behind) = Field::parse(&rest[at + 1..])
+                .ok_or_else(|| "the letter after a '%' is unknown".to_owned())?;
             pieces.push(match field.letter {
                 b'%' => Piece::Text(b"%".to_vec()),
                 _ => Piece::Field(field),

@@ -1,4 +1,4 @@
-//! `ironmap stat`: what inodes say.
+//! `ironmap stat`: the fields of inodes.
 
 mod format;
 
@@ -25,7 +25,7 @@ use crate::volumes::{self, Volumes};
 /// Flags are shown as by lsattr, access lists as by getfacl. The letters of a FORMAT are those of stat: %a permissions in octal, %A as by
 /// ls -l, %b units of 512 bytes, %B 512, %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in
 /// quotes, %o block size, %s size, %t %T device numbers in hexadecimal, %u %U owner, %w %x %y %z times of birth, access, modification and
-/// change, %W %X %Y %Z the same in seconds; %%. Between '%' and the letter may stand '-', '0', '#' and a width.
+/// change, %W %X %Y %Z the same in seconds; %%. '-', '0', '#' and a width can stand between '%' and the letter.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,13 +34,13 @@ Examples:
   ironmap stat --json disk.img@p1:/bin/ping | jq .xattrs
   ironmap stat host:/srv/index/segment.7")]
 pub(crate) struct Args {
-    /// Follow symbolic links that are named
+    /// Follow symbolic links in the arguments
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Show user and group as numbers
     #[arg(short, long)]
     numeric: bool,
-    /// Show a line of this form for each file
+    /// Show a line of this format for each file
     #[arg(short = 'c', long, value_parser = Format::parse, conflicts_with = "json")]
     format: Option<Format>,
     /// Write a JSON object for each file
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     targets: Vec<Subject>,
 }
 
-/// What is shown of a file.
+/// The values shown of a file.
 struct Found {
     path: Vec<u8>,
     stat: Stat,

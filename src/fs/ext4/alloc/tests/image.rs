@@ -1,4 +1,4 @@
-//! What e2fsck finds in a volume that blocks and inodes are allocated on.
+//! The findings of e2fsck in a volume on which blocks and inodes were allocated.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::fs::ext4::for_tests::Image;
 
-/// What is marked in use and belongs to no file.
+/// Blocks and inodes that are marked in use and belong to no file.
 pub(super) struct Marked {
     /// Numbered by their first block over `cluster`.
     pub(super) clusters: BTreeSet<u64>,
@@ -46,7 +46,7 @@ impl Image {
         assert_eq!(recorded, counted);
     }
 
-    /// What is marked in use though no file has it. Anything else that is found fails.
+    /// Blocks and inodes that are marked in use and belong to no file. Any other finding fails the test.
     pub(super) fn check(&self) -> Marked {
         let (_, report) = self.e2fsck();
         let cluster = u64::from(self.open_to_read().superblock().cluster_blocks);

@@ -1,4 +1,4 @@
-//! Allocation against a model that knows nothing of groups, with e2fsck as the judge of what is left on disk.
+//! Allocation against a model that knows nothing of groups, with e2fsck as the judge of the result on disk.
 
 mod image;
 mod model;
@@ -18,7 +18,7 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;
 
-/// What mke2fs is asked for, and the size of the volume.
+/// Options of mke2fs, and the size of the volume.
 const VOLUMES: &[(&str, &str)] = &[
     ("-t ext4", "300M"),
     ("-t ext4 -b 1024", "60M"),
@@ -124,7 +124,7 @@ fn only_what_is_free_is_claimed() {
     image.assert_clean();
 }
 
-/// Takes every block that is to be had.
+/// Allocates every available block.
 fn fill(fs: &Arc<Ext4>, reserve: Reserve) -> Vec<(FsBlock, u32)> {
     let mut runs = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What was given out: sets of numbers.
+//! The allocated numbers, as sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Model {
         self.inodes.keys().copied().collect()
     }
 
-    /// One operation, where others commit too: what was freed may be had at any time.
+    /// One operation, where other threads commit too: freed blocks can become available at any time.
     pub(super) fn step_beside_others(&mut self, fs: &Arc<Ext4>) {
         self.step(fs);
         self.pending.clear();

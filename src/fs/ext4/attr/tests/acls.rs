@@ -1,4 +1,4 @@
-//! Access lists: what we make of modes and lists is what the kernel makes of them.
+//! Access lists: ironmap gets the same modes and lists as the kernel.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -113,7 +113,7 @@ fn lists_and_modes_follow_each_other() {
     image.fsck();
 }
 
-/// What a directory hands down: the mode and both lists of new files and directories, with and without a mask.
+/// The inheritance from a directory: the mode and both lists of new files and directories, with and without a mask.
 #[test]
 fn new_files_inherit_as_from_the_kernel() {
     let Some((image, mount)) = mounted() else { return };

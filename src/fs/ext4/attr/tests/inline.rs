@@ -11,13 +11,13 @@ use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
 
-/// What has room is stored whole, an attribute beside it does not move a byte of it, and the kernel reads and writes it as its own.
+/// Content that fits is stored whole, an attribute beside it does not move a byte of it, and the kernel reads and writes it as its own.
 #[test]
 fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // 256 bytes less 128, 32 of fields, magic, entry with its name, and the end: 68 are left behind the 60.
+    // 256 bytes less 128, 32 of fields, magic, entry with its name, and the end: 68 are left after the 60.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
@@ -103,7 +103,7 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// Linux leaves a file so when power fails while it grows out of its inode: what the size has beyond the content is zeros, and every
+/// Linux leaves a file so when power fails while it grows out of its inode: bytes of the size beyond the content are zeros, and every
 /// change goes on from there.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {

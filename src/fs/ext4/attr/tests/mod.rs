@@ -1,4 +1,4 @@
-//! What is changed here, as e2fsck, debugfs and the kernel see it.
+//! Changes by this crate, as e2fsck, debugfs and the kernel see them.
 
 mod acls;
 mod fields;

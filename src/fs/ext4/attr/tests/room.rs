@@ -145,7 +145,7 @@ fn many_large_values_are_dropped() {
     image.fsck();
 }
 
-/// What attributes had is never replayed over what the next owner of a block wrote there.
+/// Old content of an attribute block is never replayed over the data of the block's next owner.
 #[test]
 fn freed_blocks_do_not_come_back() {
     let image = Image::with_files("-t ext4 -b 1024 -I 128 -O ea_inode", &["a"]);
@@ -153,7 +153,7 @@ fn freed_blocks_do_not_come_back() {
     set(&fs, "a", b"user.large", &[1; 3000], SetXattr::Any).unwrap();
     let block = find(&fs, "a").xattr_block.unwrap();
     let (content, _) = find(&fs, "a").read_xattr_block().unwrap().unwrap();
-    // e_value_inum of the first entry, behind the header.
+    // e_value_inum of the first entry, after the header.
     let [a, b, c, d] = content[36..40] else { unreachable!() };
     let value = fs.inode(InodeNo(u64::from(u32::from_le_bytes([a, b, c, d])))).unwrap();
     let value = value.fs_block(crate::units::FileBlock(1)).unwrap().unwrap();

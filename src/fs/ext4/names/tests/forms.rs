@@ -156,7 +156,7 @@ fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
     fs.sync().unwrap();
 }
 
-/// A directory without regard to case hashes the folded name; what Linux would fold in another way, or refuse, is refused.
+/// A directory without regard to case hashes the folded name; names that Linux would fold in another way, or refuse, are refused.
 #[test]
 fn names_without_regard_to_case() {
     for (options, strict) in [
@@ -184,7 +184,7 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// What is no name is neither added, removed nor set, and what is not there neither removed nor set.
+/// An invalid name is neither added, removed nor set, and a missing one neither removed nor set.
 #[test]
 fn what_is_no_name_is_refused() {
     let mut volume = Volume::new("16M", "-t ext4 -b 1024");

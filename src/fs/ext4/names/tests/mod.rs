@@ -1,4 +1,4 @@
-//! What is changed here is read by ourselves, e2fsck, debugfs and the kernel.
+//! Changes by this crate are read by itself, e2fsck, debugfs and the kernel.
 
 mod forms;
 mod hostile;

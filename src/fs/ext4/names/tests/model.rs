@@ -3,7 +3,7 @@
 use super::volume::{Rng, Volume};
 use crate::fs::ext4::for_tests::Image;
 
-/// Eight names of one legacy hash, behind 240 times `x`: found by trying all of nine digits.
+/// Eight names of one legacy hash, after 240 times `x`: found by trying all of nine digits.
 const COLLIDING: [u32; 8] = [
     22_772_571,
     55_298_533,
@@ -26,7 +26,7 @@ fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
     (0..length).map(|_| b'a' + rng.below(26) as u8).collect()
 }
 
-/// Adds, removes and changes at random; more is added than removed but for the last third, and at the end nothing is left of some.
+/// Adds, removes and changes at random; more is added than removed except in the last third, and at the end nothing is left of some.
 fn churn(volume: &mut Volume, seed: u64, changes: usize, longest: usize) {
     let mut rng = Rng(seed);
     for change in 0..changes {

@@ -27,7 +27,7 @@ impl Image {
         image
     }
 
-    /// What debugfs answers to commands, one a line.
+    /// The output of debugfs for commands, one a line.
     pub(super) fn script(&self, commands: &str) -> String {
         let script = self.beside("commands");
         std::fs::write(&script, commands).unwrap();

@@ -1,4 +1,4 @@
-//! What is recorded of inodes and of their maps, brought to the device.
+//! Recorded changes of inodes and of their maps, applied to the device.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// What makes a map on the device the one that is recorded.
+/// The changes that make a map on the device the recorded one.
 #[derive(Default)]
 pub(super) struct MapEdit {
-    /// What lies elsewhere or nowhere.
+    /// Blocks that are elsewhere or unmapped in the record.
     unmapped: Vec<Range<FileBlock>>,
-    /// What lies where the device has something else or nothing.
+    /// Extents where the device has others or none.
     mapped: Vec<Extent>,
-    /// What lies where the device has it, in this state and no longer in the other.
+    /// Extents that the device has with the other state.
     restated: Vec<Extent>,
 }
 

@@ -5,9 +5,9 @@
 //!
 //! No crash loses them or leaves them half done:
 //!
-//! - What the log holds goes to its places first. Whoever recovers it once more writes the same.
+//! - The blocks in the log are written home first. A second recovery writes the same.
 //! - Fast commits count if they name the transaction that would come next. So the log is emptied by one write of its superblock, which
-//!   gives the next transaction their number: they stay valid, and what stands at its place is what they were made for.
+//!   gives the next transaction their number: they stay valid, and the blocks at their home are those that they were made for.
 //! - All that they change is changed in memory and then committed as that one transaction. Before its commit block is there, nothing has
 //!   happened, and they are found again, on the same volume. With the commit block the next transaction has another number: they are
 //!   stale, and the log holds what they said. The block is written when the rest is durable, as for every transaction.
@@ -15,9 +15,9 @@
 //! That one transaction has room for it: Linux keeps what it fast-commits in its running transaction too, and gives that a quarter of the
 //! log. Here it may take all of it, since the log is empty. If it is too little even so, nothing is written.
 //!
-//! Which blocks and inodes a file has is recorded, and they are claimed before anything else is allocated. What is not recorded is made anew:
-//! the blocks of directories and the nodes of maps; the counts of names, which follow from the names themselves; what inodes
-//! that came and went in between had, which never was in use on the device. An inode whose last name went becomes an orphan, and the opening
+//! The blocks and inodes of a file are recorded, and they are claimed before anything else is allocated. The rest is not recorded, and is made again:
+//! the blocks of directories and the nodes of maps; the counts of names, which follow from the names themselves; fields of inodes
+//! that came and went in between, which never were in use on the device. An inode whose last name went becomes an orphan, and the opening
 //! goes on with those.
 
 mod content;
@@ -39,7 +39,7 @@ use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
-/// More blocks than a log has: what is one transaction never goes on in a second one.
+/// More blocks than a log has: the one transaction never continues in a second one.
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
@@ -79,7 +79,7 @@ impl MayChange for Replayed {
 }
 
 impl Operation<'_> {
-    /// Applies what was found to this volume, in memory. Gives what is wrong with its orphans.
+    /// Applies the found changes to this volume, in memory. Gives the errors of its orphans.
     fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
@@ -103,7 +103,7 @@ impl Operation<'_> {
         Ok(wrong)
     }
 
-    /// Makes an inode what was recorded, but for its map and its number of names.
+    /// Makes an inode the recorded one, except for its map and its number of names.
     fn settle_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -130,7 +130,7 @@ impl Operation<'_> {
         self.write_recorded(handle, &replayed, inode)
     }
 
-    /// First what goes: a name may come back for another inode.
+    /// Removed names first: a name may come back for another inode.
     fn settle_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
             let replayed = Replayed(change.dir);
@@ -181,7 +181,7 @@ impl Operation<'_> {
         if links == 0 { self.add_orphan(handle, &replayed) } else { Ok(()) }
     }
 
-    /// What a directory counts: two, and its subdirectories; 1 for more than can be counted.
+    /// The link count of a directory: two, and its subdirectories; 1 for more than can be counted.
     fn directory_links(&self, number: InodeNo, inode: &Touched<'_>) -> Result<u16> {
         let before = inode.before.as_ref().filter(|_| !inode.is_new());
         let before = before.map_or(2, |before| before.stat().links);

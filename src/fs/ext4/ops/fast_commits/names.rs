@@ -1,7 +1,7 @@
-//! What becomes of names and inodes, worked out before anything is changed.
+//! The final names and inodes, computed before anything is changed.
 //!
 //! Inodes are counted by their names: a file has as many as the device says, and those that fast commits add, and not those that they remove.
-//! What is recorded of an inode that has none in the end is left out.
+//! The record of an inode without a name in the end is left out.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -62,7 +62,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Of what was found, on the volume as the device has it.
+    /// The plan of the found changes, on the volume as the device has it.
     pub(super) fn of(fs: &Arc<Ext4>, found: &'a Arc<Ext4>) -> Result<Self> {
         let mut plan = Self::default();
         for (number, edit) in found.fast_commits.inodes() {
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         all.filter(|(_, inode)| inode.after.is_some())
     }
 
-    /// What a name stands for in the end, if it is there.
+    /// The inode of a name in the end, if the name exists.
     pub(super) fn target(&self, change: &Change<'_>) -> Option<(InodeNo, &Inode)> {
         let number = change.new?;
         Some((number, self.inodes.get(&number)?.after.as_ref()?))
@@ -122,7 +122,11 @@ impl<'a> Plan<'a> {
         let there = match &self.touch(fs, dir)?.before {
             _ if edit.created_in.is_some() => HashMap::new(),
             Some(before) => entries_among(before, edit)?,
-            None => return Err(PLACE.inode(dir).corrupt("entries of a directory that is none")),
+            None => {
+                return Err(PLACE
+                    .inode(dir)
+                    .corrupt("entries of an inode that is not a directory"));
+            }
         };
         for (name, &new) in &edit.names {
             let old = there.get(&name[..]).copied();
@@ -147,7 +151,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds up, and looks at what is left.
+    /// Adds up, and checks the result.
     fn settle(&mut self, found: &Arc<Ext4>) -> Result<()> {
         for (number, inode) in &mut self.inodes {
             let place = PLACE.inode(*number);
@@ -165,7 +169,9 @@ impl<'a> Plan<'a> {
             let directory = after.file_type() == FileType::Directory;
             let changed = inode.was_directory() != directory && !inode.is_new();
             if changed || (directory && inode.names > 1) {
-                return Err(place.corrupt("a directory that is none, or that has several names"));
+                return Err(place.corrupt(
+                    "an inode that is not a directory, or a directory with several names",
+                ));
             }
             inode.after = Some(after);
         }
@@ -178,7 +184,7 @@ impl<'a> Plan<'a> {
             match self.inodes.get_mut(&change.dir).filter(|dir| dir.after.is_some()) {
                 Some(dir) => dir.subdirectories += i64::from(directory),
                 None => {
-                    return Err(PLACE.inode(change.dir).corrupt("a name in a directory that goes"));
+                    return Err(PLACE.inode(change.dir).corrupt("a name in a removed directory"));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A volume without space: what needs a node fails before anything is changed, however many blocks are missing.
+//! A volume without space: a change that needs a node fails before anything is changed, however many blocks are missing.
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
@@ -15,7 +15,7 @@ const NODE: u64 = 84;
 /// A volume whose free blocks someone holds.
 struct Full {
     file: File,
-    /// What of the volume counts as its space.
+    /// The part of the volume that counts as its space.
     reserve: Reserve,
     held: Vec<(FsBlock, u32)>,
 }

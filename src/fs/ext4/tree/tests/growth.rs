@@ -32,7 +32,7 @@ fn append(file: &File, count: u64, at_once: u64) {
     }
 }
 
-/// The time that this thread has computed: what else the machine does is not in it.
+/// The time that this thread has computed: other work of the machine is not in it.
 fn computed(work: impl FnOnce()) -> Duration {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -43,7 +43,7 @@ fn computed(work: impl FnOnce()) -> Duration {
     now() - start
 }
 
-/// What is appended leaves full leaves behind: the tree is as small as it can be.
+/// Appending leaves full leaves: the tree is as small as it can be.
 #[test]
 fn appending_fills_the_leaves() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");

@@ -58,7 +58,7 @@ impl Model {
     }
 }
 
-/// What a run does, and how far it reaches.
+/// The parameters of a run.
 pub(super) struct Run<'a> {
     pub(super) seed: u64,
     pub(super) options: &'a str,
@@ -188,7 +188,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // What is mapped of the last cluster by others belongs to another place.
+                // Blocks of the last cluster that are mapped elsewhere belong to another place.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

@@ -8,7 +8,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::{Credentials, NewFile};
 use crate::units::FileBlock;
 
-/// What the journal holds of a directory or a link is never replayed over what the next owner of its blocks wrote there.
+/// The journal's blocks of a directory or a link are never replayed over the data of the next owner of these blocks.
 #[test]
 fn what_was_freed_does_not_come_back() {
     for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {

@@ -17,7 +17,7 @@ const KINDS: [&str; 4] = [
     "-t ext4 -O ^has_journal",
 ];
 
-/// What adjoins is one extent, whichever comes first.
+/// Neighbours are one extent, whichever comes first.
 #[test]
 fn neighbours_are_joined() {
     for kind in KINDS {
@@ -138,7 +138,7 @@ fn punch_collapse_insert() {
     }
 }
 
-/// What cannot be is refused before anything is changed.
+/// Impossible changes are refused before anything is changed.
 #[test]
 fn refusals() {
     let image = Image::with_file("-t ext4 -b 1024", "64M");
@@ -179,14 +179,14 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// What takes one step stays in the transaction of the caller: the hole before it, which is another leaf's, is no step.
+/// A change of one step stays in the transaction of the caller: the hole before it, which is another leaf's, is not a step.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
         let image = Image::with_file(options, "64M");
         let file = image.open_file();
         file.set_size(5000);
-        // A leaf that is full, or the pointers in the inode; and one with some more behind a gap.
+        // A leaf that is full, or the pointers in the inode; and one with some more after a gap.
         let (start, len) = file.allocate(0, 200);
         assert_eq!(len, 200);
         for i in 0..84 {
