@@ -150,7 +150,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains(", 0 faults"), "{text}");
-    // One byte of the file, behind the device's back.
+    // One byte of the file, changed without the device.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

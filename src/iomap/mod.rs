@@ -106,8 +106,8 @@ pub trait MapFile {
     /// What reading and checking the metadata gives.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// The same for a write. If a file shares blocks, its data go to other blocks than those that are read: the mapping is theirs, or a hole where there are
-    /// none yet, and has [`IomapFlags::SHARED`]. They become the file's when the write's [completion work](Iomap::completion_work) is done. It is asked
+    /// The same for a write. If a file shares blocks, its data go to other blocks than those that are read: the mapping is theirs, or a hole where the file has
+    /// no such blocks yet, and has [`IomapFlags::SHARED`]. They become the file's when the write's [completion work](Iomap::completion_work) is done. It is asked
     /// more than once for a write, and allocates nothing.
     ///
     /// # Errors

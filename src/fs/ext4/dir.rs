@@ -164,7 +164,7 @@ impl Inode {
     /// that of a [listing](Self::list).
     ///
     /// # Errors
-    /// `NotADirectory`; `Encrypted` where the names are; what reading and checking the entries gives.
+    /// `NotADirectory`; `Encrypted` where the names are; the errors of reading and checking the entries.
     pub fn read_dir(&self) -> Result<Ext4ReadDir<'_>> {
         Ok(Ext4ReadDir(if self.fs.is_writable() {
             Source::Listing(self.list(DirCursor::START)?)

@@ -22,7 +22,7 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::fs::{OnError, Timestamp};
 use crate::sync::Mutex;
 
-/// Where the superblock has what is recorded of errors.
+/// The part of the superblock that records errors.
 const FIELDS: [Range<usize>; 2] = [
     offset_of!(RawSuperblock, s_error_count)..offset_of!(RawSuperblock, s_mount_opts),
     offset_of!(RawSuperblock, s_first_error_time_hi)
@@ -250,7 +250,7 @@ impl Ext4 {
         })
     }
 
-    /// Whether anything is read. Asked with each inode that is, and not where requests go to the device by what was read before: an
+    /// Whether anything is read. Asked with each inode that is read, and not where requests go to the device by an earlier map: an
     /// error makes that old, and one that is past this question is answered still.
     ///
     /// # Errors

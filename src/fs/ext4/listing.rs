@@ -1,4 +1,4 @@
-//! Ext4Listing a directory that changes meanwhile: what is there all the time comes exactly once.
+//! Listing a directory that changes meanwhile: each entry that stays comes exactly once.
 //!
 //! A split moves entries between blocks, so that a place in a block does not show which entries were listed. A name's hash stays what it is: where there
 //! is a hash tree, or will be one as soon as the directory grows, entries come in the order of their hashes, as Linux lists them. In a
@@ -42,7 +42,7 @@ impl DirCursor {
 
 /// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time is listed exactly once, in an order that
 /// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. On a volume that is only read, a damaged block is
-/// passed over and [told of](Ext4::take_left), as the kernel does. After an error it ends.
+/// passed over and [reported](Ext4::take_left), as the kernel does. After an error it ends.
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,

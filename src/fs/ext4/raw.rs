@@ -93,7 +93,7 @@ impl Handle<'_> {
     /// Changes an inode in its table. Time stamps that waited go with it.
     ///
     /// # Errors
-    /// As [`update`](Self::update); `Corrupt` for a number that is none.
+    /// As [`update`](Self::update); `Corrupt` for a number that no inode has.
     pub(crate) fn update_inode<R>(
         &mut self,
         inode: &impl MayChange,

@@ -1,6 +1,6 @@
 //! Time stamps that are kept lazily: reads and overwrites leave them on an open inode, without a transaction.
 //!
-//! They wait beside the inode's lock, in two words that are set without one, and whoever asks for the inode sees them. They go into the
+//! They wait beside the inode's lock, in two words that are set without one, and every reader of the inode sees them. They go into the
 //! inode's bytes with the next change of it; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Ext4Held); and
 //! otherwise by the [timer](super::CommitTimer). A crash takes those that have not: the file is as old then as its last transaction.
 

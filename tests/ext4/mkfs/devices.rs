@@ -56,7 +56,7 @@ fn a_volume_may_be_smaller_than_its_device() {
     make_on(&image.path(), &options("").size(20 * MIB)).unwrap();
     image.check();
     let rest = fs::read(image.path()).unwrap().split_off(20 << 20);
-    assert!(rest.iter().all(|byte| *byte == 0xA5), "it wrote behind its end");
+    assert!(rest.iter().all(|byte| *byte == 0xA5), "it wrote past its end");
     let larger = options("").size(65 * MIB).force(true);
     assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
 }

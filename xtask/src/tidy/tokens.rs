@@ -84,7 +84,8 @@ fn is_test_module(trees: &[TokenTree]) -> bool {
         return false;
     };
     let attribute = attribute.stream().to_string().replace(' ', "");
-    hash.as_char() == '#' && attribute == "cfg(test)" && module == "mod"
+    let is_test = attribute == "cfg(test)" || attribute.starts_with("cfg(all(test,");
+    hash.as_char() == '#' && is_test && module == "mod"
 }
 
 fn ends_module(tree: &TokenTree) -> bool {

@@ -65,7 +65,7 @@ impl From<FsBlock> for Goal {
 }
 
 impl Handle<'_> {
-    /// At least one block, at most `want`, contiguous, as near behind `goal` as can be. With bigalloc whole clusters, so that there can
+    /// At least one block, at most `want`, contiguous, and as close after `goal` as possible. With bigalloc whole clusters, so that there can
     /// be more than `want`. Changes two blocks. The last ones are kept for nodes of maps; the superuser's are not kept back
     /// unless [that was asked for](Ext4::keep_reserve).
     ///
@@ -318,7 +318,7 @@ impl LockedGroup<'_> {
 }
 
 impl Allocator {
-    /// What anybody may have.
+    /// The free space that every user may have.
     pub(crate) fn reserve(&self) -> Reserve {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }

@@ -131,7 +131,7 @@ impl Ext4 {
     /// Whether the bitmap says so.
     ///
     /// # Errors
-    /// `Corrupt` for a number that is none or reserved.
+    /// `Corrupt` for a number that no inode has, or that is reserved.
     pub(crate) fn is_inode_in_use(&self, inode: InodeNo) -> Result<bool> {
         let (number, bit) = self.superblock.place_of_bit(inode)?;
         let content = self.allocator()?.lock_group(self, number)?.inode_bitmap()?;
@@ -144,7 +144,7 @@ impl Superblock {
     fn place_of_bit(&self, inode: InodeNo) -> Result<(u32, u32)> {
         let numbers = u64::from(self.first_inode)..=u64::from(self.inodes_count);
         if !numbers.contains(&inode.0) {
-            return Err(INODE_BITMAP.inode(inode).corrupt("it is none that comes and goes"));
+            return Err(INODE_BITMAP.inode(inode).corrupt("it is not an inode of a file"));
         }
         let bit = ((inode.0 - 1) % u64::from(self.inodes_per_group)) as u32;
         Ok((self.group_of(inode), bit))
@@ -168,7 +168,7 @@ impl LockedGroup<'_> {
         Ok(())
     }
 
-    /// Zeroes the blocks of the table that come into use with an inode. What the device holds there may never have been written.
+    /// Zeroes the blocks of the table that come into use with an inode. The device may hold anything there.
     fn zero_table(&self, handle: &mut Handle<'_>, bit: u32) -> Result<()> {
         let sb = &self.fs.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);

@@ -80,7 +80,7 @@ struct Entry {
 struct Acl(Vec<Entry>);
 
 impl Inode {
-    /// What an inode of this mode inherits from its directory. The umask holds only where the directory says nothing.
+    /// The access list that an inode of this mode inherits from its directory. The umask holds only where the directory has no default list.
     ///
     /// # Errors
     /// Those of reading attributes.

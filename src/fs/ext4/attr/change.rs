@@ -46,7 +46,7 @@ impl Attributes<'_> {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// `NoData` where there is none, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
+    /// `NoData` where it does not exist, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
     pub(crate) fn remove_xattr(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         let name = Name::parse(name)?;
         name.check_type(self)?;
@@ -61,7 +61,7 @@ impl Attributes<'_> {
     /// Drops what attributes an inode has outside of it, because it is deleted: it must not be used any more.
     ///
     /// # Errors
-    /// As [`Handle::renew`]: it is called between large values, which may be many. What is left then can be dropped later.
+    /// As [`Handle::renew`]: it is called between large values, which may be many. The rest can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -268,7 +268,7 @@ impl Inode {
         // A new value, an old one, and the inodes of those that a new block shares with the old one.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
-        // Whoever changes attributes changes something else besides.
+        // An operation that changes attributes changes something else besides.
         let most =
             self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)

@@ -42,10 +42,10 @@ pub(crate) enum Body<'a> {
 }
 
 impl Handle<'_> {
-    /// Makes a fresh inode. What its place held before is gone.
+    /// Makes a fresh inode. The previous content of its place is gone.
     ///
     /// # Errors
-    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is no short one.
+    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is not a short one.
     pub(crate) fn init_inode(&mut self, inode: &impl MayChange, new: &NewInode<'_>) -> Result<()> {
         if let Body::Target(target) = new.body
             && target.len() >= 60
@@ -59,7 +59,7 @@ impl Handle<'_> {
 
 fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
     inode.begin();
-    // One who knows what had the number before sees by the generation that it is another file.
+    // A user who remembers the previous file of this number sees by the generation that it is another file.
     let earlier = inode.generation()?;
     let bytes = inode.bytes();
     bytes.fill(0);

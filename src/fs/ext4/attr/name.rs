@@ -7,7 +7,7 @@ use crate::fs::FileType;
 /// The longest name that Linux's system calls take, its prefix included.
 pub(in crate::fs::ext4) const MAX_FULL_NAME: usize = 255;
 
-/// `e_name_index`: what stands before the name in the system calls.
+/// `e_name_index`: the prefix of the name in the system calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::fs::ext4) struct NameIndex(pub(in crate::fs::ext4) u8);
 

@@ -51,14 +51,14 @@ impl Found {
         Some(seed.of_inode(self.number, self.raw.i_generation.get()))
     }
 
-    /// `i_extra_isize`, and what the inode has behind its first 128 bytes.
+    /// `i_extra_isize`, and the rest of the inode after its first 128 bytes.
     pub(super) fn extra(&self) -> (usize, &[u8]) {
         let rest = &self.bytes[GOOD_OLD_SIZE..];
         let size = rest.first_chunk::<2>().map_or(0, |size| u16::from_le_bytes(*size));
         (usize::from(size), rest)
     }
 
-    /// What follows the fields: attributes.
+    /// The bytes after the fields: attributes.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let (size, rest) = self.extra();
         if size == 0 { &[] } else { rest.get(size..).unwrap_or_default() }

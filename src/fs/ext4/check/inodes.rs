@@ -25,7 +25,7 @@ const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 /// The size of `i_block`: a short symbolic link with its NUL fits.
 const SHORT_LINK: u64 = 60;
 
-/// What the map of an inode adds up to.
+/// The sums of an inode's map.
 #[derive(Default)]
 pub(super) struct Extent {
     /// Blocks of content and of the map, in whole clusters.

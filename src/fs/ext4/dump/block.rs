@@ -34,7 +34,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// What has a place of its own.
+    /// A structure that has a place of its own.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -108,7 +108,7 @@ impl Dumper<'_> {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// What is known by its magic number or its form.
+    /// A structure that is known by its magic number or its form.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
@@ -192,7 +192,7 @@ impl Dumper<'_> {
     }
 }
 
-/// What the root of a hash tree has behind `.` and `..`.
+/// The fields in the root of a hash tree after `.` and `..`.
 fn dx_root(content: &[u8]) -> Option<Fields> {
     let (raw, _) = RawDxRootInfo::ref_from_prefix(content.get(DX_ROOT_INFO_OFFSET..)?).ok()?;
     if raw.reserved_zero.get() != 0 || usize::from(raw.info_length) != size_of::<RawDxRootInfo>() {

@@ -86,7 +86,7 @@ impl Ext4 {
     /// The journal's superblock, and where its first block is.
     ///
     /// # Errors
-    /// `NotFound` where there is none on this device; `Corrupt`; `Io`.
+    /// `NotFound` where this device has no journal; `Corrupt`; `Io`.
     pub fn dump_journal(self: &Arc<Self>) -> Result<Fields> {
         let Some(number) = self.superblock.journal_inode else {
             let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {
@@ -115,7 +115,7 @@ impl Ext4 {
     }
 
     /// A block: `kind` says what it was taken for, by its place where metadata have one, else by its magic number or its form. All of its
-    /// bytes follow what was decoded.
+    /// bytes follow the decoded fields.
     ///
     /// # Errors
     /// `NotFound` for a block that there is not; `Io`.

@@ -97,7 +97,7 @@ pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     record
 }
 
-/// All fields of an on-disk structure as a [`Fields`]; what stands behind `but` is left out.
+/// All fields of an on-disk structure as a [`Fields`]; those after `but` are left out.
 macro_rules! record {
     ($raw:expr, $type:ident { $($field:ident),* $(,)? } $(but $($out:ident),*)?) => {{
         let $type { $($field,)* $($($out: _,)*)? } = $raw;

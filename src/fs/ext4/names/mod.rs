@@ -120,7 +120,7 @@ impl Directory<'_> {
     /// Removes a name.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` and `NameTooLong` for what is no name.
+    /// `NotFound`; `InvalidInput` and `NameTooLong` for bytes that cannot be a name.
     pub(crate) fn remove_entry(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.check_directory()?;
@@ -228,7 +228,7 @@ impl Directory<'_> {
 }
 
 impl InodeToChange<'_> {
-    /// Allocates the next block of a directory, or of another file without holes, behind its last one where that can be had.
+    /// Allocates the next block of a directory, or of another file without holes, after its last one if that is free.
     pub(crate) fn map_next_block(&self, h: &mut Handle<'_>, block: FileBlock) -> Result<FsBlock> {
         let last = block.0.checked_sub(1).map(|last| self.fs_block(FileBlock(last)));
         let last = last.transpose()?.flatten();

@@ -24,7 +24,7 @@ struct Hashed<'a> {
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
 impl Directory<'_> {
-    /// Splits a full leaf in two, a name among them that is added, and puts the upper one behind the lower in the node above, which
+    /// Splits a full leaf in two, with a name that is added, and puts the upper one after the lower in the node above, which
     /// has room.
     pub(super) fn split_leaf(
         &self,

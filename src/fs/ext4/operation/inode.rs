@@ -41,12 +41,12 @@ impl<'p> InodeToChange<'p> {
     /// The same.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more; what reading and checking gives.
+    /// `NotFound` where it has no name any more; the errors of reading and checking it.
     pub(crate) fn read_named(fs: &Arc<Ext4>, proof: &'p impl MayChange) -> Result<Self> {
         fs.inode(proof.number()).map(Self::proven)
     }
 
-    /// Reads it again: a change makes what was read before old.
+    /// Reads it again: a change makes the earlier copy old.
     ///
     /// # Errors
     /// What reading and checking gives.

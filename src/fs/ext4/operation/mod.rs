@@ -122,7 +122,7 @@ impl Locked<'_> {
     /// The same.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more; what reading and checking gives.
+    /// `NotFound` where it has no name any more; the errors of reading and checking it.
     pub(super) fn named(&self) -> Result<InodeToChange<'_>> {
         InodeToChange::read_named(self.fs, self)
     }

@@ -369,7 +369,7 @@ impl Operation<'_> {
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
-    /// Stores content in the inode; where it does not fit, what was there is in blocks afterwards.
+    /// Stores content in the inode; if it does not fit, the previous content is in blocks afterwards.
     fn replace_inline(
         &self,
         file: &Locked<'_>,

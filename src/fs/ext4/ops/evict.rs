@@ -181,7 +181,7 @@ impl Ext4 {
             })?;
             check(&inode)?;
             let opened = lock.open();
-            // What changed it before it was opened is not known to be durable.
+            // Earlier changes, before it was opened, are not known to be durable.
             writing.transactions.newest().note_map(opened.inode());
             (open, now) = (Some(opened), Some(inode));
         }
@@ -224,7 +224,7 @@ impl Operation<'_> {
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// What becomes of an inode when it loses a name, its lock held.
+    /// The fate of an inode when it loses a name, its lock held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
@@ -376,8 +376,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends a truncation that was under way: what lies behind the size goes. A file without a name stays an orphan. Where its metadata are
-    /// broken, a part of that is committed at an opening alone: whoever goes on with the file could make it longer again, over what is left.
+    /// Ends a truncation that was under way: the blocks past the size go. A file without a name stays an orphan. Where its metadata are
+    /// broken, a part of that is committed at an opening alone: a later write could make the file longer again, over the rest.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {

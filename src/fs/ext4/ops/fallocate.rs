@@ -146,7 +146,7 @@ impl Operation<'_> {
         Ok(room.len.into())
     }
 
-    /// Frees the whole blocks of a range, and zeros what is left of it at both ends.
+    /// Frees the whole blocks of a range, and zeros the rest of it at both ends.
     fn empty_range(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;

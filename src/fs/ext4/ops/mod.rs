@@ -1,7 +1,7 @@
 //! The operations of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
 //!
-//! Inodes are given by their numbers: what they are is read under their locks. An operation checks everything before it changes anything;
-//! what can still fail behind that for want of space is taken back. The compiler sees to the order: an [`Operation`] has all the steps, and each step asks for the result of the one before.
+//! Inodes are given by their numbers: their content is read under their locks. An operation checks everything before it changes anything;
+//! a later step that fails for lack of space is undone. The compiler sees to the order: an [`Operation`] has all the steps, and each step asks for the result of the one before.
 
 mod attributes;
 mod content;

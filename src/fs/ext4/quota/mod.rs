@@ -169,7 +169,7 @@ impl Inode {
     /// Refuses what the owners of an inode may not have more; for a map's next blocks, [`quota_allows`](Self::quota_allows).
     ///
     /// # Errors
-    /// `Quota`; what reading the quota files gives.
+    /// `Quota`; the errors of reading the quota files.
     pub(super) fn check_quota(&self, blocks: u64, inodes: u64) -> Result<()> {
         match self.fs.quota_of(self.number()) {
             Some(quota) => {
@@ -184,7 +184,7 @@ impl Inode {
     /// How many of these blocks the owners of a file may have more, at least one cluster.
     ///
     /// # Errors
-    /// `Quota` where it is less; what reading the quota files gives.
+    /// `Quota` where it is less; the errors of reading the quota files.
     pub(super) fn quota_allows(&self, want: u32) -> Result<u32> {
         let Some(quota) = self.fs.quota_of(self.number()) else { return Ok(want) };
         let left = quota.left(&self.fs, owners_of(self).map(Some))?;

@@ -134,7 +134,7 @@ impl Args {
             (None, _) => 4096,
         };
         Ok(FormatOptions::new()
-            // What does not fit the type is no interval that there is; the library says so.
+            // A value that does not fit the type is not a possible interval; the library refuses it.
             .interval(u32::try_from(interval).unwrap_or(u32::MAX))
             .kind(match self.guard {
                 Guard::Crc16 => TupleKind::T10,

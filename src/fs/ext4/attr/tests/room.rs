@@ -50,7 +50,7 @@ fn what_the_kernel_shared_is_told_apart() {
         for file in &files[4..8] {
             let inode = find(&fs, file);
             fs.transact(inode.xattr_credits(), |h| Attributes::of(&inode).drop_xattrs(h)).unwrap();
-            // What lies in the inode goes with the inode, which stays here.
+            // Attributes that are in the inode go with the inode, which stays here.
             fs.transact(1, |h| {
                 h.update_inode(&inode, |raw| {
                     let at = 128 + raw.extra_size();

@@ -112,8 +112,8 @@ impl MapEdit {
 }
 
 impl Operation<'_> {
-    /// Writes an inode as it is recorded. What belongs to its map and to its attributes stays as the device has it, and so does what
-    /// tells of a directory's blocks; a new inode has neither.
+    /// Writes an inode as it is recorded. Its map and its attributes stay as the device has them, and so do the fields that describe
+    /// a directory's blocks; a new inode has neither.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,
