@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ironmap::device::door::DoorKind;
+use ironmap::device::path::DevicePathKind;
 use ironmap::fs::host::{HostFs, Refusal};
 use ironmap::host::DeviceReport;
 use ironmap::{FileOptions, HostReport};
@@ -59,7 +59,7 @@ struct HostRecord {
 #[derive(Serialize)]
 struct DeviceRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
-    door: Option<String>,
+    device_path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     base: u64,
@@ -117,13 +117,13 @@ impl HostRecord {
 
 impl DeviceRecord {
     fn new(device: &DeviceReport) -> Self {
-        let door = device.door.as_ref();
+        let device_path = device.device_path.as_ref();
         Self {
-            door: door.map(|(path, _)| path.display().to_string()),
-            kind: door.map(|(_, kind)| match kind {
-                DoorKind::NvmeChar => "nvme_char",
-                DoorKind::WholeDisk => "whole_disk",
-                DoorKind::FileSystem => "file_system",
+            device_path: device_path.map(|(path, _)| path.display().to_string()),
+            kind: device_path.map(|(_, kind)| match kind {
+                DevicePathKind::NvmeChar => "nvme_char",
+                DevicePathKind::WholeDisk => "whole_disk",
+                DevicePathKind::FileSystem => "file_system",
             }),
             base: device.base,
             choice: device.choice.clone(),
