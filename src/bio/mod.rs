@@ -71,8 +71,8 @@ bitflags! {
         const SYNC = 0x8;
         /// It went to new blocks in the place of shared ones, which the file's map has to take in.
         const REMAP = 0x20;
-        /// It has a place beyond the end of the file, which no other write takes until it has ended.
-        const PLACE = 0x10;
+        /// It has reserved a range beyond the end of the file, which no other write takes until it has ended.
+        const RESERVED = 0x10;
     }
 }
 

@@ -99,7 +99,7 @@ impl LiveFile {
         *place = pos;
         let written = self.write_pieces(queue, bufs, pos, wanted);
         if wanted.at == WriteAt::End {
-            self.end_place(CompletionWork::PLACE);
+            self.end_place(CompletionWork::RESERVED);
         }
         written
     }
