@@ -122,7 +122,7 @@
 //! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; the requests of a write to its file system |
 //! | [`bio`] | one request and the memory that it owns |
 //! | [`integrity`] | a device over two others that verifies every sector |
-//! | [`device`] | psync, io_uring, NVMe passthrough, dax, ram, null; over another: sim, record; limits and alignment; the doors to a mounted device |
+//! | [`device`] | psync, io_uring, NVMe passthrough, dax, ram, null; over another: sim, record; limits and alignment; the device paths to a mounted device |
 //! | [`fs`] | ext4: the map and the name space, metadata checked before it is believed; host: leases and the kernel's maps |
 //! | `sys` | rings, mappings, buffers: the only unsafe code, each use with its proof |
 //!
@@ -177,7 +177,7 @@ pub mod protection;
 
 pub use bio::{Buffer, Memory};
 pub use cursor::Cursor;
-pub use device::door::DoorKind;
+pub use device::path::DevicePathKind;
 pub use device::{Device, Engine, QueueOptions, WrongTuple};
 pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};

@@ -94,7 +94,7 @@ impl Host {
         let file =
             HostFile::open(path.as_ref(), options.assume_no_dedupe, keeper, |major, minor| {
                 let found = self.shared.device(major, minor)?;
-                let beneath = found.door.as_ref().map(|opened| opened.beneath);
+                let beneath = found.device_path.as_ref().map(|opened| opened.beneath);
                 device = Some(Arc::clone(&found));
                 beneath.map_err(Clone::clone)
             })?;

@@ -2,11 +2,11 @@
 
 mod common;
 
+use common::calls::Both;
 use common::mounted::Mounted;
 use common::rng::Rng;
 use common::setting::Setting;
 use common::skip::Need;
-use common::ways::Both;
 use ironmap::{Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x1ea_5e0f;

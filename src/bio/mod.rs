@@ -77,8 +77,8 @@ bitflags! {
         /// It went to new blocks in the place of shared ones. The file's map takes them in before the write is reported as complete: until then
         /// reads go to the old blocks.
         const REMAP = 0x20;
-        /// It has a place beyond the end of the file, which no other write takes until it has ended.
-        const PLACE = 0x10;
+        /// It has reserved a range beyond the end of the file, which no other write takes until it has ended.
+        const RESERVED = 0x10;
     }
 }
 

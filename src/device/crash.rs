@@ -56,7 +56,7 @@ pub struct Crashes {
     atomic: Range<u64>,
     /// How far the log was followed for the last state, and the base with what no later entry can take back.
     fates: Fates,
-    settled: Ram,
+    durable: Ram,
 }
 
 impl Crashes {
@@ -64,7 +64,7 @@ impl Crashes {
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
-        Self { base: base.snapshot(), log, atomic: 0..0, fates, settled: base.snapshot() }
+        Self { base: base.snapshot(), log, atomic: 0..0, fates, durable: base.snapshot() }
     }
 
     /// The same for a device that never tears writes to a range: all of the write is present or nothing. The
@@ -93,7 +93,7 @@ impl Crashes {
             if !fates.follow(entry) {
                 cuts.pop();
             }
-            while fates.pop_settled().is_some() {}
+            while fates.pop_durable().is_some() {}
             let subsets = if fates.all_durable() { 1 } else { random.saturating_add(2) };
             cuts.push((fates.cut, subsets));
         }
@@ -107,15 +107,15 @@ impl Crashes {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
             self.fates = Fates::new(self.base.limits().volatile_cache);
-            self.settled = self.base.snapshot();
+            self.durable = self.base.snapshot();
         }
         for entry in &self.log.entries()[self.fates.cut..cut] {
             self.fates.follow(entry);
-            while let Some(settled) = self.fates.pop_settled() {
-                apply(&self.settled, &self.log.entries()[settled], |_| true);
+            while let Some(durable) = self.fates.pop_durable() {
+                apply(&self.durable, &self.log.entries()[durable], |_| true);
             }
         }
-        let image = self.settled.snapshot();
+        let image = self.durable.snapshot();
         let seed = mix(mix(name.seed, cut as u64), u64::from(name.subset));
         for request in &self.fates.open {
             let entry = &self.log.entries()[request.entry];
@@ -248,9 +248,9 @@ impl Fates {
     }
 
     /// Takes away the oldest request where it is durable: nothing that comes can change what it left, but by overwriting it.
-    fn pop_settled(&mut self) -> Option<usize> {
-        let settled = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
-        settled.then(|| self.open.pop_front())?.map(|open| open.entry)
+    fn pop_durable(&mut self) -> Option<usize> {
+        let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
+        durable.then(|| self.open.pop_front())?.map(|open| open.entry)
     }
 
     fn all_durable(&self) -> bool {

@@ -90,7 +90,7 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // A door may lead to one. Before Linux 5.19 there are no wide entries.
+            // A device path may lead to one. Before Linux 5.19 there are no wide entries.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()

@@ -70,7 +70,7 @@ impl Uring {
     fn ring_queue<W: Width>(&self, options: &QueueOptions) -> Result<UringQueue<W>> {
         let poll = self.options.poll && self.file.limits().poll;
         let mut queue = UringQueue::new(UringOptions { poll, ..self.options }, options)?;
-        let own = queue.way(&self.file, true);
+        let own = queue.route(&self.file, true);
         queue.files = Files::new(Some((Arc::clone(&self.file), own)));
         Ok(queue)
     }
@@ -109,13 +109,13 @@ impl Attached {
 #[allow(private_bounds, reason = "there are two widths")]
 pub struct UringQueue<W: Width> {
     ring: Ring<Attached, W>,
-    files: Files<Way>,
+    files: Files<Route>,
     poll: bool,
 }
 
 /// How requests reach a file.
 #[derive(Clone, Copy)]
-struct Way {
+struct Route {
     file: RingFile,
     /// The file does not know NOWAIT: the kernel would hand each request to a worker, and reading at once is faster.
     at_once: bool,
@@ -134,7 +134,7 @@ impl<W: Width> UringQueue<W> {
         Ok(Self { ring, files: Files::new(None), poll: options.poll })
     }
 
-    fn way(&mut self, file: &BlockFile, lasting: bool) -> Way {
+    fn route(&mut self, file: &BlockFile, lasting: bool) -> Route {
         let at_once = !file.limits().nowait || self.poll && !file.limits().poll;
         let namespace = file.namespace().filter(|_| W::COMMANDS);
         let fd = namespace.map_or(file.fd(), Namespace::fd);
@@ -143,7 +143,7 @@ impl<W: Width> UringQueue<W> {
             Some(namespace) => to.with_namespace(namespace.id()),
             None => to,
         };
-        Way { file, at_once }
+        Route { file, at_once }
     }
 
     /// A ring polls by its own flag, so HIPRI has no meaning within one.
@@ -246,8 +246,8 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
-        let (file, way) = match self.files.get(dev) {
-            Ok((file, way)) => (file, *way),
+        let (file, route) = match self.files.get(dev) {
+            Ok((file, route)) => (file, *route),
             Err(errno) => return parts.iter_mut().for_each(|part| part.result = Err(errno)),
         };
         let is_command = |namespace: &Namespace, part: &LentPart<'_>| {
@@ -257,14 +257,14 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             || file
                 .namespace()
                 .is_none_or(|namespace| parts.iter().all(|part| is_command(namespace, part)));
-        if way.at_once || !commands || parts.len() == 1 {
+        if route.at_once || !commands || parts.len() == 1 {
             for part in parts {
                 part.result = OneFile(file).read_vectored(&mut part.bufs, part.at, flags);
             }
             return;
         }
         let rw_flags = Self::flags(file, flags);
-        let request = Request { file: way.file, op: RingOp::Read, at: 0, rw_flags };
+        let request = Request { file: route.file, op: RingOp::Read, at: 0, rw_flags };
         let mut lent: SmallVec<[Transfer<'_, '_>; 2]> = parts
             .iter_mut()
             .map(|part| Transfer::new(&mut part.bufs, file.absolute(part.at)))
@@ -295,20 +295,20 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
-        let way = self.way(file, lasting);
-        Ok(self.files.attach(file, way))
+        let route = self.route(file, lasting);
+        Ok(self.files.attach(file, route))
     }
 
     fn detach(&mut self, dev: Dev) {
-        if let Some((_, way)) = self.files.detach(dev) {
-            self.ring.unregister_file(way.file);
+        if let Some((_, route)) = self.files.detach(dev) {
+            self.ring.unregister_file(route.file);
         }
     }
 
     #[inline(always)]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
-        let Ok((file, way)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
-        if way.at_once || W::COMMANDS && Self::is_no_command(file, &bio) {
+        let Ok((file, route)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
+        if route.at_once || W::COMMANDS && Self::is_no_command(file, &bio) {
             return self.submit_at_once(bio);
         }
         let ring_op = match bio.op {
@@ -317,7 +317,8 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             BioOp::Flush => RingOp::Flush,
         };
         let rw_flags = if bio.flags.concern_device() { Self::flags(file, bio.flags) } else { 0 };
-        let request = Request { file: way.file, op: ring_op, at: file.absolute(bio.at), rw_flags };
+        let request =
+            Request { file: route.file, op: ring_op, at: file.absolute(bio.at), rw_flags };
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push(request, memory, attached);
         refused.map_err(|(memory, attached)| attached.join(memory))

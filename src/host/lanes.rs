@@ -48,10 +48,10 @@ pub(crate) struct Lane {
 struct Booking {
     token: u64,
     pos: FilePos,
-    way: Way,
+    route: Route,
 }
 
-enum Way {
+enum Route {
     Raw(Rc<Lane>),
     /// By the file's own descriptor, attached for this request.
     Kernel(Arc<OpenFile>, Dev),
@@ -147,7 +147,7 @@ impl Lanes {
         file: &OpenFile,
         beneath: &HostDevice,
     ) -> Result<(Dev, Geometry), Errno> {
-        let opened = beneath.door.as_ref().map_err(|_| Errno::ENODEV)?;
+        let opened = beneath.device_path.as_ref().map_err(|_| Errno::ENODEV)?;
         let limits = &opened.beneath.limits;
         let geometry =
             Geometry::new(limits, file.file.block_size().bytes() as u64).with(file.stable_pages);
@@ -178,7 +178,7 @@ impl Lanes {
         pos: FilePos,
     ) -> u64 {
         lane.enter(file);
-        self.insert(Booking { token, pos, way: Way::Raw(Rc::clone(lane)) })
+        self.insert(Booking { token, pos, route: Route::Raw(Rc::clone(lane)) })
     }
 
     /// Books a request on the file's own descriptor, which is attached for it.
@@ -191,13 +191,13 @@ impl Lanes {
         pos: FilePos,
     ) -> Result<(u64, Dev), Errno> {
         let dev = device.attach(descriptor, false)?;
-        let way = Way::Kernel(Arc::clone(file), dev);
-        Ok((self.insert(Booking { token, pos, way }), dev))
+        let route = Route::Kernel(Arc::clone(file), dev);
+        Ok((self.insert(Booking { token, pos, route }), dev))
     }
 
     /// Books a request that the kernel has served.
     pub(crate) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
-        self.insert(Booking { token, pos, way: Way::Done })
+        self.insert(Booking { token, pos, route: Route::Done })
     }
 
     #[inline]
@@ -217,19 +217,19 @@ impl Lanes {
     }
 
     #[inline]
-    fn remove(&mut self, index: u64) -> Option<Way> {
+    fn remove(&mut self, index: u64) -> Option<Route> {
         let booking = self.requests.get_mut(index as usize)?;
         self.free.push(index as u32);
-        Some(std::mem::replace(&mut booking.way, Way::Vacant))
+        Some(std::mem::replace(&mut booking.route, Route::Vacant))
     }
 
     /// Takes a request back that was not started.
     #[cold]
     pub(crate) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
         match self.remove(index) {
-            Some(Way::Raw(lane)) => drop(lane.leave()),
-            Some(Way::Kernel(_, dev)) => device.detach(dev),
-            Some(Way::Done | Way::Vacant) | None => {}
+            Some(Route::Raw(lane)) => drop(lane.leave()),
+            Some(Route::Kernel(_, dev)) => device.detach(dev),
+            Some(Route::Done | Route::Vacant) | None => {}
         }
     }
 
@@ -245,17 +245,17 @@ impl Lanes {
             self.young = self.shared.keeping.keeper().proof().is_young();
         }
         let index = completion.token as usize;
-        let Some(Booking { token, pos, way }) = self.requests.get_mut(index) else { return };
+        let Some(Booking { token, pos, route }) = self.requests.get_mut(index) else { return };
         completion.token = *token;
         // Most requests are so: one of several, and to be believed.
-        if let Way::Raw(lane) = way
+        if let Route::Raw(lane) = route
             && completion.result.is_ok()
             && self.young
             && lane.tenure.stands(lane.number)
             && lane.in_flight.get() > 1
         {
             lane.in_flight.set(lane.in_flight.get() - 1);
-            *way = Way::Vacant;
+            *route = Route::Vacant;
             self.free.push(index as u32);
             return;
         }
@@ -273,17 +273,17 @@ impl Lanes {
         pos: FilePos,
     ) {
         let again = match self.remove(index) {
-            Some(Way::Raw(lane)) => {
+            Some(Route::Raw(lane)) => {
                 let stands = self.young && lane.tenure.stands(lane.number);
                 let file = lane.file.borrow().clone();
                 drop(lane.leave());
                 file.filter(|_| !stands || completion.result.is_err())
             }
-            Some(Way::Kernel(file, dev)) => {
+            Some(Route::Kernel(file, dev)) => {
                 device.detach(dev);
                 completion.result.is_err().then_some(file)
             }
-            Some(Way::Done | Way::Vacant) | None => None,
+            Some(Route::Done | Route::Vacant) | None => None,
         };
         if let Some(file) = again {
             read_again(&file, state, completion, pos);

@@ -14,7 +14,7 @@ pub(crate) use self::kernel::Straight;
 pub(crate) use self::lanes::Lanes;
 pub(crate) use self::open::OpenFile;
 
-use crate::device::door::{self, Door};
+use crate::device::path::{self, DevicePath};
 use crate::device::{BlockFile, Device, Engine};
 use crate::events::Events;
 use crate::fs::host::{Beneath, Keeping, Refusal};
@@ -31,50 +31,50 @@ pub(crate) struct Shared {
     pub(crate) owner: Owner,
 }
 
-/// A device with a mounted file system, and the door to it.
+/// A device with a mounted file system, and the device path to it.
 pub(crate) struct HostDevice {
     /// Its place among the host's devices.
     pub(crate) index: u32,
-    pub(crate) doors: Vec<Door>,
-    /// The doors that were tried, and why the one was chosen, in one line.
+    pub(crate) device_paths: Vec<DevicePath>,
+    /// The device paths that were tried, and why the one was chosen, in one line.
     pub(crate) choice: String,
-    pub(crate) door: Result<OpenDoor, Refusal>,
+    pub(crate) device_path: Result<OpenDevicePath, Refusal>,
 }
 
-/// The door that is used.
-pub(crate) struct OpenDoor {
+/// The device path that is used.
+pub(crate) struct OpenDevicePath {
     pub(crate) file: Arc<BlockFile>,
-    pub(crate) door: Door,
+    pub(crate) device_path: DevicePath,
     pub(crate) beneath: Beneath,
 }
 
 impl Shared {
-    /// The device of a number, with its door open if it can be opened at all.
+    /// The device of a number, with its device path open if it can be opened at all.
     pub(crate) fn device(&self, major: u32, minor: u32) -> Result<Arc<HostDevice>, Refusal> {
-        let doors =
-            door::doors((major, minor)).map_err(|error| Refusal::Device(error.to_string()))?;
+        let device_paths = path::device_paths((major, minor))
+            .map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         // A number may have come to another device, or a partition to another place.
-        if let Some(known) = devices.iter().find(|known| known.doors == doors) {
+        if let Some(known) = devices.iter().find(|known| known.device_paths == device_paths) {
             return Ok(Arc::clone(known));
         }
-        let device = Arc::new(self.open_door(devices.len() as u32, doors));
+        let device = Arc::new(self.open_device_path(devices.len() as u32, device_paths));
         devices.push(Arc::clone(&device));
         Ok(device)
     }
 
-    fn open_door(&self, index: u32, doors: Vec<Door>) -> HostDevice {
-        let mut choice = door::choose(doors.clone(), Door::open);
+    fn open_device_path(&self, index: u32, device_paths: Vec<DevicePath>) -> HostDevice {
+        let mut choice = path::choose(device_paths.clone(), DevicePath::open);
         let text = choice.to_string();
-        let door = match choice.chosen.take() {
+        let device_path = match choice.chosen.take() {
             Some(chosen) => {
-                let door = choice.candidates.swap_remove(chosen.index).door;
+                let device_path = choice.candidates.swap_remove(chosen.index).device_path;
                 let limits = self.own.as_ref().map_or(*chosen.device.limits(), |own| *own.limits());
-                let beneath = Beneath { size: door.size, limits };
-                Ok(OpenDoor { file: Arc::new(chosen.device), door, beneath })
+                let beneath = Beneath { size: device_path.size, limits };
+                Ok(OpenDevicePath { file: Arc::new(chosen.device), device_path, beneath })
             }
             None => Err(Refusal::Device(text.clone())),
         };
-        HostDevice { index, doors, choice: text, door }
+        HostDevice { index, device_paths, choice: text, device_path }
     }
 }

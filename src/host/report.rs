@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::HostDevice;
-use crate::device::door::DoorKind;
+use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
 /// The server of a host file just now, the device or the kernel, and the reason.
@@ -35,10 +35,10 @@ pub struct HostReport {
 #[non_exhaustive]
 pub struct DeviceReport {
     /// The node through which it is read, and what that is; `None` where none can be opened.
-    pub door: Option<(PathBuf, DoorKind)>,
-    /// Where the file system begins, in bytes from the door's start.
+    pub device_path: Option<(PathBuf, DevicePathKind)>,
+    /// Where the file system begins, in bytes from the device path's start.
     pub base: u64,
-    /// The doors that there are and why the one was chosen, in one line.
+    /// The device paths that there are and why the one was chosen, in one line.
     pub choice: String,
 }
 
@@ -46,8 +46,12 @@ impl HostReport {
     pub(super) fn of(file: &HostFile, device: Option<&HostDevice>, size: u64) -> Self {
         let status = file.status();
         let device = device.map(|device| DeviceReport {
-            door: device.door.as_ref().ok().map(|open| (open.door.path.clone(), open.door.kind)),
-            base: device.door.as_ref().map_or(0, |open| open.door.base),
+            device_path: device
+                .device_path
+                .as_ref()
+                .ok()
+                .map(|open| (open.device_path.path.clone(), open.device_path.kind)),
+            base: device.device_path.as_ref().map_or(0, |open| open.device_path.base),
             choice: device.choice.clone(),
         });
         Self {

@@ -10,7 +10,7 @@ use super::durability::Durability;
 use super::geometry::Info;
 use super::journal::{Home, Journal};
 use super::report::{Event, Report, add};
-use super::slot::{Outcome, Slot};
+use super::tag_block::{Outcome, TagBlock};
 use super::tagging::{Tagging, Tuples};
 use super::tags::{Piece, Tags};
 use crate::bio::Buffer;
@@ -211,14 +211,14 @@ impl Checked {
         for piece in self.tags.pieces(first, count) {
             let left = self.tags.end(piece.block, |slot| slot.end(piece.range(), outcome));
             if let Some(left) = left.filter(|left| !left.is_empty()) {
-                self.settle(first, piece, &left, mine, fua);
+                self.resolve(first, piece, &left, mine, fua);
             }
         }
     }
 
     /// Sees to it that data and tag of these sectors of a piece agree.
     #[cold]
-    fn settle(
+    fn resolve(
         &self,
         first: u64,
         piece: Piece,
@@ -242,8 +242,8 @@ impl Checked {
                     let generation = self.regions.generation(sector << self.tagging.shift);
                     self.tagging.tuple(sector, &data, generation)
                 });
-                let settle = |slot: &mut Slot| slot.settle(*index, tuple, turns);
-                if self.tags.end(piece.block, settle) != Some(false) {
+                let resolve = |slot: &mut TagBlock| slot.resolve(*index, tuple, turns);
+                if self.tags.end(piece.block, resolve) != Some(false) {
                     break;
                 }
             }

@@ -7,7 +7,7 @@
 use super::checked::Checked;
 use super::disk::DISCARDED;
 use super::journal::Journal;
-use super::slot::Outcome;
+use super::tag_block::Outcome;
 use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 use crate::sync::atomic::Ordering;

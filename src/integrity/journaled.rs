@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::checked::Checked;
 use super::journal::{Few, Journal, Write};
-use super::slot::Outcome;
+use super::tag_block::Outcome;
 use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 

@@ -33,7 +33,7 @@ mod queue;
 mod recover;
 mod report;
 mod scrub;
-mod slot;
+mod tag_block;
 mod tagging;
 mod tags;
 mod verify;

@@ -11,7 +11,7 @@ use foldhash::HashMap;
 use super::area::Area;
 use super::disk::{BLOCK, BLOCK_LEN};
 use super::geometry::Info;
-use super::slot::Slot;
+use super::tag_block::TagBlock;
 use crate::bio::Buffer;
 use crate::error::{Context, Error, Result};
 use crate::protection::TupleKind;
@@ -62,7 +62,7 @@ struct Shard {
 #[derive(Debug, Default)]
 struct Slots {
     index: HashMap<u64, usize>,
-    slots: Vec<Slot>,
+    slots: Vec<TagBlock>,
     hand: usize,
     waiting: u32,
 }
@@ -144,7 +144,7 @@ impl Tags {
         &self,
         block: u64,
         nowait: bool,
-        work: impl FnOnce(&mut Slot) -> R,
+        work: impl FnOnce(&mut TagBlock) -> R,
     ) -> Result<R> {
         let shard = self.shard(block);
         let mut state = shard.state.lock();
@@ -160,7 +160,7 @@ impl Tags {
 
     /// The same for the end of a write: wakes the threads that wait for it.
     #[inline]
-    pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut TagBlock) -> R) -> Option<R> {
         let shard = self.shard(block);
         let mut state = shard.state.lock();
         let at = *state.index.get(&block)?;
@@ -208,7 +208,7 @@ impl Tags {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
                 Victim::Dirty(_) | Victim::None => {
-                    let slot = Slot::new(self.kind)?;
+                    let slot = TagBlock::new(self.kind)?;
                     state.slots.push(slot);
                     break state.slots.len() - 1;
                 }

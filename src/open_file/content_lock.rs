@@ -65,14 +65,14 @@ struct Within {
     /// Something was written by a lane that has gone.
     written: bool,
     /// In the order in which they came: nobody overtakes one whom he conflicts with.
-    places: Vec<Place>,
+    claims: Vec<Claim>,
     last: u64,
     /// Requests of a queue that is lost are in here for ever.
     lost: bool,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Claim {
     ticket: u64,
     range: Range<u64>,
     exclusive: bool,
@@ -171,7 +171,7 @@ impl ContentLock {
         }
         within.last += 1;
         let ticket = within.last;
-        within.places.push(Place { ticket, range, exclusive });
+        within.claims.push(Claim { ticket, range, exclusive });
         Ticket { number: ticket, exclusive }
     }
 
@@ -206,7 +206,7 @@ impl ContentLock {
     /// Gives a range back, or no longer waits for it.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
-        within.places.retain(|place| place.ticket != ticket.number);
+        within.claims.retain(|claim| claim.ticket != ticket.number);
         if ticket.exclusive {
             self.wanted.fetch_sub(1, SeqCst);
         }
@@ -268,17 +268,17 @@ impl Alone {
 
 impl Within {
     fn grants(&self, ticket: &Ticket) -> bool {
-        let Some(at) = self.places.iter().position(|place| place.ticket == ticket.number) else {
+        let Some(at) = self.claims.iter().position(|claim| claim.ticket == ticket.number) else {
             return true;
         };
-        let place = &self.places[at];
-        let conflicts = |other: &Place| {
-            (other.exclusive || place.exclusive)
-                && other.range.start < place.range.end
-                && place.range.start < other.range.end
+        let claim = &self.claims[at];
+        let conflicts = |other: &Claim| {
+            (other.exclusive || claim.exclusive)
+                && other.range.start < claim.range.end
+                && claim.range.start < other.range.end
         };
-        !self.places[..at].iter().any(conflicts)
-            && (!place.exclusive || self.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0))
+        !self.claims[..at].iter().any(conflicts)
+            && (!claim.exclusive || self.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0))
     }
 }
 

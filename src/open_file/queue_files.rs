@@ -237,7 +237,7 @@ impl QueueFiles {
 
     /// An extending write has ended or failed.
     fn end_place(&self, completing: &Completing) {
-        if completing.left.contains(CompletionWork::PLACE)
+        if completing.left.contains(CompletionWork::RESERVED)
             && let Some(file) = self.file(completing.slot)
         {
             file.inode.pending.place_ended();

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use super::reads::hash;
-use super::view::{Record, Subject, View, Way};
+use super::view::{ReadCall, Record, Subject, View};
 
 /// More differences than this say no more.
 const SHOWN: usize = 20;
@@ -33,7 +33,7 @@ pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &
         let number = numbers[path].inode.expect("a number");
         let file = subject.file(number);
         for (index, read) in record.reads.iter().enumerate() {
-            let way = Way::ALL[(number as usize + index) % Way::ALL.len()];
+            let way = ReadCall::ALL[(number as usize + index) % ReadCall::ALL.len()];
             let place = || format!("{}: {} bytes at {}, {way:?}", shown(path), read.len, read.pos);
             match subject.read(&file, way, read, &mut buf) {
                 Err(error) => differences.push(format!("{}: {error}", place())),

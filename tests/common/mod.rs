@@ -8,6 +8,7 @@
 
 pub(crate) mod again;
 pub(crate) mod beneath;
+pub(crate) mod calls;
 pub(crate) mod command;
 pub(crate) mod compare;
 pub(crate) mod debugfs;
@@ -24,4 +25,3 @@ pub(crate) mod setting;
 pub(crate) mod skip;
 pub(crate) mod tree;
 pub(crate) mod view;
-pub(crate) mod ways;

@@ -88,7 +88,7 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// How to read: the bytes do not depend on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum ReadCall {
     /// Into one buffer at any address.
     Plain,
     Vectored,
@@ -98,7 +98,7 @@ pub(crate) enum Way {
     Strict,
 }
 
-impl Way {
+impl ReadCall {
     pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Vectored, Self::Async, Self::Strict];
 }
 
@@ -172,19 +172,19 @@ impl Subject {
     pub(crate) fn read(
         &mut self,
         file: &Handles,
-        way: Way,
+        way: ReadCall,
         read: &Read,
         bytes: &mut Vec<u8>,
     ) -> ironmap::Result<()> {
         let queue = &mut self.queue;
         bytes.clear();
         match way {
-            Way::Plain => {
+            ReadCall::Plain => {
                 bytes.resize(read.len, 0xa5);
                 let count = file.any.read_at(queue, bytes, FilePos(read.pos))?;
                 bytes.truncate(count);
             }
-            Way::Vectored => {
+            ReadCall::Vectored => {
                 bytes.resize(read.len, 0xa5);
                 let (head, tail) = bytes.split_at_mut(read.len / 3);
                 let mut bufs = [IoSliceMut::new(head), IoSliceMut::new(tail)];
@@ -192,7 +192,7 @@ impl Subject {
                 let count = file.any.read_vectored_at(queue, &mut bufs, pos, DioFlags::empty())?;
                 bytes.truncate(count);
             }
-            Way::Async => {
+            ReadCall::Async => {
                 let memory = Buffer::from(vec![0xa5; read.len]);
                 let pos = FilePos(read.pos);
                 let sent = file.any.submit_read(queue, memory, pos, DioFlags::empty(), read.pos);
@@ -202,7 +202,7 @@ impl Subject {
                 assert_eq!(done.token, read.pos);
                 bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
             }
-            Way::Strict => {
+            ReadCall::Strict => {
                 // Whole blocks of any device around the request.
                 let start = read.pos & !(STRICT - 1);
                 let skipped = (read.pos - start) as usize;

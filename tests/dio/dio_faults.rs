@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::common::calls::{CALLS, Call, read};
 use crate::common::fixture::{FRAGMENTED, Fixture, HOLES, SOLID, TAIL, UNWRITTEN, open};
 use crate::common::ranges::{bytes, fault, part, pieces};
 use crate::common::rng::Rng;
-use crate::common::ways::{WAYS, Way, read};
 use ironmap::bio::Buffer;
 use ironmap::device::{Faults, Sim};
 use ironmap::dio::DioFlags;
@@ -50,7 +50,7 @@ fn an_error_in_any_part_is_the_requests_error() {
         {
             let sectors = parts.iter().map(|part| mapped[*part].addr.0 / 512 + 5);
             let faults = bad_sectors(sectors, errno);
-            for way in WAYS {
+            for way in CALLS {
                 for latency in [0, 5] {
                     sim.set_faults(Faults { latency, ..faults.clone() });
                     let cuts = [4096, 8192, LEN - 12288];
@@ -69,7 +69,7 @@ fn an_error_in_any_part_is_the_requests_error() {
         }
         // Once the sectors are good again, so is the file.
         sim.set_faults(Faults::default());
-        let (result, memory) = read(Way::Owned, &mut queue, &file, (0, 0, LEN), &[], NONE);
+        let (result, memory) = read(Call::Owned, &mut queue, &file, (0, 0, LEN), &[], NONE);
         assert_eq!(result.unwrap(), LEN);
         assert_eq!(memory, part(fixture.content(name), 0, LEN));
     }
@@ -92,7 +92,7 @@ fn a_small_read_reports_its_error_once() {
             requests.push(((4095, 0, 5000), (4095, 905)));
         }
         for ((pos, offset, len), (from, count)) in requests {
-            for way in WAYS {
+            for way in CALLS {
                 sim.set_faults(bad_sectors([at.0 / 512], Errno::EIO));
                 let (result, _) = read(way, &mut queue, &file, (pos, offset, len), &[len], NONE);
                 let shown = format!("{way:?}, strict {strict}: {len} bytes at {pos}");
@@ -105,7 +105,7 @@ fn a_small_read_reports_its_error_once() {
             }
         }
         let (sim_len, pos) = (512, 0);
-        let (result, memory) = read(Way::Flat, &mut queue, &file, (pos, 0, sim_len), &[], NONE);
+        let (result, memory) = read(Call::Flat, &mut queue, &file, (pos, 0, sim_len), &[], NONE);
         assert_eq!(result.unwrap(), sim_len, "a bad sector beside the request does no harm");
         assert_eq!(memory, part(fixture.content(TAIL), 0, sim_len));
     }
@@ -128,7 +128,7 @@ fn short_transfers_are_continued() {
             let (file, content) = (open(&volume, name, false), fixture.content(name));
             file.map(FilePos(0), 1).expect("the map");
             sim.set_faults(faults.clone());
-            let way = WAYS[rng.below(4) as usize];
+            let way = CALLS[rng.below(4) as usize];
             let (pos, len) = (rng.below(content.len() as u64), rng.below(LEN as u64) as usize);
             let (pos, offset, len) = match rng.below(3) {
                 0 => (pos, 3, len),
@@ -164,7 +164,7 @@ fn a_device_may_die_at_any_request() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Io(Errno::EIO), "limit {limit}"),
         }
         for (file, name) in &files {
-            for way in WAYS {
+            for way in CALLS {
                 sim.set_faults(Faults { fail_after: Some(limit), latency: 2, ..Faults::default() });
                 let cuts = [512, LEN - 1024, 512];
                 let (result, memory) = read(way, &mut queue, file, (0, 0, LEN), &cuts, NONE);
@@ -192,7 +192,7 @@ fn metadata_that_cannot_be_read_is_an_io_error() {
     let fixture = Fixture::new(4096, SEED);
     let (sim, volume, mut queue) = setup(&fixture, 8);
     for name in [FRAGMENTED, UNWRITTEN] {
-        for way in WAYS {
+        for way in CALLS {
             let file = open(&volume, name, true);
             sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
             let (result, _) = read(way, &mut queue, &file, (0, 0, LEN), &[LEN], NONE);
@@ -249,7 +249,7 @@ fn a_device_that_stays_busy_is_given_up() {
         file.map(FilePos(0), 1).expect("the map");
         let busy = Faults { fail_after: Some(0), errno: Some(Errno::EAGAIN), ..Faults::default() };
         sim.set_faults(busy);
-        for way in WAYS {
+        for way in CALLS {
             let (result, _) = read(way, &mut queue, &file, (0, 0, len), &[len], NONE);
             let kind = result.expect_err("it is busy").kind();
             assert_eq!(kind, ErrorKind::Io(Errno::EIO), "{name}, {way:?}");

@@ -5,10 +5,10 @@ use std::fs::OpenOptions as OsOptions;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::common::calls::{Both, CALLS, read};
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
-use crate::common::ways::{Both, WAYS, read};
 use ironmap::bio::Buffer;
 use ironmap::device::{BlockFile, Device, Faults, OpenMode, Psync, Sim, Uring, UringOptions};
 use ironmap::dio::DioFlags;
@@ -110,7 +110,7 @@ fn what_fails_both_ways_is_an_error_once() {
     let image = OsOptions::new().write(true).open(mounted.image()).unwrap();
     image.set_len(4096).unwrap();
     let len = 16384;
-    for way in WAYS {
+    for way in CALLS {
         let cuts = [4096, 8192, 4096];
         let (result, _) =
             read(way, &mut queue, &both.strict, (8192, 0, len), &cuts, DioFlags::empty());

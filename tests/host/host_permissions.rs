@@ -6,10 +6,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
 use crate::common::again::{again, name_of, role};
+use crate::common::calls::Both;
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
-use crate::common::ways::Both;
 use ironmap::{Host, HostOptions, QueueOptions};
 
 const SEED: u64 = 0x9e_4215;

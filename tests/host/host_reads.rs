@@ -5,11 +5,11 @@ use std::fs::{File as OsFile, OpenOptions as OsOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use crate::common::calls::{Both, Call, read};
 use crate::common::command::run;
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::{Need, note_part};
-use crate::common::ways::{Both, Way, read};
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
 use ironmap::{Host, HostOptions, Queue, QueueOptions};
@@ -178,10 +178,10 @@ fn the_size_follows_a_writer() {
             drop(writer);
             // The reads make it worth to take the lease again.
             while both.any.host().unwrap().refusal.is_some() {
-                read(Way::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
+                read(Call::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
             }
             assert_eq!(both.any.size(), content.len() as u64);
-            read(Way::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
+            read(Call::Flat, &mut queue, &both.any, (0, 0, 4096), &[], NONE).0.unwrap();
             assert!(host.events().take().0.is_empty(), "nothing failed");
         }
     }

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::calls::Both;
 use crate::common::command::{output, run};
 use crate::common::image::scratch;
 use crate::common::loop_device::LoopDevice;
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::{Need, note_part};
-use crate::common::ways::Both;
 use ironmap::fs::host::Refusal;
 use ironmap::units::FilePos;
 use ironmap::{FileOptions, Host, HostOptions, Queue, QueueOptions};

@@ -3,10 +3,10 @@
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
 
+use crate::common::calls::{Both, CALLS, read};
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
-use crate::common::ways::{Both, WAYS, read};
 use ironmap::device::Engine;
 use ironmap::dio::DioFlags;
 use ironmap::{ErrorKind, Host, HostOptions, QueueOptions};
@@ -40,7 +40,7 @@ fn answers(host: &Host, both: &Both) -> Answers {
     ];
     let mut answers = Vec::new();
     for (pos, offset, len, cuts) in requests {
-        for way in WAYS {
+        for way in CALLS {
             for (strict, file) in [(false, &both.any), (true, &both.strict)] {
                 let (result, _) =
                     read(way, &mut queue, file, (pos, offset, len), &cuts, DioFlags::empty());

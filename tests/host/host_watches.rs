@@ -5,13 +5,13 @@ use std::fs::OpenOptions as OsOptions;
 use std::io::ErrorKind as OsErrorKind;
 use std::path::Path;
 
+use crate::common::calls::Both;
 use crate::common::command::run;
 use crate::common::image::scratch;
 use crate::common::mounted::{Mounted, unmount};
 use crate::common::process::until;
 use crate::common::rng::Rng;
 use crate::common::skip::{Need, note_part};
-use crate::common::ways::Both;
 use crate::sys::Watch;
 use ironmap::units::FilePos;
 use ironmap::{FileOptions, Host, HostOptions, QueueOptions};

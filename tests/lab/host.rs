@@ -1,9 +1,9 @@
-//! Files of a mounted file system on an NVMe namespace: its character device is the door.
+//! Files of a mounted file system on an NVMe namespace: its character device is the device path.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use ironmap::device::door::DoorKind;
+use ironmap::device::path::DevicePathKind;
 use ironmap::units::FilePos;
 use ironmap::{Engine, FileOptions, Host, HostOptions, QueueOptions};
 
@@ -35,8 +35,9 @@ fn a_mounted_file_is_read_by_commands() {
             let host = Host::new(&HostOptions::new().engine(engine)).unwrap();
             let file = host.open(mounted.0.join("data"), FileOptions::default()).unwrap();
             let report = file.host().unwrap();
-            let door = report.device.as_ref().unwrap().door.as_ref().map(|(_, kind)| *kind);
-            assert!(report.is_raw() && door == Some(DoorKind::NvmeChar), "{report:?}");
+            let device_path =
+                report.device.as_ref().unwrap().device_path.as_ref().map(|(_, kind)| *kind);
+            assert!(report.is_raw() && device_path == Some(DevicePathKind::NvmeChar), "{report:?}");
             assert_reads(
                 &file,
                 |depth| host.queue(&QueueOptions::new().depth(depth)).unwrap(),

@@ -13,7 +13,7 @@ use ironmap::{Engine, Errno, Error, ErrorKind, FileOptions};
 
 use crate::job::{Job, Op, Queued, Request};
 use crate::layout::{self, Content, Layout};
-use crate::options::{Options, Place, stable_pages};
+use crate::options::{Options, Source, stable_pages};
 use crate::tell::tell;
 use crate::version;
 
@@ -120,9 +120,9 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 /// The file that an error is about.
 fn named(options: &Options, path: &CStr) -> String {
     let path = path.to_string_lossy();
-    match &options.place {
-        Place::Volume(name) => format!("{name}:{path}"),
-        Place::Host => path.into_owned(),
+    match &options.source {
+        Source::Volume(name) => format!("{name}:{path}"),
+        Source::Host => path.into_owned(),
     }
 }
 
@@ -145,12 +145,12 @@ unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     let engine = unsafe { text(raw.engine) };
     // SAFETY: the same.
     let integrity = unsafe { text(raw.integrity) };
-    let place = Place::of(volume, raw.host != 0, raw.writes != 0)?;
+    let source = Source::of(volume, raw.host != 0, raw.writes != 0)?;
     let file = FileOptions::new()
         .direct(raw.strict != 0)
         .stable_pages(integrity.map(stable_pages).transpose()?);
     Ok(Options {
-        place,
+        source,
         engine: engine.map(str::parse::<Engine>).transpose()?.unwrap_or_default(),
         writes: raw.writes != 0,
         file,

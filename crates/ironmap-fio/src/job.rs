@@ -5,7 +5,7 @@ use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
 use ironmap::{Errno, Error, ErrorKind, File, Queue, QueueOptions, Result};
 
-use crate::options::{Options, Place};
+use crate::options::{Options, Source};
 use crate::store::Store;
 use crate::tell::tell;
 
@@ -52,7 +52,7 @@ pub(crate) struct End {
 
 /// The memory of one request. fio writes to it and reads from it by its address, while no request has it.
 #[derive(Default)]
-struct Slot {
+struct IoUnit {
     /// `None` while a request has it.
     buffer: Option<Buffer>,
     /// The rest of it, if a shorter request is in flight.
@@ -63,7 +63,7 @@ struct Slot {
 pub(crate) struct Job {
     // First, so that requests in flight end while the rest is there.
     queue: Queue,
-    slots: Vec<Slot>,
+    units: Vec<IoUnit>,
     files: Vec<Option<File>>,
     ends: Vec<End>,
     options: Options,
@@ -79,22 +79,22 @@ impl Job {
         let mut queue = store.queue(&QueueOptions::new().depth(options.depth))?;
         queue.set_simple(options.simple);
         let waits = options.depth == 1 && store.engine(&options).is_immediate();
-        let slots = if waits { Vec::new() } else { slots(&mut queue, &options)? };
+        let units = if waits { Vec::new() } else { units(&mut queue, &options)? };
         let (files, ends) = (Vec::new(), Vec::with_capacity(options.depth as usize));
-        Ok(Self { queue, slots, files, ends, options, told: false, store })
+        Ok(Self { queue, units, files, ends, options, told: false, store })
     }
 
     /// Ends it: requests in flight first, then the files, then the volume itself, if no other job has it.
     pub(crate) fn close(self) -> Result<()> {
-        let Self { queue, slots, files, store, .. } = self;
-        drop((queue, slots, files));
+        let Self { queue, units, files, store, .. } = self;
+        drop((queue, units, files));
         store.close()
     }
 
     /// The address of a request's memory; `None` where requests are waited for and fio's own is to be used: at depth 1, of an engine whose
     /// requests complete at once.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {
-        self.slots.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
+        self.units.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
     }
 
     pub(crate) fn open_file(&mut self, path: &[u8]) -> Result<usize> {
@@ -118,16 +118,16 @@ impl Job {
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {
         let transfers = matches!(request.op, Op::Read | Op::Write);
-        transfers && self.slots.get(request.index).is_some_and(|slot| slot.is_of(request))
+        transfers && self.units.get(request.index).is_some_and(|unit| unit.is_of(request))
     }
 
     /// Starts a read or write whose memory is the job's own.
     #[inline(always)]
     pub(crate) fn submit(&mut self, request: &Request) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);
-        let slot = self.slots.get_mut(request.index);
-        let (Some(file), Some(slot)) = (file, slot) else { return closed() };
-        let Some(buffer) = slot.take(request.len) else { return closed() };
+        let unit = self.units.get_mut(request.index);
+        let (Some(file), Some(unit)) = (file, unit) else { return closed() };
+        let Some(buffer) = unit.take(request.len) else { return closed() };
         let (queue, token) = (&mut self.queue, request.index as u64);
         let submitted = if request.op == Op::Read {
             file.submit_read(queue, buffer, request.pos, DioFlags::empty(), token)
@@ -137,7 +137,7 @@ impl Job {
         match submitted {
             Ok(()) => Queued::InFlight,
             Err(rejected) => {
-                slot.put(rejected.memory);
+                unit.put(rejected.memory);
                 self.tell_first(&rejected.error);
                 Queued::Completed(Err(rejected.error))
             }
@@ -182,8 +182,8 @@ impl Job {
             && let Some(completion) = self.queue.pop()
         {
             let index = completion.token as usize;
-            if let Some(slot) = self.slots.get_mut(index) {
-                slot.put(completion.memory);
+            if let Some(unit) = self.units.get_mut(index) {
+                unit.put(completion.memory);
             }
             let result = completion.result.map_err(|error| {
                 self.tell_first(&error);
@@ -202,30 +202,30 @@ impl Job {
     fn tell_first(&mut self, error: &Error) {
         if !self.told && error.kind() != ErrorKind::WouldBlock {
             self.told = true;
-            match &self.options.place {
-                Place::Volume(name) => tell(&format!("{name}: {error}")),
-                Place::Host => tell(&error.to_string()),
+            match &self.options.source {
+                Source::Volume(name) => tell(&format!("{name}: {error}")),
+                Source::Host => tell(&error.to_string()),
             }
         }
     }
 }
 
 /// A buffer for each request.
-fn slots(queue: &mut Queue, options: &Options) -> Result<Vec<Slot>> {
+fn units(queue: &mut Queue, options: &Options) -> Result<Vec<IoUnit>> {
     let (count, size) = (options.depth as usize, options.max_block + options.pad);
     let buffers = if options.fixed_buffers {
         queue.register_buffers(count, size)?
     } else {
         (0..count).map(|_| Buffer::aligned(size)).collect::<Result<_>>()?
     };
-    let slot = |mut buffer: Buffer| {
+    let unit = |mut buffer: Buffer| {
         drop(buffer.split_to(options.pad.min(buffer.len())));
-        Slot { buffer: Some(buffer), rest: None }
+        IoUnit { buffer: Some(buffer), rest: None }
     };
-    Ok(buffers.into_iter().map(slot).collect())
+    Ok(buffers.into_iter().map(unit).collect())
 }
 
-impl Slot {
+impl IoUnit {
     #[inline]
     fn is_of(&self, request: &Request) -> bool {
         let fits =
@@ -274,14 +274,14 @@ mod tests {
     fn a_shorter_request_leaves_the_rest_of_its_buffer() {
         let buffer = Buffer::aligned(8192).expect("memory");
         let address = buffer.address();
-        let mut slot = Slot { buffer: Some(buffer), rest: None };
-        assert!(!slot.is_of(&request(address + 512, 512)), "the rest of one that was cut short");
-        assert!(!slot.is_of(&request(address, 16384)), "longer than the buffer");
-        assert!(slot.is_of(&request(address, 512)));
-        let head = slot.take(512).expect("it is there");
+        let mut unit = IoUnit { buffer: Some(buffer), rest: None };
+        assert!(!unit.is_of(&request(address + 512, 512)), "the rest of one that was cut short");
+        assert!(!unit.is_of(&request(address, 16384)), "longer than the buffer");
+        assert!(unit.is_of(&request(address, 512)));
+        let head = unit.take(512).expect("it is there");
         assert_eq!(head.len(), 512);
-        assert!(!slot.is_of(&request(address, 512)), "a request has it");
-        slot.put(Memory::Flat(head));
-        assert_eq!(slot.take(8192).expect("whole again").len(), 8192);
+        assert!(!unit.is_of(&request(address, 512)), "a request has it");
+        unit.put(Memory::Flat(head));
+        assert_eq!(unit.take(8192).expect("whole again").len(), 8192);
     }
 }

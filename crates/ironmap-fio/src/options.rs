@@ -5,7 +5,7 @@ use ironmap::{Engine, Error, FileOptions, Result};
 
 /// Where a job's files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Source {
     /// On a volume, as the user wrote it.
     Volume(String),
     /// On the host, in mounted file systems.
@@ -15,7 +15,7 @@ pub(crate) enum Place {
 /// A job's options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub(crate) place: Place,
+    pub(crate) source: Source,
     pub(crate) engine: Engine,
     /// Whether the job writes.
     pub(crate) writes: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub(crate) simple: bool,
 }
 
-impl Place {
+impl Source {
     pub(crate) fn of(volume: Option<&str>, host: bool, writes: bool) -> Result<Self> {
         match (volume, host) {
             (Some(_), true) => Err(Error::invalid("volume= and host: the files are in one place")),
@@ -59,13 +59,13 @@ mod tests {
 
     #[test]
     fn files_are_in_one_place() {
-        let volume = Place::Volume("image".into());
-        assert_eq!(Place::of(Some("image"), false, true).expect("a volume"), volume);
-        assert_eq!(Place::of(None, true, false).expect("the host"), Place::Host);
+        let volume = Source::Volume("image".into());
+        assert_eq!(Source::of(Some("image"), false, true).expect("a volume"), volume);
+        assert_eq!(Source::of(None, true, false).expect("the host"), Source::Host);
         for (volume, host, writes) in
             [(Some("image"), true, false), (None, false, false), (None, true, true)]
         {
-            assert!(Place::of(volume, host, writes).is_err(), "{volume:?} {host} {writes}");
+            assert!(Source::of(volume, host, writes).is_err(), "{volume:?} {host} {writes}");
         }
     }
 

@@ -8,7 +8,7 @@ use ironmap::fs::{Fallocate, Follow};
 use ironmap::units::FilePos;
 use ironmap::{Engine, Error, File, FileOptions, Host, HostOptions, Queue, QueueOptions, Result};
 
-use crate::options::{Options, Place};
+use crate::options::{Options, Source};
 use crate::shared::{self, Lent};
 use crate::tell::tell;
 
@@ -20,11 +20,11 @@ pub(crate) enum Store {
 
 impl Store {
     pub(crate) fn open(options: &Options) -> Result<Self> {
-        Ok(match &options.place {
-            Place::Volume(name) => {
+        Ok(match &options.source {
+            Source::Volume(name) => {
                 Self::Volume(shared::open(name, options.engine, options.writes)?)
             }
-            Place::Host => Self::Host(Host::new(&HostOptions::new().engine(options.engine))?),
+            Source::Host => Self::Host(Host::new(&HostOptions::new().engine(options.engine))?),
         })
     }
 

@@ -50,7 +50,7 @@ impl LiveFile {
 
     /// Ends the place of a write that has made the file longer or was to, whose content is still held.
     pub(super) fn end_place(&self, left: CompletionWork) {
-        if left.contains(CompletionWork::PLACE) {
+        if left.contains(CompletionWork::RESERVED) {
             self.0.open.pending.place_ended();
         }
     }

@@ -89,7 +89,7 @@ impl LiveFile {
         write.pos = pos;
         let written = self.write_pieces(queue, write.bufs, pos, wanted);
         if wanted.at == WriteAt::End {
-            self.end_place(CompletionWork::PLACE);
+            self.end_place(CompletionWork::RESERVED);
         }
         written
     }

@@ -206,7 +206,7 @@ impl LiveFile {
                 }
                 // Writes after an append may have made the file longer already.
                 left.set(
-                    CompletionWork::PLACE,
+                    CompletionWork::RESERVED,
                     at == WriteAt::End || left.contains(CompletionWork::GROW),
                 );
             }

@@ -209,6 +209,19 @@ fn entry_type(raw: u8) -> Option<FileType> {
     })
 }
 
+/// The number by which an entry records a type.
+pub(super) fn entry_code(file_type: FileType) -> u8 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::CharDevice => 3,
+        FileType::BlockDevice => 4,
+        FileType::Fifo => 5,
+        FileType::Socket => 6,
+        FileType::Symlink => 7,
+    }
+}
+
 impl Inode {
     /// The number of this directory's blocks, holes included.
     pub(super) fn dir_blocks(&self) -> Result<u64> {

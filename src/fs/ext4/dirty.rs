@@ -18,7 +18,7 @@ const SHARDS: usize = 64;
 
 /// All slots, by their block.
 pub(crate) struct Dirty {
-    shards: [RwLock<HashMap<FsBlock, Arc<Slot>>>; SHARDS],
+    shards: [RwLock<HashMap<FsBlock, Arc<DirtyBlock>>>; SHARDS],
 }
 
 impl Default for Dirty {
@@ -28,7 +28,7 @@ impl Default for Dirty {
 }
 
 /// The newest version of a block.
-pub(super) struct Slot(Mutex<Version>);
+pub(super) struct DirtyBlock(Mutex<Version>);
 
 pub(super) struct Version {
     content: Block,
@@ -38,7 +38,7 @@ pub(super) struct Version {
     gone: bool,
 }
 
-impl Slot {
+impl DirtyBlock {
     /// Its version, unless it is gone.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, Version>> {
         Some(self.0.lock()).filter(|version| !version.gone)
@@ -79,12 +79,12 @@ impl Version {
 }
 
 impl Dirty {
-    fn shard(&self, block: FsBlock) -> &RwLock<HashMap<FsBlock, Arc<Slot>>> {
+    fn shard(&self, block: FsBlock) -> &RwLock<HashMap<FsBlock, Arc<DirtyBlock>>> {
         // Neighbours are changed together, by one thread more often than by several.
         &self.shards[(block.0 / 4 % SHARDS as u64) as usize]
     }
 
-    fn find(&self, block: FsBlock) -> Option<Arc<Slot>> {
+    fn find(&self, block: FsBlock) -> Option<Arc<DirtyBlock>> {
         self.shard(block).read().get(&block).cloned()
     }
 
@@ -100,7 +100,7 @@ impl Dirty {
         &self,
         block: FsBlock,
         clean: impl FnOnce() -> Option<Block>,
-    ) -> Option<Arc<Slot>> {
+    ) -> Option<Arc<DirtyBlock>> {
         if let Some(slot) = self.find(block) {
             return Some(slot);
         }
@@ -109,7 +109,7 @@ impl Dirty {
             return Some(Arc::clone(slot));
         }
         let version = Version { content: clean()?, tid: Tid::default(), gone: false };
-        let slot = Arc::new(Slot(Mutex::new(version)));
+        let slot = Arc::new(DirtyBlock(Mutex::new(version)));
         shard.insert(block, Arc::clone(&slot));
         Some(slot)
     }

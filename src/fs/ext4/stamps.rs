@@ -17,8 +17,8 @@ const NONE: u64 = 0;
 /// The stamps of an inode that no transaction has yet.
 #[derive(Default)]
 pub(crate) struct Stamps {
-    read: Slot,
-    written: Slot,
+    read: Stamp,
+    written: Stamp,
 }
 
 /// Their values at one moment.
@@ -32,7 +32,7 @@ pub(crate) struct Waiting {
 
 /// Nanoseconds after the one before [`FIRST`], which fit all times of an inode; or [`NONE`].
 #[derive(Default)]
-struct Slot(AtomicU64);
+struct Stamp(AtomicU64);
 
 impl Stamps {
     /// Whether this stamp waits. Between two ticks of the clock nothing changes, and the line stays with all processors that read it.
@@ -65,7 +65,7 @@ impl Stamps {
     }
 }
 
-impl Slot {
+impl Stamp {
     #[inline]
     fn set(&self, now: Timestamp) -> bool {
         self.0.swap(encode(now), Ordering::Relaxed) == NONE

@@ -25,7 +25,7 @@ pub struct HostMap {
 pub struct Beneath {
     /// Size of the file system's device in bytes.
     pub size: u64,
-    /// The limits of its door.
+    /// The limits of its device path.
     pub limits: Limits,
 }
 

@@ -199,14 +199,14 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
 
 /// A write by each way that there is, each of which must come to the same.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Call {
     Lent,
     Owned,
 }
 
-pub(crate) const WAYS: [Way; 2] = [Way::Lent, Way::Owned];
+pub(crate) const CALLS: [Call; 2] = [Call::Lent, Call::Owned];
 
-impl Way {
+impl Call {
     pub(crate) fn write(
         self,
         (file, queue): (&File, &mut Queue),

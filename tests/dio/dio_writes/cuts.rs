@@ -15,16 +15,16 @@ const APPENDERS: u64 = 3;
 
 /// How an appender writes.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Call {
     Lent,
     Queued,
     /// Of a length that is not that of sectors.
     Odd,
 }
 
-const WAYS: [Way; 3] = [Way::Lent, Way::Queued, Way::Odd];
+const CALLS: [Call; 3] = [Call::Lent, Call::Queued, Call::Odd];
 
-impl Way {
+impl Call {
     fn len(self) -> u64 {
         if matches!(self, Self::Odd) { BLOCK + 100 } else { BLOCK }
     }
@@ -49,7 +49,7 @@ impl Way {
 /// A file that was cut ends there: an append that comes later does not go where the file has ended before.
 #[test]
 fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let file = bench.written("file", 1);
         let (begun, ended, ended_before_cut) = <(AtomicU64, AtomicU64, AtomicU64)>::default();
@@ -93,7 +93,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
 /// Content that moves takes the end along: no append is written into the content that has come to its place.
 #[test]
 fn no_append_is_lost_where_content_moves() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let file = bench.written("file", 1);
         let (next, inserted) = (AtomicU64::new(1), AtomicBool::new(false));

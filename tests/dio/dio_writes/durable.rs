@@ -11,7 +11,7 @@ use ironmap::units::FilePos;
 
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, Seen, WAYS, content, kind, map, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Seen, content, kind, map, memory};
 use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
@@ -23,7 +23,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 8), bench.queue());
-    for way in WAYS {
+    for way in CALLS {
         for (pos, len) in [(0, BLOCK), (512, 512), (BLOCK, 3 * BLOCK)] {
             let seen = bench.seen(|| {
                 way.write((&file, &mut queue), memory(len, 0x22), pos, DSYNC).unwrap();
@@ -37,7 +37,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
 #[test]
 fn dsync_that_needs_metadata_commits_them_and_flushes() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
-    for way in WAYS {
+    for way in CALLS {
         for (name, pos, len) in [
             ("hole", BLOCK, BLOCK),
             ("unwritten", BLOCK, BLOCK),
@@ -78,7 +78,7 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
 /// taken for an overwrite of durably mapped blocks.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
         file.write_at(&mut queue, &memory(BLOCK, 0x22), FilePos(BLOCK)).unwrap();
@@ -93,7 +93,7 @@ fn dsync_over_what_is_not_converted_converts_it() {
 /// The same of a size that has grown without a transaction, into blocks that were preallocated past it.
 #[test]
 fn dsync_below_a_size_that_is_not_converted_converts_it() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let number = bench.create("file");
         let how = Fallocate::Allocate { keep_size: true };
@@ -131,7 +131,7 @@ fn dsync_commits_a_map_that_someone_else_has_changed() {
 /// All of the metadata, where DSYNC leaves out metadata that are not needed to read the data.
 #[test]
 fn sync_commits_also_the_time_of_an_overwrite() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written("file", 8), bench.queue());
         let held = bench.fs().hold(file.inode()).unwrap();
@@ -171,7 +171,7 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 8), bench.queue());
     let seen = bench.seen(|| {
-        for way in WAYS {
+        for way in CALLS {
             let result = way.write((&file, &mut queue), memory(BLOCK, 0x22), 0, DioFlags::ATOMIC);
             assert_eq!(kind(result), ErrorKind::Io(Errno::EOPNOTSUPP), "{way:?}");
         }
@@ -192,7 +192,7 @@ fn atomic_writes_are_one_bio_or_refused() {
     bench.fs().fallocate(number, keep, FilePos(14 * BLOCK), 4 * BLOCK).unwrap();
     bench.fs().sync().unwrap();
     let before = map(&file);
-    for way in WAYS {
+    for way in CALLS {
         for (pos, len) in [(0, 512), (BLOCK, BLOCK), (4 * BLOCK, 4 * BLOCK)] {
             let seen = bench.seen(|| {
                 let buffer = memory(len, 0x22);

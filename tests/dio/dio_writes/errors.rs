@@ -8,7 +8,7 @@ use ironmap::units::FilePos;
 use ironmap::{ErrorKind, File};
 
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, NONE, content, kind, memory};
 use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
@@ -23,7 +23,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
 /// The error, not a short count; reported as an event once; and other data are as before.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
-    for way in WAYS {
+    for way in CALLS {
         for unwritten in [false, true] {
             let bench = Bench::new(EXT4);
             bench.soil();
@@ -57,7 +57,7 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
 /// freed when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let sectors = bench.soil();
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
@@ -84,7 +84,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
 /// A sync that fails is told to the writer who asked for one.
 #[test]
 fn an_error_of_the_sync_is_an_error_of_the_write() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 64), bench.queue());
         file.write_at(&mut queue, &memory(BLOCK, 1), FilePos(0)).unwrap();
@@ -100,7 +100,7 @@ fn an_error_of_the_sync_is_an_error_of_the_write() {
 #[test]
 fn short_transfers_are_continued() {
     require!([Need::Bare("it continues them itself")]);
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.hole("file", 4), bench.queue());
         bench.faults.set_faults(Faults { short_one_in: Some(2), seed: 5, ..Faults::default() });
@@ -123,7 +123,7 @@ fn short_transfers_are_continued() {
 /// Space for a part: that part is written, as a count, and the next write is refused. Existing blocks can be overwritten.
 #[test]
 fn without_space_for_all_a_part_is_written_and_counted() {
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written("file", 4), bench.queue());
         let count =

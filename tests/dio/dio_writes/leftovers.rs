@@ -16,7 +16,7 @@ use ironmap::units::FilePos;
 
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, NONE, content, kind, memory};
 use crate::dio_writes::waits::until_contended;
 use crate::require;
 
@@ -125,7 +125,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
         }
         for file in [&file, &unwritten] {
             for (way, flags) in
-                WAYS.into_iter().flat_map(|way| [(way, NONE), (way, DioFlags::DSYNC)])
+                CALLS.into_iter().flat_map(|way| [(way, NONE), (way, DioFlags::DSYNC)])
             {
                 let result = way.write((file, &mut queue), memory(BLOCK, 0x33), BLOCK, flags);
                 assert_eq!(kind(result), ErrorKind::ReadOnly, "closed {closed}, {way:?} {flags:?}");
@@ -155,7 +155,7 @@ fn locks_of_writes_are_counted() {
 /// Set-id bits and capabilities are removed by a write into the inode, too.
 #[test]
 fn set_id_bits_go_with_a_write_to_inline_data() {
-    for way in WAYS {
+    for way in CALLS {
         let options = words("-t ext4 -b 4096 -I 256 -O inline_data");
         let image = Image::in_memory("24M", &options);
         std::fs::write(image.beside("small"), "small").unwrap();
@@ -334,7 +334,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
 #[test]
 fn nowait_is_not_refused_in_the_middle() {
     require!([Need::Bare("it counts requests of the device below")]);
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written("file", 1024), bench.queue());
         way.write((&file, &mut queue), memory(BLOCK, 0x12), 0, NONE).unwrap();

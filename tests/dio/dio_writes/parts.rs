@@ -11,7 +11,7 @@ use ironmap::fs::Fallocate;
 use ironmap::units::FilePos;
 
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, NONE, content, kind, memory};
 use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
@@ -21,7 +21,7 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 #[test]
 fn nowait_is_not_refused_behind_a_short_transfer() {
     require!([Need::Bare("it counts requests of the device below")]);
-    for (way, flags) in WAYS.into_iter().flat_map(|way| [(way, NONE), (way, DioFlags::BOUNCE)]) {
+    for (way, flags) in CALLS.into_iter().flat_map(|way| [(way, NONE), (way, DioFlags::BOUNCE)]) {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written("file", 64), bench.queue());
         way.write((&file, &mut queue), memory(BLOCK, 0x12), 0, NONE).unwrap();

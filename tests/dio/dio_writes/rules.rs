@@ -11,7 +11,7 @@ use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 use ironmap::{ErrorKind, FileOptions};
 
-use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, map, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, NONE, content, kind, map, memory};
 
 const EXT4: &str = "-t ext4 -b 4096";
 
@@ -59,7 +59,7 @@ fn no_bytes_are_written_without_a_trace() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 1), bench.queue());
     for pos in [0, BLOCK, 100 * BLOCK] {
-        for way in WAYS {
+        for way in CALLS {
             let cost = bench.cost(|| {
                 assert_eq!(way.write((&file, &mut queue), memory(0, 0), pos, NONE).unwrap(), 0);
             });
@@ -82,7 +82,7 @@ fn behind_what_the_format_maps_is_too_large() {
         let bench = Bench::new(mkfs);
         let (file, mut queue) = (bench.open(bench.create("file"), false), bench.queue());
         for pos in [limit, limit - 512, u64::MAX - 4095] {
-            for way in WAYS {
+            for way in CALLS {
                 let result = way.write((&file, &mut queue), memory(1024, 1), pos, NONE);
                 assert_eq!(kind(result), ErrorKind::FileTooLarge, "{mkfs}: {pos}");
             }
@@ -100,14 +100,14 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     // The first write after the change must see it, though the queue knows the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
-    for way in WAYS {
+    for way in CALLS {
         for pos in [0, 512, 2 * BLOCK] {
             let result = way.write((&file, &mut queue), memory(512, 0x22), pos, NONE);
             assert_eq!(kind(result), ErrorKind::NotPermitted, "{way:?} at {pos}");
         }
     }
     bench.fs().set_flags(file.inode(), flags | InodeFlags::APPEND).unwrap();
-    for way in WAYS {
+    for way in CALLS {
         let result = way.write((&file, &mut queue), memory(512, 0x22), 0, NONE);
         assert_eq!(kind(result), ErrorKind::NotPermitted, "{way:?}");
         let end = file.size();
@@ -130,7 +130,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
         value[4..8].copy_from_slice(&0x400_u32.to_le_bytes());
         value
     };
-    for way in WAYS {
+    for way in CALLS {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written("file", 2), bench.queue());
         way.write((&file, &mut queue), memory(512, 1), 0, NONE).unwrap();
@@ -166,7 +166,7 @@ fn pure_overwrites_start_no_handle_and_exclude_nobody() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 64), bench.queue());
     let cost = bench.cost(|| {
-        for way in WAYS {
+        for way in CALLS {
             for (pos, len) in [(0, BLOCK), (512, 512), (BLOCK - 512, 1024), (1536, 9 * BLOCK)] {
                 for flags in [NONE, DioFlags::NOWAIT, DioFlags::HIPRI, DioFlags::BOUNCE] {
                     let buffer = memory(len, 0x22);
@@ -190,7 +190,7 @@ fn writes_into_unwritten_blocks_start_no_handle_and_exclude_nobody() {
         for block in 0..32 {
             let at = block * 2 * BLOCK + 512;
             file.write_at(&mut queue, &memory(512, 0x22), FilePos(at)).unwrap();
-            WAYS[1].write((&file, &mut queue), memory(512, 0x33), at + 1024, NONE).unwrap();
+            CALLS[1].write((&file, &mut queue), memory(512, 0x33), at + 1024, NONE).unwrap();
         }
     });
     assert_eq!(cost, WriteCounts::default());

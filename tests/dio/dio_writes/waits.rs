@@ -12,7 +12,7 @@ use ironmap::{ErrorKind, File, Result};
 use crate::common::beneath;
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, NONE, WAYS, content, kind, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, NONE, content, kind, memory};
 use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
@@ -40,7 +40,7 @@ fn nowait_is_refused_where_metadata_would_change() {
         (&written, 100, 100),
     ] {
         let before = (content(file, &mut queue), file.size());
-        for way in WAYS {
+        for way in CALLS {
             let cost = bench.cost(|| {
                 let seen = bench.seen(|| {
                     let buffer = memory(len, 0x22);
@@ -104,7 +104,7 @@ fn nowait_writes_into_unwritten_blocks() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
-    for (way, block) in WAYS.into_iter().zip(0..) {
+    for (way, block) in CALLS.into_iter().zip(0..) {
         way.write((&file, &mut queue), memory(512, 0x22), block * BLOCK + 512, NOWAIT).unwrap();
     }
     assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);

@@ -9,12 +9,12 @@ use ironmap::fs::{Clock, NewFile};
 use ironmap::{Errno, ErrorKind, Volume};
 
 use crate::common::skip::Need;
-use crate::crash::campaign::{look, same};
 use crate::crash::fsck::Fsck;
 use crate::crash::generator::{Style, workload};
 use crate::crash::history::History;
 use crate::crash::layouts::{KERNEL, OURS, QUOTA, UNJOURNALED};
 use crate::crash::ours::WHO;
+use crate::crash::rules::{look, same};
 use crate::crash::seen::Tree;
 use crate::crash::{Effort, by_kernel, ours, volume, workloads};
 
@@ -58,7 +58,7 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
             assert_eq!(error.kind(), ErrorKind::Io(errno), "{what}: {error}");
             let found = look(&device).and_then(|(tree, _)| same(&tree, &seen));
             found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
-            if fail_at % 8 == 0 && !case.fast_commits {
+            if fail_at % 8 == 0 && !case.rules.fast_commits {
                 let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                 let repaired = repaired.and_then(|(tree, _)| same(&tree, &seen));
                 repaired.unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));

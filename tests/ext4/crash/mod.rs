@@ -12,8 +12,9 @@ mod history;
 mod kernel;
 mod layouts;
 mod op;
-mod ours;
+pub(crate) mod ours;
 mod pairs;
+pub(crate) mod rules;
 pub(crate) mod seen;
 mod state;
 pub(crate) mod volume;
@@ -25,11 +26,14 @@ use std::time::Instant;
 
 use crate::common::beneath::tail;
 use crate::common::skip::Need;
-use campaign::{Case, Counts, Plan};
+use campaign::{Counts, Plan};
 use generator::Style;
 use ironmap::device::{Device, Entry};
 use layouts::{KERNEL, OURS, QUOTA, UNJOURNALED};
 use pairs::Start;
+use rules::Histories;
+
+type Case = campaign::Case<Histories>;
 
 /// How much is checked: which states of a workload, and how many states of each kind of workload.
 struct Effort {
@@ -99,10 +103,10 @@ fn by_kernel(seed: u64, (format, options): (&str, &str)) -> Case {
     let base = volume::stale("12M", format);
     let history = generator::workload(seed, length(seed), Style::of(format));
     let log = kernel::record(&base, &history, options);
-    Case {
-        fast_commits: format.contains("fast_commit"),
-        ..Case::new(format!("kernel, {format}, {options}, seed {seed}"), base, log, history)
-    }
+    let mut case =
+        Case::new(format!("kernel, {format}, {options}, seed {seed}"), base, log, history);
+    case.rules.fast_commits = format.contains("fast_commit");
+    case
 }
 
 /// A workload that ironmap ran.
@@ -113,9 +117,9 @@ fn by_ironmap(seed: u64, format: &str) -> Case {
     let style = if seed % 16 == 5 { style.growing() } else { style };
     let history = generator::workload(seed, length(seed), style);
     let log = ours::record(&base, &history, 0..history.ops.len());
-    let journal = !UNJOURNALED.contains(&format);
-    let case = Case::new(format!("ironmap, {format}, seed {seed}"), base, log, history);
-    Case { journal, volume: Some(stale.size()), ..case }
+    let mut case = Case::new(format!("ironmap, {format}, seed {seed}"), base, log, history);
+    case.rules.journal = !UNJOURNALED.contains(&format);
+    Case { volume: Some(stale.size()), ..case }
 }
 
 /// A workload that threads of ironmap's ran, in the same directory among others. Their order is random: the record of a
@@ -128,11 +132,11 @@ fn by_threads(seed: u64, format: &str) -> Case {
         let style = Style::of(format).with_prefix(prefix);
         generator::workload(seed * 4 + index, 60, style)
     };
-    let histories: Vec<_> = (0..).zip(PREFIXES).map(history).collect();
-    let log = ours::record_threads(&base, &histories);
+    let of_threads: Vec<_> = (0..).zip(PREFIXES).map(history).collect();
+    let log = ours::record_threads(&base, &of_threads);
     let name = format!("threads of ironmap, {format}, seed {seed}");
-    let prefixes = &PREFIXES;
-    Case { name, base, volume, log, histories, prefixes, journal: true, fast_commits: false }
+    let rules = Histories { of_threads, prefixes: &PREFIXES, journal: true, fast_commits: false };
+    Case { name, base, volume, log, rules }
 }
 
 /// A crashed volume of ironmap is recovered by itself, by e2fsck and by the kernel.

@@ -4,7 +4,7 @@ use ironmap::device::{Device, Ram};
 
 use crate::common::beneath::tail;
 use crate::common::rng::Rng;
-use crate::crash::campaign::Case;
+use crate::crash::Case;
 use crate::crash::generator::{KINDS, Kind, Style, choose, push_any, workload};
 use crate::crash::history::History;
 use crate::crash::op::Op;

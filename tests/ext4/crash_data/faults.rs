@@ -6,10 +6,11 @@ use ironmap::device::{Faults, Limits, Ram, Sim};
 use ironmap::{Errno, Volume};
 
 use crate::crash::fsck::Fsck;
+use crate::crash::ours::CLOCK;
+use crate::crash::rules::look;
 use crate::crash::volume;
 use crate::crash_data::LAYOUTS;
-use crate::crash_data::states::look;
-use crate::crash_data::workload::{CLOCK, Kind, Outcome, run};
+use crate::crash_data::workload::{Kind, Outcome, run};
 
 const LENGTH: usize = 40;
 
@@ -20,7 +21,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
     let fsck = Fsck::new();
     let mut tried = 0;
     for (seed, (size, format, kind)) in (0..).zip(LAYOUTS) {
-        // No superblock is torn: see `states::SUPERBLOCK`.
+        // No superblock is torn: see `campaign::SUPERBLOCK`.
         let limits = Limits { logical_block: 1024, ..Ram::LIMITS };
         let base = volume::stale(size, format).with_limits(limits);
         let run = |faults: Faults| {
@@ -66,10 +67,10 @@ fn a_request_that_fails_takes_nothing_with_it() {
             if kind == Kind::Overwrites && now <= since {
                 continue;
             }
-            let found = look(&device).and_then(|tree| history.check(&tree, now));
+            let found = look(&device).and_then(|(tree, _)| history.check(&tree, now));
             found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
             let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
-            let repaired = repaired.and_then(|tree| history.check(&tree, now));
+            let repaired = repaired.and_then(|(tree, _)| history.check(&tree, now));
             repaired.unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));
         }
     }

@@ -12,11 +12,12 @@ use ironmap::{Errno, FileOptions, QueueOptions, Volume};
 
 use crate::common::beneath::tail;
 use crate::crash::fsck::Fsck;
+use crate::crash::ours::CLOCK;
+use crate::crash::rules::look;
 use crate::crash::volume;
 use crate::crash_data::LAYOUTS;
 use crate::crash_data::history::name;
-use crate::crash_data::states::look;
-use crate::crash_data::workload::{CLOCK, Kind, run};
+use crate::crash_data::workload::{Kind, run};
 
 const LENGTH: usize = 40;
 
@@ -151,12 +152,13 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                     let device =
                         tail::recovered(device, plain.size(), &tail::Recoveries::default())
                             .unwrap_or_else(|fault| panic!("{what}: {fault}"));
-                    let found = look(&device).and_then(|tree| outcome.history.check(&tree, now));
+                    let found =
+                        look(&device).and_then(|(tree, _)| outcome.history.check(&tree, now));
                     found.unwrap_or_else(|fault| panic!("{what}: {fault}"));
                     if kind == Kind::Everything && tried % 8 == 0 {
                         let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                         repaired
-                            .and_then(|tree| outcome.history.check(&tree, now))
+                            .and_then(|(tree, _)| outcome.history.check(&tree, now))
                             .unwrap_or_else(|fault| panic!("{what}, by e2fsck: {fault}"));
                     }
                 }

@@ -8,25 +8,33 @@ mod faults;
 mod flushes;
 mod history;
 mod requests;
-mod states;
+mod rules;
 mod workload;
 
 use crate::crash::volume;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::crash::campaign::{self, Counts, Plan};
 use ironmap::device::{Entry, Log};
-use states::{Case, Counts, Plan};
+use rules::Writes;
 use workload::Kind;
+
+type Case = campaign::Case<Writes>;
+
+/// Recoveries are not interrupted, and the kernel mounts none of the states.
+fn plan_of(random: u32, limit: usize, fsck_one_in: u64) -> Plan {
+    Plan { random, limit, fsck_one_in, interrupt_one_in: u64::MAX, mount_one_in: None }
+}
 
 /// Which states of a workload are checked, and how many states in all.
 fn plan() -> (Plan, usize) {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {
             let states = states.parse().expect("IRONMAP_CRASH_STATES: a number");
-            (Plan { random: 4, limit: 1500, fsck_one_in: 10 }, states)
+            (plan_of(4, 1500, 10), states)
         }
-        Err(_) => (Plan { random: 2, limit: 150, fsck_one_in: 15 }, 1500),
+        Err(_) => (plan_of(2, 150, 15), 1500),
     }
 }
 
@@ -70,7 +78,7 @@ fn what_is_durable_is_there_and_nothing_shows_that_was_not_written() {
 /// The rules find what they are for: devices that forget what they were told to make durable.
 #[test]
 fn broken_promises_are_found() {
-    let plan = Plan { random: 2, limit: 400, fsck_one_in: usize::MAX };
+    let plan = plan_of(2, 400, u64::MAX);
     let is_broken = |without: fn(&Log, &Entry) -> Option<Entry>| {
         (0..20).any(|seed| {
             let case = case(seed);

@@ -4,15 +4,12 @@ use std::ops::Range;
 
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::ROOT;
-use ironmap::fs::{Clock, Credentials, Fallocate, NewFile, Timestamp};
+use ironmap::fs::{Credentials, Fallocate, NewFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, FileOptions, Queue, QueueOptions, Result, Volume};
 
 use crate::common::rng::Rng;
 use crate::crash_data::history::{CELL, ChangeId, FileId, History, What, name};
-
-/// Time stands still: a workload does the same each time.
-pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
 
 /// A file grows to so many bytes, or a write more.
 pub(crate) const FILE_LIMIT: u64 = 128 << 10;

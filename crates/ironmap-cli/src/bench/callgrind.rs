@@ -25,9 +25,9 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
                 go_on()?;
                 collected(&Plan { only: Some((index, requests)), jobs: 1, ..plan.clone() })
             };
-            let (twice, mut ways) = of(2 * REQUESTS)?;
+            let (twice, mut served) = of(2 * REQUESTS)?;
             let instructions = (twice - of(REQUESTS)?.0) as f64 / REQUESTS as f64;
-            let Way { engine, notices } = ways.swap_remove(index);
+            let Served { engine, notices } = served.swap_remove(index);
             let base = rows.get(first).and_then(|row| row.instructions).unwrap_or(instructions);
             let above = instructions - base;
             rows.push(Row {
@@ -44,13 +44,13 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
 
 /// The path that served a target: not always the requested one.
 #[derive(Deserialize)]
-struct Way {
+struct Served {
     engine: String,
     notices: Vec<String>,
 }
 
-/// Instructions that callgrind collects over a whole launch, and the way of each target.
-fn collected(plan: &Plan) -> Result<(i64, Vec<Way>)> {
+/// Instructions that callgrind collects over a whole launch, and what served each target.
+fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
     let inner = command(plan)?;
     let output = std::process::Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -62,9 +62,9 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Way>)> {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected : "));
     let count = line.and_then(|(_, count)| count.trim().parse().ok());
-    let ways: Option<Vec<Way>> = serde_json::from_slice(&output.stdout).ok();
+    let served: Option<Vec<Served>> = serde_json::from_slice(&output.stdout).ok();
     count
-        .zip(ways.filter(|ways| ways.len() == plan.targets.len()))
+        .zip(served.filter(|served| served.len() == plan.targets.len()))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
             // The error message of the launch, or else the exit status of valgrind.

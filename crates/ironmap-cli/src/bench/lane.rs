@@ -14,7 +14,7 @@ use super::source::{Shared, Source};
 
 /// A target as one thread drives it.
 pub(super) struct Target {
-    way: Way,
+    route: Route,
     writing: Writing,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Writing {
 }
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
-enum Way {
+enum Route {
     /// A device for each file.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
@@ -40,7 +40,7 @@ impl Target {
     /// The calling thread's queue to a target.
     pub(super) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
         let options = QueueOptions::new().depth(depth);
-        let mut way = match &source.way {
+        let mut route = match &source.route {
             Shared::Device(device, more) => {
                 let mut queue = device.queue(&options)?;
                 let mut devs = vec![Dev::OWN];
@@ -50,30 +50,30 @@ impl Target {
                 }
                 // The ranges of one device.
                 devs.resize(source.bases.len(), Dev::OWN);
-                Way::Device(queue, devs)
+                Route::Device(queue, devs)
             }
-            Shared::Volume(volume, files) => Way::File(files.clone(), volume.queue(&options)?),
-            Shared::Host(host, file) => Way::File(vec![file.clone()], host.queue(&options)?),
+            Shared::Volume(volume, files) => Route::File(files.clone(), volume.queue(&options)?),
+            Shared::Host(host, file) => Route::File(vec![file.clone()], host.queue(&options)?),
         };
-        if let (Way::File(_, queue), Some(variant)) = (&mut way, source.spec.variant()) {
+        if let (Route::File(_, queue), Some(variant)) = (&mut route, source.spec.variant()) {
             queue.set_simple(variant.simple);
         }
-        Ok(Self { way, writing })
+        Ok(Self { route, writing })
     }
 
     /// Buffers for requests of `size` bytes, registered with the kernel.
     pub(super) fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
-        match &mut self.way {
-            Way::Device(queue, _) => queue
+        match &mut self.route {
+            Route::Device(queue, _) => queue
                 .register_buffers(count, size)
                 .map_err(|errno| Error::io(errno, "register buffers")),
-            Way::File(_, queue) => queue.register_buffers(count, size),
+            Route::File(_, queue) => queue.register_buffers(count, size),
         }
     }
 
     /// The counters of the target: simple hits and misses by reason, and reads of a host file that the kernel served.
     pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Way::File(_, queue) = &self.way else { return Vec::new() };
+        let Route::File(_, queue) = &self.route else { return Vec::new() };
         let stats = queue.stats();
         let misses = NotSimple::ALL.iter().map(|reason| (reason.name(), stats.misses(*reason)));
         let other = [
@@ -95,13 +95,13 @@ impl Target {
 
     /// Makes the writes to all files durable.
     pub(super) fn sync(&mut self) -> Result<()> {
-        match &mut self.way {
-            Way::Device(queue, devs) => {
+        match &mut self.route {
+            Route::Device(queue, devs) => {
                 let mut distinct = devs.clone();
                 distinct.dedup();
                 distinct.into_iter().try_for_each(|dev| flush(queue, dev))
             }
-            Way::File(files, queue) => files.iter().try_for_each(|file| file.sync_data(queue)),
+            Route::File(files, queue) => files.iter().try_for_each(|file| file.sync_data(queue)),
         }
     }
 
@@ -116,12 +116,12 @@ impl Target {
     ) -> Result<()> {
         let writing = &mut self.writing;
         let dsync = writing.dsync;
-        match &mut self.way {
-            Way::Device(queue, devs) => {
+        match &mut self.route {
+            Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
                 sync_loop(&mut lane, count, buf, writing, course, seen)
             }
-            Way::File(files, queue) => {
+            Route::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), dsync };
                 sync_loop(&mut lane, count, buf, writing, course, seen)
             }
@@ -139,12 +139,12 @@ impl Target {
     ) -> Result<()> {
         let writing = &mut self.writing;
         let dsync = writing.dsync;
-        match &mut self.way {
-            Way::Device(queue, devs) => {
+        match &mut self.route {
+            Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
                 async_loop(&mut lane, (count, batch), buffers, writing, course, seen)
             }
-            Way::File(files, queue) => {
+            Route::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), dsync };
                 async_loop(&mut lane, (count, batch), buffers, writing, course, seen)
             }

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ironmap::device::door::{self, DoorKind};
+use ironmap::device::path::{self, DevicePathKind};
 use ironmap::device::{BlockFile, Device, Null, OpenMode, OpenedEngine, open_engine};
 use ironmap::fs::{Follow, WriteCounts};
 use ironmap::iomap::IomapType;
@@ -23,13 +23,13 @@ use super::target::{TargetSpec, Variant};
 #[derive(Clone)]
 pub(super) struct Source {
     pub spec: TargetSpec,
-    pub way: Shared,
+    pub route: Shared,
     /// First byte of each file's range, in the target's own terms.
     pub bases: Vec<u64>,
     /// Length of each range in bytes.
     pub len: u64,
     /// For files that ironmap has mapped: where the ranges lie on the device.
-    places: Vec<Place>,
+    placements: Vec<Placement>,
     pub engine: Engine,
     pub notices: Vec<String>,
 }
@@ -44,14 +44,14 @@ pub(super) enum Shared {
 
 /// Where a file's range lies.
 #[derive(Clone, Copy)]
-struct Place {
+struct Placement {
     /// On the file system's own device.
     physical: u64,
     /// That device's size, and where it begins on its disk, if it is a partition.
     partition: Option<(u64, u64)>,
 }
 
-impl Place {
+impl Placement {
     /// The same place on a device of this size: a partition, or its disk, or the twin of one of them.
     fn on(self, device: u64) -> u64 {
         match self.partition {
@@ -80,10 +80,13 @@ impl<'a> Opener<'a> {
         let specs = &self.plan.targets;
         let mut sources = specs.iter().map(|spec| self.open(spec)).collect::<Result<Vec<_>>>()?;
         // A raw target without an offset of its own hits the very blocks of the files.
-        let mapped = sources.iter().find(|source| !source.places.is_empty());
-        if let Some((places, len)) = mapped.map(|source| (source.places.clone(), source.len)) {
+        let mapped = sources.iter().find(|source| !source.placements.is_empty());
+        if let Some((placements, len)) =
+            mapped.map(|source| (source.placements.clone(), source.len))
+        {
             for source in &mut sources {
-                let bases: Vec<u64> = places.iter().map(|place| place.on(source.len)).collect();
+                let bases: Vec<u64> =
+                    placements.iter().map(|placement| placement.on(source.len)).collect();
                 if matches!(source.spec, TargetSpec::Raw { offset: None, .. })
                     && bases.iter().all(|base| source.len >= base + len)
                 {
@@ -125,8 +128,8 @@ impl<'a> Opener<'a> {
             }
             TargetSpec::Host { path, .. } => self.open_host(spec, path),
             TargetSpec::Null { size } => {
-                let way = Shared::Device(Arc::new(Null::new(*size)), Vec::new());
-                Ok(Source { len: *size, engine: Engine::Null, ..Source::new(spec, way) })
+                let route = Shared::Device(Arc::new(Null::new(*size)), Vec::new());
+                Ok(Source { len: *size, engine: Engine::Null, ..Source::new(spec, route) })
             }
         }
     }
@@ -144,8 +147,8 @@ impl<'a> Opener<'a> {
         let OpenedEngine { device, engine, notices } =
             self.engine_over(self.block_file(path, exclusive)?)?;
         let len = device.size().saturating_sub(base);
-        let way = Shared::Device(device, Vec::new());
-        Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, way) })
+        let route = Shared::Device(device, Vec::new());
+        Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
     }
 
     /// An integrity device is opened once, also where a volume on it is measured beside it.
@@ -163,8 +166,8 @@ impl<'a> Opener<'a> {
             (opened.device, opened.engine, opened.notices)
         };
         let len = device.size();
-        let way = Shared::Device(device, Vec::new());
-        Ok(Source { len, engine, notices, ..Source::new(spec, way) })
+        let route = Shared::Device(device, Vec::new());
+        Ok(Source { len, engine, notices, ..Source::new(spec, route) })
     }
 
     fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {
@@ -175,8 +178,8 @@ impl<'a> Opener<'a> {
         let more: Vec<_> = more.collect::<Result<_>>()?;
         let bases = vec![0; self.plan.files];
         let len = more.iter().map(|file| file.size()).fold(device.size(), u64::min);
-        let way = Shared::Device(device, more);
-        Ok(Source { bases, len, engine, notices, ..Source::new(spec, way) })
+        let route = Shared::Device(device, more);
+        Ok(Source { bases, len, engine, notices, ..Source::new(spec, route) })
     }
 
     fn block_file(&self, path: &Path, exclusive: bool) -> Result<BlockFile> {
@@ -205,7 +208,7 @@ impl<'a> Opener<'a> {
             Some(Content::Unwritten) => IomapType::Unwritten,
             _ => IomapType::Mapped,
         };
-        let (mut files, mut bases, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut files, mut bases, mut placements) = (Vec::new(), Vec::new(), Vec::new());
         let mut len = u64::MAX;
         for path in paths(Path::new(path), self.plan.files) {
             let inode = volume.fs().resolve(path.as_os_str().as_encoded_bytes(), Follow::All)?;
@@ -214,12 +217,12 @@ impl<'a> Opener<'a> {
             let (base, longest, physical) = longest_extent(&file, kind)?;
             len = len.min(longest);
             bases.push(base);
-            places.push(Place { physical, partition: None });
+            placements.push(Placement { physical, partition: None });
             files.push(file);
         }
         let (engine, notices) = (volume.engine(), volume.notices().to_vec());
-        let way = Shared::Volume(volume, files);
-        Ok(Source { bases, len, places, engine, notices, ..Source::new(spec, way) })
+        let route = Shared::Volume(volume, files);
+        Ok(Source { bases, len, placements, engine, notices, ..Source::new(spec, route) })
     }
 
     fn open_host(&mut self, spec: &TargetSpec, path: &Path) -> Result<Source> {
@@ -228,14 +231,14 @@ impl<'a> Opener<'a> {
         if let Some(refusal) = &report.refusal {
             let notices = vec![format!("served by the kernel: {refusal}")];
             let (len, engine) = (file.size(), self.engine);
-            let way = Shared::Host(host, file);
-            return Ok(Source { len, engine, notices, ..Source::new(spec, way) });
+            let route = Shared::Host(host, file);
+            return Ok(Source { len, engine, notices, ..Source::new(spec, route) });
         }
         // The engine that raw: and vol: would have on this device.
-        let door = report.device.as_ref().and_then(|device| device.door.as_ref());
-        let (engine, mut notices) = match door {
-            Some((door, kind)) if *kind != DoorKind::NvmeChar => {
-                let opened = self.engine_over(self.block_file(door, false)?)?;
+        let device_path = report.device.as_ref().and_then(|device| device.device_path.as_ref());
+        let (engine, mut notices) = match device_path {
+            Some((device_path, kind)) if *kind != DevicePathKind::NvmeChar => {
+                let opened = self.engine_over(self.block_file(device_path, false)?)?;
                 (opened.engine, opened.notices)
             }
             _ => (self.engine, Vec::new()),
@@ -244,11 +247,11 @@ impl<'a> Opener<'a> {
             if engine == self.engine { (host, file) } else { self.host_file(engine, spec, path)? };
         notices.extend(report.device.map(|device| format!("through {}", device.choice)));
         let (base, len, physical) = longest_extent(&file, IomapType::Mapped)?;
-        let places = vec![Place { physical, partition: partition(path)? }];
+        let placements = vec![Placement { physical, partition: partition(path)? }];
         Ok(Source {
             bases: vec![base],
             len,
-            places,
+            placements,
             engine,
             notices,
             ..Source::new(spec, Shared::Host(host, file))
@@ -287,9 +290,9 @@ const PAGE: u64 = 4096;
 
 impl Source {
     /// Without a range.
-    fn new(spec: &TargetSpec, way: Shared) -> Self {
+    fn new(spec: &TargetSpec, route: Shared) -> Self {
         let (spec, engine, notices) = (spec.clone(), Engine::Auto, Vec::new());
-        Self { spec, way, bases: vec![0], len: 0, places: Vec::new(), engine, notices }
+        Self { spec, route, bases: vec![0], len: 0, placements: Vec::new(), engine, notices }
     }
 
     fn is_host(&self) -> bool {
@@ -304,7 +307,7 @@ impl Source {
 
     /// The costs of writing of the target's volume, if it has one.
     pub(super) fn write_counts(&self) -> Option<WriteCounts> {
-        match &self.way {
+        match &self.route {
             Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
             _ => None,
         }
@@ -312,7 +315,7 @@ impl Source {
 
     /// The counters of verifying devices since the target was opened.
     pub(super) fn verified(&self) -> Vec<(&'static str, u64)> {
-        let Shared::Volume(volume, _) = &self.way else { return Vec::new() };
+        let Shared::Volume(volume, _) = &self.route else { return Vec::new() };
         let counts = volume.integrity().map(|opened| opened.device.counts()).unwrap_or_default();
         let all = [
             ("wrong_sectors", volume.events().wrong_tuples()),
@@ -325,7 +328,7 @@ impl Source {
 
     /// Closes a volume that was written.
     pub(super) fn close(&self) -> Result<()> {
-        match &self.way {
+        match &self.route {
             Shared::Volume(volume, _) => volume.close(),
             _ => Ok(()),
         }
@@ -351,8 +354,11 @@ fn reported(file: &File) -> Result<HostReport> {
 fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
     let named = |error| io(&error, path.display().to_string());
     let dev = path.metadata().map_err(named)?.dev();
-    let doors = door::doors((rustix::fs::major(dev), rustix::fs::minor(dev)))?;
-    Ok(doors.iter().find(|door| door.base > 0).map(|door| (door.size, door.base)))
+    let device_paths = path::device_paths((rustix::fs::major(dev), rustix::fs::minor(dev)))?;
+    Ok(device_paths
+        .iter()
+        .find(|device_path| device_path.base > 0)
+        .map(|device_path| (device_path.size, device_path.base)))
 }
 
 /// Of extents of a kind.
@@ -376,9 +382,9 @@ mod tests {
 
     #[test]
     fn a_raw_device_is_laid_out_like_the_partition_or_like_its_disk() {
-        let place = Place { physical: 4096, partition: Some((1 << 20, 1 << 16)) };
-        assert_eq!(place.on(1 << 20), 4096, "a partition, or its twin");
-        assert_eq!(place.on(1 << 21), 4096 + (1 << 16), "a disk, or its twin");
-        assert_eq!(Place { partition: None, ..place }.on(1 << 21), 4096);
+        let placement = Placement { physical: 4096, partition: Some((1 << 20, 1 << 16)) };
+        assert_eq!(placement.on(1 << 20), 4096, "a partition, or its twin");
+        assert_eq!(placement.on(1 << 21), 4096 + (1 << 16), "a disk, or its twin");
+        assert_eq!(Placement { partition: None, ..placement }.on(1 << 21), 4096);
     }
 }

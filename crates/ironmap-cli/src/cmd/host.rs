@@ -58,7 +58,7 @@ struct HostRecord {
 #[derive(Serialize)]
 struct DeviceRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
-    door: Option<String>,
+    device_path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     base: u64,
@@ -113,10 +113,10 @@ impl HostRecord {
 
 impl DeviceRecord {
     fn new(device: &DeviceReport) -> Self {
-        let door = device.door.as_ref();
+        let device_path = device.device_path.as_ref();
         Self {
-            door: door.map(|(path, _)| path.display().to_string()),
-            kind: door.map(|(_, kind)| kind.name()),
+            device_path: device_path.map(|(path, _)| path.display().to_string()),
+            kind: device_path.map(|(_, kind)| kind.name()),
             base: device.base,
             choice: device.choice.clone(),
         }

@@ -16,9 +16,9 @@ pub(super) const PROTOCOL_ROOT: u64 = 1;
 const SHARDS: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Nodes([Mutex<HashMap<InodeNo, Known>>; SHARDS]);
+pub(super) struct Nodes([Mutex<HashMap<InodeNo, Entry>>; SHARDS]);
 
-struct Known {
+struct Entry {
     lookups: u64,
     node: Arc<Node>,
 }
@@ -99,7 +99,7 @@ impl Node {
 }
 
 impl Nodes {
-    fn shard(&self, inode: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Known>> {
+    fn shard(&self, inode: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Entry>> {
         lock(&self.0[inode.0 as usize % SHARDS])
     }
 
@@ -108,7 +108,7 @@ impl Nodes {
         let mut shard = self.shard(inode);
         let known = shard.entry(inode);
         let node = || Arc::new(Node::new(manner));
-        known.or_insert_with(|| Known { lookups: 0, node: node() }).lookups += 1;
+        known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
     /// The kernel forgets it so many times. What was held only for the kernel ends here.

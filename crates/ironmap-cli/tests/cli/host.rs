@@ -91,7 +91,7 @@ fn files_that_nobody_writes_are_read_raw() {
         assert_eq!(found["size"], fs::metadata(&path).unwrap().len());
         assert_eq!(found["lease"], serde_json::json!({"state": "stands", "breaks": 0}));
         let device = &found["device"];
-        assert_eq!(device["door"], mounted.device(), "{found}");
+        assert_eq!(device["device_path"], mounted.device(), "{found}");
         assert_eq!((&device["kind"], &device["base"]), (&"file_system".into(), &0.into()));
         assert!(device["choice"].as_str().unwrap().starts_with(mounted.device()), "{found}");
 

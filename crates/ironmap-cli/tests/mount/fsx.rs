@@ -23,7 +23,7 @@ const PERIOD: u64 = 5000;
 
 /// How the file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Mode {
     Buffered,
     Direct,
     /// By two handles, one of each.
@@ -32,7 +32,7 @@ enum Way {
 
 struct Fsx {
     rng: Rng,
-    way: Way,
+    way: Mode,
     content: Vec<u8>,
     block: u64,
 }
@@ -41,14 +41,14 @@ struct Fsx {
 struct Handles([File; 2]);
 
 impl Handles {
-    fn open(path: &Path, way: Way) -> Self {
+    fn open(path: &Path, way: Mode) -> Self {
         let open = |direct: bool| {
             let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             options.custom_flags(flags.bits() as i32).open(path).unwrap()
         };
-        Self([open(way == Way::Direct), open(way != Way::Buffered)])
+        Self([open(way == Mode::Direct), open(way != Mode::Buffered)])
     }
 }
 
@@ -70,9 +70,9 @@ impl Fsx {
     fn step(&mut self, handles: &mut Handles, path: &Path) {
         let which = self.rng.below(2) as usize;
         let direct = match self.way {
-            Way::Buffered => false,
-            Way::Direct => true,
-            Way::Both => which == 1,
+            Mode::Buffered => false,
+            Mode::Direct => true,
+            Mode::Both => which == 1,
         };
         let file = &handles.0[which];
         match self.rng.below(32) {
@@ -194,7 +194,7 @@ impl Fsx {
     }
 }
 
-fn run(seed: u64, count: u64, block: u64, way: Way, options: &str) {
+fn run(seed: u64, count: u64, block: u64, way: Mode, options: &str) {
     let bench = Bench::empty();
     let (image, dir) = (bench.image(), bench.path("mounted"));
     let block_size = block.to_string();
@@ -229,7 +229,7 @@ fn run(seed: u64, count: u64, block: u64, way: Way, options: &str) {
     assert!(content == fsx.content, "seed {seed}: the content as the kernel reads it");
 }
 
-fn each(name: &str, way: Way, options: &str) {
+fn each(name: &str, way: Mode, options: &str) {
     let count = if long() { 100_000 } else { 1000 };
     let seed = std::env::var("IRONMAP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     for block in [4096, 1024] {
@@ -242,27 +242,27 @@ fn each(name: &str, way: Way, options: &str) {
 #[test]
 fn a_file_used_through_the_page_cache() {
     require_mounts!("a_file_used_through_the_page_cache");
-    each("buffered", Way::Buffered, "rw");
+    each("buffered", Mode::Buffered, "rw");
 }
 
 /// The same with O_DIRECT.
 #[test]
 fn a_file_used_directly() {
     require_mounts!("a_file_used_directly");
-    each("direct", Way::Direct, "rw");
+    each("direct", Mode::Direct, "rw");
 }
 
 /// The two beside each other are coherent.
 #[test]
 fn a_file_used_both_ways() {
     require_mounts!("a_file_used_both_ways");
-    each("both", Way::Both, "rw");
+    each("both", Mode::Both, "rw");
 }
 
 /// All of it where the kernel keeps written data for a while. Direct requests beside that are not coherent: docs/MOUNT.md.
 #[test]
 fn a_file_used_with_a_writeback_cache() {
     require_mounts!("a_file_used_with_a_writeback_cache");
-    each("buffered, writeback cache", Way::Buffered, "writeback_cache");
-    each("direct, writeback cache", Way::Direct, "writeback_cache");
+    each("buffered, writeback cache", Mode::Buffered, "writeback_cache");
+    each("direct, writeback cache", Mode::Direct, "writeback_cache");
 }

@@ -26,7 +26,7 @@ pub(crate) fn leave(dir: &Path, room: u64) {
 
 /// How a program writes through the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CachedWrite {
     /// By `write`, where the kernel collects written data.
     Collected,
     /// By a store through a mapping, in the default mode.
@@ -35,7 +35,7 @@ pub(crate) enum Way {
     MappedAndCollected,
 }
 
-impl Way {
+impl CachedWrite {
     pub(crate) const ALL: [Self; 3] = [Self::Collected, Self::Mapped, Self::MappedAndCollected];
 
     /// The options of the mount.
@@ -73,7 +73,7 @@ fn a_cached_write_without_room_is_told() {
     if tool("xfs_io").arg("-V").output().is_err() {
         return skip("a_cached_write_without_room_is_told", "needs the program xfs_io");
     }
-    for way in Way::ALL {
+    for way in CachedWrite::ALL {
         for (room, fits) in [(LEN / 2, false), (2 * LEN, true)] {
             let bench = Bench::empty();
             let (image, dir) = (bench.image(), bench.path("mounted"));

@@ -7,12 +7,12 @@ mod volume;
 use ironmap::Result;
 
 pub(crate) use self::content::{Content, Layout};
-use crate::options::{Options, Place};
+use crate::options::{Options, Source};
 use crate::shared;
 
 /// The size of a regular file; `None` if it does not exist.
 pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
-    let Place::Volume(name) = &options.place else { return host::size(path) };
+    let Source::Volume(name) = &options.source else { return host::size(path) };
     shared::expect(name, options.writes);
     let lent = shared::open(name, options.engine, false)?;
     let size = volume::size(lent.volume(), path);
@@ -22,7 +22,7 @@ pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
 /// Makes a file, with the directories that lead to it, or extends it. Its content is kept, but a file for writes
 /// is written again as a whole.
 pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
-    let Place::Volume(name) = &options.place else { return host::lay_out(path, layout) };
+    let Source::Volume(name) = &options.source else { return host::lay_out(path, layout) };
     let lent = shared::open(name, options.engine, true)?;
     let laid_out = volume::lay_out(lent.volume(), path, layout);
     laid_out.and(lent.close())
@@ -30,7 +30,7 @@ pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -
 
 /// Removes a file's name.
 pub(crate) fn unlink(options: &Options, path: &[u8]) -> Result<()> {
-    let Place::Volume(name) = &options.place else { return host::unlink(path) };
+    let Source::Volume(name) = &options.source else { return host::unlink(path) };
     let lent = shared::open(name, options.engine, true)?;
     let unlinked = volume::unlink(lent.volume(), path);
     unlinked.and(lent.close())

@@ -3,11 +3,12 @@
 use super::finding::{Findings, Kind};
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
-use super::table::{Directory, Record, entry_code};
+use super::table::{Directory, Record};
 use super::usage::Usage;
 use super::xattrs::Charged;
 use super::{Checker, Pass};
 use crate::error::Place;
+use crate::fs::ext4::dir_block::entry_code;
 use crate::fs::ext4::inode::inode_checksums;
 use crate::fs::ext4::{Compat, Incompat, ROOT, RoCompat};
 use crate::fs::{FileType, InodeFlags};

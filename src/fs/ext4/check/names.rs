@@ -30,7 +30,7 @@ impl Checker<'_> {
             self.findings.add_as(super::Severity::Fatal, PLACE.inode(ROOT), what);
         }
         // How far each directory's way up is known: on the way, or good to the root.
-        let mut state = vec![Way::Unknown; self.directories.len()];
+        let mut state = vec![Reach::Unknown; self.directories.len()];
         // One directory of each loop.
         let mut looped = HashSet::new();
         for index in 0..self.directories.len() {
@@ -38,15 +38,15 @@ impl Checker<'_> {
             let mut at = index;
             let good = loop {
                 match state[at] {
-                    Way::Good => break true,
-                    Way::Lost => break false,
-                    Way::Walked => {
+                    Reach::Good => break true,
+                    Reach::Lost => break false,
+                    Reach::Walked => {
                         looped.insert(at);
                         break false;
                     }
-                    Way::Unknown => {}
+                    Reach::Unknown => {}
                 }
-                state[at] = Way::Walked;
+                state[at] = Reach::Walked;
                 walked.push(at);
                 let directory = &self.directories[at];
                 if directory.number == ROOT_NUMBER {
@@ -58,7 +58,7 @@ impl Checker<'_> {
                 }
             };
             for at in walked {
-                state[at] = if good { Way::Good } else { Way::Lost };
+                state[at] = if good { Reach::Good } else { Reach::Lost };
             }
         }
         for (index, directory) in self.directories.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Checker<'_> {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum Reach {
     Unknown,
     Walked,
     Good,

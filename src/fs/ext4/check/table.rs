@@ -1,6 +1,7 @@
 //! A record of every inode in use, and of every directory.
 
 use crate::fs::FileType;
+use crate::fs::ext4::dir_block::entry_code;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::{FsBlock, InodeNo};
 
@@ -20,19 +21,6 @@ pub(super) struct Record {
 impl Record {
     pub(super) fn is_directory(&self) -> bool {
         self.file_type == entry_code(FileType::Directory)
-    }
-}
-
-/// The number by which an entry records a type.
-pub(super) fn entry_code(file_type: FileType) -> u8 {
-    match file_type {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::CharDevice => 3,
-        FileType::BlockDevice => 4,
-        FileType::Fifo => 5,
-        FileType::Socket => 6,
-        FileType::Symlink => 7,
     }
 }
 

@@ -90,7 +90,7 @@ impl FastCommits {
     /// Reads the fast commits that follow the last full commit; `sequence` is that of the transaction they belong to.
     pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
         let mut commits = Self::collect(log, sequence, bounds)?;
-        commits.inodes.values_mut().for_each(InodeEdit::settle);
+        commits.inodes.values_mut().for_each(InodeEdit::merge_ranges);
         Ok(commits)
     }
 
@@ -240,24 +240,24 @@ impl RangeEdit {
 impl InodeEdit {
     /// Makes the ranges disjoint, newer ones winning: edits that are applied one after the other to the whole map would cost
     /// the square of their number.
-    fn settle(&mut self) {
-        let mut settled = BTreeMap::<u64, RangeEdit>::new();
+    fn merge_ranges(&mut self) {
+        let mut merged = BTreeMap::<u64, RangeEdit>::new();
         for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
             let Range { start, end } = edit.blocks;
-            if let Some((_, before)) = settled.range_mut(..start).next_back()
+            if let Some((_, before)) = merged.range_mut(..start).next_back()
                 && before.blocks.end > start
             {
                 let behind = before.from(end);
                 before.blocks.end = start;
-                settled.extend(behind.map(|behind| (end, behind)));
+                merged.extend(behind.map(|behind| (end, behind)));
             }
-            while let Some((&covered, _)) = settled.range(start..end).next() {
-                let behind = settled.remove(&covered).and_then(|old| old.from(end));
-                settled.extend(behind.map(|behind| (end, behind)));
+            while let Some((&covered, _)) = merged.range(start..end).next() {
+                let behind = merged.remove(&covered).and_then(|old| old.from(end));
+                merged.extend(behind.map(|behind| (end, behind)));
             }
-            settled.insert(start, edit);
+            merged.insert(start, edit);
         }
-        self.ranges = settled.into_values().collect();
+        self.ranges = merged.into_values().collect();
     }
 
     /// The inode, from the bytes that its place in the inode table holds.
@@ -430,7 +430,7 @@ mod tests {
 
     /// Edits that overlap in every way give what they would one after the other, whatever part of the map is asked for. Seed 7.
     #[test]
-    fn settled_ranges_are_those_of_the_edits_in_turn() {
+    fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;
         let mut below = |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -458,7 +458,7 @@ mod tests {
                 let start_of = device.map(|device| (FsBlock(device), WRITTEN));
                 edit.ranges.push(RangeEdit { blocks: start..end, start: start_of });
             }
-            edit.settle();
+            edit.merge_ranges();
             let (low, high) = (below(32), 32 + below(33));
             let found = blocks(&edit.ranges(extents, FileBlock(low)..FileBlock(high)));
             expected[..low as usize].fill(0);

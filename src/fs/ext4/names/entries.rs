@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use zerocopy::IntoBytes;
 
 use super::super::Ext4;
-use super::super::dir_block::{Area, HEADER, Spot, raw_record_length};
+use super::super::dir_block::{Area, HEADER, Spot, entry_code, raw_record_length};
 use super::super::disk::dir::RawDirEntry;
 use super::super::features::Incompat;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ impl Target {
         let number = u32::try_from(inode.0).ok().filter(|number| *number != 0);
         let Some(number) = number else { return Err(Error::invalid(format!("inode {inode}"))) };
         let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
-        Ok(Self { inode: number, kind: if typed { raw_type(kind) } else { 0 } })
+        Ok(Self { inode: number, kind: if typed { entry_code(kind) } else { 0 } })
     }
 
     pub(super) fn number(self) -> u32 {
@@ -36,18 +36,6 @@ impl Target {
     fn of(entry: &[u8]) -> Self {
         let [a, b, c, d, .., kind] = entry[..HEADER] else { return Self { inode: 0, kind: 0 } };
         Self { inode: u32::from_le_bytes([a, b, c, d]), kind }
-    }
-}
-
-fn raw_type(kind: FileType) -> u8 {
-    match kind {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::CharDevice => 3,
-        FileType::BlockDevice => 4,
-        FileType::Fifo => 5,
-        FileType::Socket => 6,
-        FileType::Symlink => 7,
     }
 }
 

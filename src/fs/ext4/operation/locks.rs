@@ -19,7 +19,7 @@ use crate::units::InodeNo;
 
 const SHARDS: usize = 64;
 
-type Shard = Mutex<HashMap<InodeNo, Arc<Known>>>;
+type Shard = Mutex<HashMap<InodeNo, Arc<ActiveInode>>>;
 
 /// A lock for each inode that someone works on or has open, and the one for renames between directories.
 pub(crate) struct Locks {
@@ -35,7 +35,7 @@ pub(crate) struct Locks {
 
 /// An inode that someone works on or has open.
 #[derive(Default)]
-struct Known {
+struct ActiveInode {
     lock: Arc<Gate>,
     inode: Arc<OpenInode>,
     opens: AtomicUsize,
@@ -45,19 +45,19 @@ struct Known {
 /// An inode that others may read too.
 pub(crate) struct Shared<'a> {
     guard: Option<gate::Shared>,
-    place: Place<'a>,
+    pin: Pin<'a>,
 }
 
 /// An inode that nobody else reads or changes.
 pub(super) struct Exclusive<'a> {
     guard: Option<gate::Exclusive>,
-    place: Place<'a>,
+    pin: Pin<'a>,
 }
 
 /// A range of a file's content that nobody else is at.
 pub(crate) struct Content<'a> {
     alone: Option<Alone>,
-    place: Place<'a>,
+    pin: Pin<'a>,
 }
 
 /// How a conversion comes by the blocks that were written in part.
@@ -71,15 +71,15 @@ pub(crate) enum Patience {
     All,
 }
 
-struct Place<'a> {
+struct Pin<'a> {
     locks: &'a Locks,
     number: InodeNo,
-    known: Option<Arc<Known>>,
+    known: Option<Arc<ActiveInode>>,
     _held: Held,
 }
 
 /// An inode that is open.
-pub(crate) struct Open(Arc<Known>);
+pub(crate) struct Open(Arc<ActiveInode>);
 
 impl Open {
     pub(crate) fn inode(&self) -> &Arc<OpenInode> {
@@ -103,34 +103,34 @@ impl Locks {
         &self.inodes[(number.0 % SHARDS as u64) as usize]
     }
 
-    fn place(&self, number: InodeNo, rank: Rank) -> (Place<'_>, Arc<Known>) {
+    fn pin(&self, number: InodeNo, rank: Rank) -> (Pin<'_>, Arc<ActiveInode>) {
         let known = Arc::clone(self.shard(number).lock().entry(number).or_default());
         let _held = Held::new(rank);
-        (Place { locks: self, number, known: Some(Arc::clone(&known)), _held }, known)
+        (Pin { locks: self, number, known: Some(Arc::clone(&known)), _held }, known)
     }
 
     pub(super) fn shared(&self, number: InodeNo) -> Shared<'_> {
         before(Rank::Inode(number));
-        let (place, known) = self.place(number, Rank::Inode(number));
-        Shared { guard: Some(known.lock.read_arc()), place }
+        let (pin, known) = self.pin(number, Rank::Inode(number));
+        Shared { guard: Some(known.lock.read_arc()), pin }
     }
 
     /// The same if the lock is free, without waiting, and so in any order.
     pub(super) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
-        let (mut place, known) = self.place(number, Rank::Inode(number));
+        let (mut pin, known) = self.pin(number, Rank::Inode(number));
         let guard = known.lock.try_read_arc();
         drop(known);
         if guard.is_none() {
-            place.leave();
+            pin.leave();
             return None;
         }
-        Some(Shared { guard, place })
+        Some(Shared { guard, pin })
     }
 
     pub(super) fn exclusive(&self, number: InodeNo) -> Exclusive<'_> {
         before(Rank::Inode(number));
-        let (place, known) = self.place(number, Rank::Inode(number));
-        Exclusive { guard: Some(known.lock.write_arc()), place }
+        let (pin, known) = self.pin(number, Rank::Inode(number));
+        Exclusive { guard: Some(known.lock.write_arc()), pin }
     }
 
     /// Waits until nobody else is at a range of a file's content.
@@ -139,13 +139,13 @@ impl Locks {
     /// `Busy` where it would have to be waited for by a thread that has requests in flight.
     pub(super) fn content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'_>> {
         before(Rank::Content);
-        let (mut place, known) = self.place(number, Rank::Content);
+        let (mut pin, known) = self.pin(number, Rank::Content);
         let alone = Alone::wait(&known.inode, range);
         drop(known);
         match alone {
-            Ok(alone) => Ok(Content { alone: Some(alone), place }),
+            Ok(alone) => Ok(Content { alone: Some(alone), pin }),
             Err(error) => {
-                place.leave();
+                pin.leave();
                 Err(error)
             }
         }
@@ -212,7 +212,7 @@ impl Locks {
     }
 
     #[inline]
-    fn set_stamp(&self, known: &Known, access: Access) {
+    fn set_stamp(&self, known: &ActiveInode, access: Access) {
         let now = self.clock.now();
         if known.stamps.has(access, now) {
             return;
@@ -225,7 +225,7 @@ impl Locks {
     }
 
     /// Writes after the one that left a stamp are only noted, each in its queue's lane. This function sets their stamp.
-    fn stamp_noted(&self, known: &Known) {
+    fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
@@ -302,9 +302,9 @@ impl Locks {
 impl Shared<'_> {
     /// Opens the inode.
     pub(crate) fn open(&self) -> Open {
-        let known = self.place.known.clone().unwrap_or_default();
+        let known = self.pin.known.clone().unwrap_or_default();
         known.opens.fetch_add(1, Ordering::Relaxed);
-        self.place.locks.opened.fetch_add(1, Ordering::Release);
+        self.pin.locks.opened.fetch_add(1, Ordering::Release);
         Open(known)
     }
 }
@@ -312,12 +312,12 @@ impl Shared<'_> {
 impl Exclusive<'_> {
     /// Closes the inode; says whether nobody has it open now.
     pub(super) fn close(&self, open: &Open) -> bool {
-        self.place.locks.opened.fetch_sub(1, Ordering::Release);
+        self.pin.locks.opened.fetch_sub(1, Ordering::Release);
         open.0.opens.fetch_sub(1, Ordering::Relaxed) == 1
     }
 }
 
-impl Place<'_> {
+impl Pin<'_> {
     /// The state of the inode is dropped with its last user.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
@@ -336,30 +336,30 @@ impl Content<'_> {
 
     /// Whose content it is.
     pub(crate) fn inode(&self) -> Arc<OpenInode> {
-        self.place.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
+        self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
     }
 }
 
 impl Drop for Content<'_> {
     fn drop(&mut self) {
         self.alone = None;
-        self.place.leave();
+        self.pin.leave();
     }
 }
 
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
         self.guard = None;
-        self.place.leave();
+        self.pin.leave();
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        if let Some(known) = &self.place.known {
+        if let Some(known) = &self.pin.known {
             known.inode.changed();
         }
         self.guard = None;
-        self.place.leave();
+        self.pin.leave();
     }
 }

@@ -9,7 +9,7 @@ use crate::device::{Device, Ram, yielding};
 use crate::error::Place;
 use crate::fs::ext4::blocks::Blocks;
 use crate::fs::ext4::jbd2::tid::Member;
-use crate::sync::explore;
+use crate::sync::{explore, run};
 use crate::units::{BlockSize, FsBlock};
 
 const BLOCK: FsBlock = FsBlock(3);
@@ -74,15 +74,6 @@ impl Model {
         self.device.read_exact_at(&mut bytes, Self::size().offset_of(BLOCK)).unwrap();
         Self::number(&bytes)
     }
-}
-
-fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
-    let spawn = |work: &fn(&Model)| {
-        let (model, work) = (Arc::clone(model), *work);
-        thread::spawn(move || work(&model))
-    };
-    let threads: Vec<_> = work.iter().map(spawn).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::device::{Ram, yielding};
 use crate::error::ErrorKind;
 use crate::fs::ext4::{Ext4, MkfsOptions, ROOT, mkfs};
 use crate::fs::{Clock, Credentials, NewFile, Timestamp};
-use crate::sync::explore;
+use crate::sync::{explore, run};
 use crate::units::{FileBlock, FilePos};
 
 const BLOCK: usize = 1024;
@@ -132,15 +132,6 @@ impl Model {
         let log = &self.fs.writing().unwrap().log;
         log.lock().as_mut().unwrap().checkpoint(&self.fs.blocks).unwrap();
     }
-}
-
-fn run(model: &Arc<Model>, work: &[fn(&Model)]) {
-    let spawn = |work: &fn(&Model)| {
-        let (model, work) = (Arc::clone(model), *work);
-        thread::spawn(move || work(&model))
-    };
-    let threads: Vec<_> = work.iter().map(spawn).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]

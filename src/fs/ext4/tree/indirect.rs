@@ -24,8 +24,8 @@ pub(super) struct Pointers<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// Where the pointer to a block of the file stands: in the inode, or at the end of a path through pointer blocks.
-struct Way {
+/// Where the pointer to a block of the file stands: in the inode, or at the end of a route through pointer blocks.
+struct Route {
     /// A slot of the inode, then one of each pointer block.
     slots: SmallVec<[usize; 4]>,
     /// The block's distance from the first one that this tree maps.
@@ -52,10 +52,10 @@ impl Pointers<'_> {
         (DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)).min(super::FILE_BLOCKS)
     }
 
-    /// The way to a block below the limit.
-    fn way(&self, block: u64) -> Way {
+    /// The route to a block below the limit.
+    fn route(&self, block: u64) -> Route {
         let Some(mut distance) = block.checked_sub(DIRECT) else {
-            return Way { slots: smallvec![block as usize], distance: block };
+            return Route { slots: smallvec![block as usize], distance: block };
         };
         let fan_out = self.fan_out();
         let mut level = 1;
@@ -66,7 +66,7 @@ impl Pointers<'_> {
         let mut slots = smallvec![(DIRECT - 1 + u64::from(level)) as usize];
         let of_level = |level| (distance / fan_out.pow(level) % fan_out) as usize;
         slots.extend((0..level).rev().map(of_level));
-        Way { slots, distance }
+        Route { slots, distance }
     }
 
     /// The pointers of a block, or of the inode.
@@ -138,12 +138,12 @@ impl Pointers<'_> {
         let reserve = self.inode.fs.writing()?.alloc.reserve();
         let mut spare = tree.reserve(handle, extent.start, new, reserve)?;
         for part in self.parts(range) {
-            let way = self.way(part.start);
+            let route = self.route(part.start);
             let mut node = None;
-            for slot in &way.slots[..way.slots.len() - 1] {
+            for slot in &route.slots[..route.slots.len() - 1] {
                 node = Some(self.child(handle, node, *slot, &mut spare)?);
             }
-            let slot = way.slots[way.slots.len() - 1];
+            let slot = route.slots[route.slots.len() - 1];
             let first = extent.start.0 + (part.start - extent.first.0);
             let pointers = (first..).take((part.end - part.start) as usize);
             self.set(handle, node, slot, pointers.map(|pointer| pointer as u32))?;
@@ -156,7 +156,7 @@ impl Pointers<'_> {
         let mut missing = 0;
         let mut last: SmallVec<[usize; 4]> = SmallVec::new();
         for part in self.parts(range) {
-            let slots = self.way(part.start).slots;
+            let slots = self.route(part.start).slots;
             let mut node = Some(None);
             for depth in 1..slots.len() {
                 node = match node {
@@ -227,7 +227,7 @@ impl Pointers<'_> {
         changed: &mut bool,
     ) -> Result<u64> {
         let last = range.end - 1;
-        let Way { slots, distance } = self.way(last);
+        let Route { slots, distance } = self.route(last);
         let mut nodes: SmallVec<[Option<FsBlock>; 4]> = smallvec![None];
         for (depth, slot) in slots[..slots.len() - 1].iter().enumerate() {
             match self.follow(nodes[depth], *slot)? {

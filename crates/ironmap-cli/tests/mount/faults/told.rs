@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::device::Device;
-use crate::full::{Way, leave};
+use crate::full::{CachedWrite, leave};
 use crate::sides::{Ours, check, long, require_mounts, skip, unmount};
 use crate::support::{Bench, succeed, text, tool};
 
@@ -49,8 +49,8 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-fn each(mut run: impl FnMut(Way, &str, Shape)) {
-    for way in Way::ALL {
+fn each(mut run: impl FnMut(CachedWrite, &str, Shape)) {
+    for way in CachedWrite::ALL {
         for features in ["extents", "^extents,^64bit"] {
             for shape in [Shape::New, Shape::Holes] {
                 run(way, features, shape);

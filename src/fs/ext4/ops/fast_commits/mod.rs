@@ -89,14 +89,14 @@ impl Operation<'_> {
         self.transact(CREDITS, |handle| {
             maps.iter().try_for_each(|(_, map)| map.claim(handle))?;
             for (number, inode) in plan.survivors() {
-                self.settle_inode(handle, number, inode)?;
+                self.apply_inode(handle, number, inode)?;
             }
             for (number, map) in &maps {
                 map.apply(handle, &InodeToChange::read(self, &Replayed(*number))?)?;
             }
-            self.settle_names(handle, &plan)?;
+            self.apply_names(handle, &plan)?;
             for (number, inode) in &plan.inodes {
-                self.settle_links(handle, *number, inode)?;
+                self.apply_links(handle, *number, inode)?;
             }
             Ok(())
         })?;
@@ -104,7 +104,7 @@ impl Operation<'_> {
     }
 
     /// Makes an inode the recorded one, except for its map and its number of names.
-    fn settle_inode(
+    fn apply_inode(
         &self,
         handle: &mut Handle<'_>,
         number: InodeNo,
@@ -131,7 +131,7 @@ impl Operation<'_> {
     }
 
     /// Removed names first: a name may come back for another inode.
-    fn settle_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
+    fn apply_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
             let replayed = Replayed(change.dir);
             let dir = InodeToChange::read(self, &replayed)?;
@@ -155,7 +155,7 @@ impl Operation<'_> {
     }
 
     /// Gives an inode its number of names; without any it is an orphan.
-    fn settle_links(
+    fn apply_links(
         &self,
         handle: &mut Handle<'_>,
         number: InodeNo,

@@ -72,7 +72,7 @@ impl<'a> Plan<'a> {
         for (dir, edit) in found.fast_commits.directories() {
             plan.change_entries(fs, dir, edit)?;
         }
-        plan.settle(found)?;
+        plan.resolve(found)?;
         Ok(plan)
     }
 
@@ -152,7 +152,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds up, and checks the result.
-    fn settle(&mut self, found: &Arc<Ext4>) -> Result<()> {
+    fn resolve(&mut self, found: &Arc<Ext4>) -> Result<()> {
         for (number, inode) in &mut self.inodes {
             let place = PLACE.inode(*number);
             inode.names += inode.names_before();

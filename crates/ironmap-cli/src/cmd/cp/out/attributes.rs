@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{self, PermissionsExt};
 use std::path::Path;
 
-use super::place::{Directory, Place};
+use super::entry::{Directory, Entry};
 
 const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
@@ -34,7 +34,7 @@ impl Attributes {
     /// Of an open file.
     pub(super) fn set_file(
         &mut self,
-        place: &Place,
+        place: &Entry,
         file: &File,
         stat: &Stat,
         xattrs: &[Xattr],
@@ -77,7 +77,7 @@ impl Attributes {
     /// Of a symbolic link, a fifo, a socket or a device node, without opening it.
     pub(super) fn set_node(
         &mut self,
-        place: &Place,
+        place: &Entry,
         inode: &Inode,
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {

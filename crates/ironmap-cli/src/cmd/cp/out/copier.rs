@@ -17,7 +17,7 @@ use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
-use super::place::{self, Directory, Place};
+use super::entry::{self, Directory, Entry};
 use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
@@ -95,7 +95,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies an inode, and all below it, to a place. Says whether the file itself could be copied.
-    pub(super) fn copy(&mut self, place: &Place, inode: Inode, path: &[u8]) -> bool {
+    pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
         let directory = inode.file_type() == FileType::Directory;
         if self.args.no_clobber && !directory && place.is_taken() {
             return false;
@@ -152,10 +152,10 @@ impl<'a> Copier<'a> {
     }
 
     /// Anything but a directory.
-    fn copy_file(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<(), Failure> {
+    fn copy_file(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<(), Failure> {
         let origin = Origin::new(self.source, inode.number());
         if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
-            && place::identity(CWD, first) == Some(*identity)
+            && entry::identity(CWD, first) == Some(*identity)
         {
             if place.identity() == Some(*identity) {
                 return Ok(());
@@ -180,7 +180,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn copy_regular(&mut self, place: &Place, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
+    fn copy_regular(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
         let xattrs = self.xattrs(&inode, path);
         let stat = inode.stat().clone();
         let file = self.source.file(inode, path)?;
@@ -203,7 +203,7 @@ impl<'a> Copier<'a> {
     /// Copies what is written; holes, and what was allocated but never written, become holes.
     fn copy_data(
         &mut self,
-        place: &Place,
+        place: &Entry,
         copy: &HostFile,
         file: &File,
         path: &[u8],
@@ -233,7 +233,7 @@ impl<'a> Copier<'a> {
         copy.set_len(file.size()).map_err(|error| place.failed(error))
     }
 
-    fn copy_symlink(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+    fn copy_symlink(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
         let Some(target) = self.source.link_target(inode, path)? else { return Ok(false) };
         place.clear(HostType::Symlink, &self.spared)?;
         rustix_libc::fs::symlinkat(OsStr::from_bytes(&target), &*place.dir.fd, &place.name)
@@ -241,7 +241,7 @@ impl<'a> Copier<'a> {
         self.set_node(place, inode, path)
     }
 
-    fn copy_node(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+    fn copy_node(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
         if inode.stat().device.is_some() && !self.attributes.is_root() {
             let name = self.source.name(path);
             self.report
@@ -263,7 +263,7 @@ impl<'a> Copier<'a> {
         self.set_node(place, inode, path)
     }
 
-    fn set_node(&mut self, place: &Place, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+    fn set_node(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
         let xattrs = self.xattrs(inode, path);
         let result = self.attributes.set_node(place, inode, &xattrs);
         result.map(|()| true).map_err(|errno| place.failed(errno))

@@ -2,7 +2,7 @@
 
 mod attributes;
 mod copier;
-mod place;
+mod entry;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use std::path::Path;
 use ironmap::fs::FileType;
 
 use self::copier::{Copier, Done, Origin};
-use self::place::{Directory, Place};
+use self::entry::{Directory, Entry};
 use super::{Args, progress};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
@@ -87,7 +87,7 @@ enum Destination {
     /// The root's content, into an existing directory.
     Within(Directory),
     /// The copy's own name.
-    As(Place),
+    As(Entry),
 }
 
 /// What DEST means, as `cp` has it: an existing directory is copied into, anything else is the copy's name.

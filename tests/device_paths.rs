@@ -1,4 +1,4 @@
-//! The doors to the device beneath a mounted file system: the values of sysfs for real devices, and the same bytes through each.
+//! The device paths to a mounted file system: the values of sysfs for real devices, and the same bytes through each.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::image::scratch;
 use common::loop_device::LoopDevice;
 use common::skip::Need;
 use ironmap::ErrorKind;
-use ironmap::device::door::{Door, DoorKind, PageCache, Reason, choose, doors};
+use ironmap::device::path::{DevicePath, DevicePathKind, PageCache, Reason, choose, device_paths};
 use ironmap::device::{Device, Psync};
 use ironmap::units::DevOffset;
 use tempfile::TempDir;
@@ -48,9 +48,9 @@ impl Disk {
         format!("{}p1", self.device.node())
     }
 
-    /// The doors to the device of a file of its mount.
-    fn doors(&self) -> Vec<Door> {
-        doors(device(&self.mount)).unwrap()
+    /// The device paths to the device of a file of its mount.
+    fn device_paths(&self) -> Vec<DevicePath> {
+        device_paths(device(&self.mount)).unwrap()
     }
 }
 
@@ -66,9 +66,9 @@ fn device(path: &Path) -> (u32, u32) {
     (rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
-/// The whole content of a door's device.
-fn content(door: &Door) -> Vec<u8> {
-    let (file, _) = door.open().unwrap_or_else(|error| panic!("{door}: {error}"));
+/// The whole content of the device at a device path.
+fn content(device_path: &DevicePath) -> Vec<u8> {
+    let (file, _) = device_path.open().unwrap_or_else(|error| panic!("{device_path}: {error}"));
     assert!(file.limits().direct);
     let device = Psync::new(file.into());
     let mut bytes = vec![0; usize::try_from(device.size()).unwrap()];
@@ -80,28 +80,37 @@ fn content(door: &Door) -> Vec<u8> {
 fn a_partition_and_its_disk_lead_to_the_same_bytes() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
     let disk = Disk::mounted("mke2fs", SIZE);
-    let found = disk.doors();
+    let found = disk.device_paths();
     let summary: Vec<_> = found
         .iter()
-        .map(|door| (door.path.to_str().unwrap(), door.kind, door.base, door.size))
+        .map(|device_path| {
+            (
+                device_path.path.to_str().unwrap(),
+                device_path.kind,
+                device_path.base,
+                device_path.size,
+            )
+        })
         .collect();
     let (whole, part) = (disk.device.node(), disk.part());
-    let expected =
-        [(whole, DoorKind::WholeDisk, START, SIZE), (part.as_str(), DoorKind::FileSystem, 0, SIZE)];
+    let expected = [
+        (whole, DevicePathKind::WholeDisk, START, SIZE),
+        (part.as_str(), DevicePathKind::FileSystem, 0, SIZE),
+    ];
     assert_eq!(summary, expected);
     // Nothing changes any more once it cannot be written.
     run("mount", &["-o", "remount,ro", disk.mount.to_str().unwrap()]);
     let bytes = content(&found[0]);
     assert_eq!(bytes.len() as u64, SIZE);
     assert_eq!(bytes[0x438..0x43a], [0x53, 0xef], "the magic number of ext4");
-    assert!(bytes == content(&found[1]), "the doors lead to different bytes");
+    assert!(bytes == content(&found[1]), "the device paths lead to different bytes");
 }
 
 #[test]
 fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
     let disk = Disk::mounted("mke2fs", SIZE);
-    let choice = choose(disk.doors(), Door::open);
+    let choice = choose(disk.device_paths(), DevicePath::open);
     let chosen = choice.chosen.as_ref().unwrap_or_else(|| panic!("{choice}"));
     assert_eq!(chosen.index, 0, "{choice}");
     assert!(
@@ -119,7 +128,7 @@ fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
     let disk = Disk::mounted("mke2fs", SIZE);
     run("dd", &["of=/dev/null", "bs=64k", "count=1", &format!("if={}", disk.device.node())]);
-    let (_device, cache) = disk.doors()[0].open().unwrap();
+    let (_device, cache) = disk.device_paths()[0].open().unwrap();
     assert!(cache.is_none_or(|cache| cache == PageCache { pages: 0, dirty: 0 }), "{cache:?}");
 }
 
@@ -128,7 +137,7 @@ fn a_mounted_xfs_leaves_its_device_clean() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart"), Need::Tool("mkfs.xfs")]);
     // mkfs.xfs makes nothing smaller.
     let disk = Disk::mounted("mkfs.xfs", 300 << 20);
-    let choice = choose(disk.doors(), Door::open);
+    let choice = choose(disk.device_paths(), DevicePath::open);
     if let Ok(Some(own)) = choice.candidates[1].found {
         assert_eq!(own.pages, 0, "{choice}");
     }
@@ -138,12 +147,12 @@ fn a_mounted_xfs_leaves_its_device_clean() {
 fn a_node_of_another_device_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
     let disk = Disk::mounted("mke2fs", SIZE);
-    let mut wrong = disk.doors();
-    for door in &mut wrong {
-        door.path = disk.mount.join("no such node");
+    let mut wrong = disk.device_paths();
+    for device_path in &mut wrong {
+        device_path.path = disk.mount.join("no such node");
     }
     wrong[1].path = disk.device.node().into();
-    let choice = choose(wrong, Door::open);
+    let choice = choose(wrong, DevicePath::open);
     assert!(choice.chosen.is_none(), "{choice}");
     let kinds =
         choice.candidates.iter().map(|candidate| candidate.found.as_ref().unwrap_err().kind());
@@ -152,8 +161,8 @@ fn a_node_of_another_device_is_refused() {
 }
 
 #[test]
-fn a_file_system_without_a_block_device_has_no_doors() {
+fn a_file_system_without_a_block_device_has_no_device_paths() {
     // Of any Linux.
-    let error = doors(device(Path::new("/proc"))).unwrap_err();
+    let error = device_paths(device(Path::new("/proc"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

@@ -23,7 +23,7 @@ pub(super) struct Directory {
 }
 
 /// A name in a directory, whether something has it or not.
-pub(super) struct Place {
+pub(super) struct Entry {
     pub(super) dir: Directory,
     pub(super) name: OsString,
 }
@@ -38,8 +38,8 @@ impl Directory {
         }
     }
 
-    pub(super) fn place(&self, name: &OsStr) -> Place {
-        Place { dir: self.clone(), name: name.to_owned() }
+    pub(super) fn place(&self, name: &OsStr) -> Entry {
+        Entry { dir: self.clone(), name: name.to_owned() }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -47,7 +47,7 @@ impl Directory {
     }
 }
 
-impl Place {
+impl Entry {
     pub(super) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }

@@ -46,7 +46,7 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct TagBlock {
     kind: TupleKind,
     /// Which block it holds.
     pub(super) block: Option<u64>,
@@ -67,7 +67,7 @@ pub(super) struct Slot {
     contested: Vec<Contested>,
 }
 
-impl Slot {
+impl TagBlock {
     pub(super) fn new(kind: TupleKind) -> Result<Self> {
         Ok(Self {
             kind,
@@ -179,7 +179,7 @@ impl Slot {
         }
     }
 
-    /// A write has ended. The sectors that are returned are left to this writer to [settle](Self::settle).
+    /// A write has ended. The sectors that are returned are left to this writer to [resolve](Self::resolve).
     #[inline]
     pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
         if self.contested.is_empty() && outcome != Outcome::Unknown {
@@ -241,7 +241,7 @@ impl Slot {
     /// The last writer has seen to it that the sector has this tuple, if nobody has come or gone meanwhile. `None` where nobody can say what
     /// it holds: the tag stays. False where someone was there, and has ended too: nobody knows who of the two wrote last.
     #[must_use]
-    pub(super) fn settle(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
+    pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
         if let Some(at) = found {
             let contested = &mut self.contested[at];
@@ -286,8 +286,8 @@ mod tests {
         tuple
     }
 
-    fn slot() -> Slot {
-        Slot::new(TupleKind::T10).unwrap()
+    fn slot() -> TagBlock {
+        TagBlock::new(TupleKind::T10).unwrap()
     }
 
     /// Every range against bits counted one by one.
@@ -313,7 +313,7 @@ mod tests {
 
     /// While writes are in flight the sector may hold its old data or those of each write; the last one decides.
     #[test]
-    fn of_writers_that_met_the_last_one_settles() {
+    fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
         for fill in 1..=3 {
             slot.claim(7..8, &[fill; 8]);
@@ -326,10 +326,10 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // One more joins before it has settled, and settles in its place.
+        // One more joins before it has resolved, and resolves in its place.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
-        assert!(slot.settle(7, Some(tuple(3)), turns));
+        assert!(slot.resolve(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
@@ -337,14 +337,14 @@ mod tests {
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
-        assert!(!slot.settle(7, Some(tuple(4)), turns) && slot.is_busy(7));
+        assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
         // Nor where he was there already.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
-        assert!(!slot.settle(7, Some(tuple(4)), turns) && slot.is_busy(7));
+        assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
         let turns = slot.turns(7);
-        assert!(slot.settle(7, Some(tuple(4)), turns));
+        assert!(slot.resolve(7, Some(tuple(4)), turns));
         slot.pins -= 1;
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(slot.end(0..3, Outcome::Unknown)[..], [0, 1, 2]);
         for index in 0..3 {
             assert!(slot.is_busy(index));
-            assert!(slot.settle(index, (index < 2).then(|| tuple(9)), 0));
+            assert!(slot.resolve(index, (index < 2).then(|| tuple(9)), 0));
         }
         slot.pins -= 1;
         assert_eq!([0, 1, 2].map(|index| slot.tuple(index)), [9, 9, 0].map(tuple));

@@ -13,14 +13,14 @@ use super::rng::Rng;
 
 /// How a read is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Call {
     Flat,
     Vectored,
     Owned,
     OwnedVectored,
 }
 
-pub(crate) const WAYS: [Way; 4] = [Way::Flat, Way::Vectored, Way::Owned, Way::OwnedVectored];
+pub(crate) const CALLS: [Call; 4] = [Call::Flat, Call::Vectored, Call::Owned, Call::OwnedVectored];
 
 /// The longest read.
 const LONGEST: u64 = 300_000;
@@ -57,10 +57,10 @@ impl Both {
         let size = content.len() as u64;
         let unit = ALIGNED as usize;
         let edges = [(0, 1), (size, 1), (size.saturating_sub(1), 10), (size + 12345, 5000)];
-        for round in 0..rounds.max(WAYS.len() * edges.len()) {
-            let way = WAYS[round % WAYS.len()];
+        for round in 0..rounds.max(CALLS.len() * edges.len()) {
+            let way = CALLS[round % CALLS.len()];
             let nowait = rng.below(4) == 0;
-            let (pos, len) = match edges.get(round / WAYS.len()) {
+            let (pos, len) = match edges.get(round / CALLS.len()) {
                 Some(edge) => *edge,
                 None => {
                     let longest = 1 << rng.below(LONGEST.ilog2().into());
@@ -102,7 +102,7 @@ impl Both {
 
 /// One read: its result and the memory after it. Owned memory must come back whole, with one completion.
 pub(crate) fn read(
-    way: Way,
+    way: Call,
     queue: &mut Queue,
     file: &File,
     (pos, offset, len): (u64, usize, usize),
@@ -112,11 +112,11 @@ pub(crate) fn read(
     let mut room = Room::new(offset + len);
     let pos = FilePos(pos);
     let memory = match way {
-        Way::Flat => {
+        Call::Flat => {
             let result = file.read_at_with(queue, room.at(offset, len), pos, flags);
             return (result, room.at(offset, len).to_vec());
         }
-        Way::Vectored => {
+        Call::Vectored => {
             let mut rest = room.at(offset, len);
             let mut slices = Vec::new();
             for cut in cuts {
@@ -127,8 +127,8 @@ pub(crate) fn read(
             let result = file.read_vectored_at(queue, &mut slices, pos, flags);
             return (result, room.at(offset, len).to_vec());
         }
-        Way::Owned => Memory::Flat(room.into_buffer(offset, len)),
-        Way::OwnedVectored => Memory::Vectored(split(room.into_buffer(offset, len), cuts)),
+        Call::Owned => Memory::Flat(room.into_buffer(offset, len)),
+        Call::OwnedVectored => Memory::Vectored(split(room.into_buffer(offset, len), cuts)),
     };
     let before = shape(&memory);
     let (result, memory) = match file.submit_read(queue, memory, pos, flags, 4) {

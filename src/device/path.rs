@@ -4,7 +4,7 @@
 //! more again where one of them is dirty, wherever on the device they are. A mounted ext4 keeps its metadata there. The disk
 //! beneath a partition has a page cache of its own, and an NVMe character device has none.
 //!
-//! The rule: of the doors that can be opened, the first in the order of [`DoorKind`] whose page cache is empty; else the first
+//! The rule: of the device paths that can be opened, the first in the order of [`DevicePathKind`] whose page cache is empty; else the first
 //! whose page cache holds no dirty page; else the first.
 
 use std::fmt;
@@ -20,10 +20,10 @@ pub use crate::sys::PageCache;
 /// The unit of `start` and `size` in sysfs, whatever the device's own blocks are.
 const SYSFS_SECTOR: u64 = 512;
 
-/// The kind of a door, best first.
+/// The kind of a device path, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum DoorKind {
+pub enum DevicePathKind {
     /// The character device of an NVMe namespace, which takes NVMe commands and has no page cache.
     NvmeChar,
     /// The disk beneath the file system's partition. Only looking at the disk itself (blkid, fdisk) leaves pages here.
@@ -32,7 +32,7 @@ pub enum DoorKind {
     FileSystem,
 }
 
-impl DoorKind {
+impl DevicePathKind {
     /// A name for programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -44,7 +44,7 @@ impl DoorKind {
     }
 }
 
-impl fmt::Display for DoorKind {
+impl fmt::Display for DevicePathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NvmeChar => "NVMe character device",
@@ -56,35 +56,35 @@ impl fmt::Display for DoorKind {
 
 /// A way to the block device beneath a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Door {
+pub struct DevicePath {
     /// Its node in /dev, which need not exist.
     pub path: PathBuf,
     /// Major and minor number that the node must have.
     pub node: (u32, u32),
     /// Its kind.
-    pub kind: DoorKind,
-    /// Where the file system's device begins, in bytes from the door's own begin.
+    pub kind: DevicePathKind,
+    /// Where the file system's device begins, in bytes from the device path's own begin.
     pub base: u64,
     /// The size of the file system's device, in bytes.
     pub size: u64,
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for DevicePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.path.display(), self.kind)
     }
 }
 
-/// The doors to the block device of a file system, given as the `st_dev` of its files; best first.
+/// The device paths to the block device of a file system, given as the `st_dev` of its files; best first.
 ///
 /// # Errors
 /// `Unsupported` where the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` where sysfs does not
 /// know it; `Corrupt` where sysfs contradicts itself.
-pub fn doors(dev: (u32, u32)) -> Result<Vec<Door>> {
-    doors_in(Path::new("/sys"), dev)
+pub fn device_paths(dev: (u32, u32)) -> Result<Vec<DevicePath>> {
+    device_paths_in(Path::new("/sys"), dev)
 }
 
-fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
+fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<DevicePath>> {
     if major == 0 {
         return Err(Error::unsupported(format!(
             "device {major}:{minor} is not a block device: the file system has none, or several"
@@ -92,9 +92,9 @@ fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
     }
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
-    let mut doors = vec![door(&own, DoorKind::FileSystem, 0, size)?];
+    let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
     // A partition is the one mapping known to be linear. Loop, dm and md map blocks in other ways, so the devices
-    // below them are not doors.
+    // below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
@@ -102,16 +102,16 @@ fn doors_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Door>> {
             let what = format!("{}: the partition extends past its disk's end", own.display());
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        doors.push(door(&disk, DoorKind::WholeDisk, base, size)?);
+        device_paths.push(device_path(&disk, DevicePathKind::WholeDisk, base, size)?);
         (disk, base)
     } else {
         (own, 0)
     };
     if let Some(generic) = nvme_generic(sysfs, &disk) {
-        doors.push(door(&generic, DoorKind::NvmeChar, base, size)?);
+        device_paths.push(device_path(&generic, DevicePathKind::NvmeChar, base, size)?);
     }
-    doors.sort_by_key(|door| door.kind);
-    Ok(doors)
+    device_paths.sort_by_key(|device_path| device_path.kind);
+    Ok(device_paths)
 }
 
 /// The character device of the namespace that a disk is: `nvme0n1` and `ng0n1` below one controller, or below one subsystem where
@@ -128,8 +128,8 @@ fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     (above(&generic)? == above(disk)?).then_some(generic)
 }
 
-/// The door whose directory in sysfs this is.
-fn door(dir: &Path, kind: DoorKind, base: u64, size: u64) -> Result<Door> {
+/// The device path whose directory in sysfs this is.
+fn device_path(dir: &Path, kind: DevicePathKind, base: u64, size: u64) -> Result<DevicePath> {
     let uevent = text(dir, "uevent")?;
     let value = |key: &str| {
         let mut fields = uevent.lines().filter_map(|line| line.split_once('='));
@@ -139,7 +139,7 @@ fn door(dir: &Path, kind: DoorKind, base: u64, size: u64) -> Result<Door> {
     match (value("DEVNAME"), number("MAJOR"), number("MINOR")) {
         (Some(name), Some(major), Some(minor)) => {
             let path = Path::new("/dev").join(name);
-            Ok(Door { path, node: (major, minor), kind, base, size })
+            Ok(DevicePath { path, node: (major, minor), kind, base, size })
         }
         _ => Err(Error::new(ErrorKind::Corrupt, format!("{}: names no device", dir.display()))),
     }
@@ -170,7 +170,7 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
     Error::io(errno, path.display().to_string())
 }
 
-impl Door {
+impl DevicePath {
     /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe
     /// character device does not have. Those of a whole disk are dropped first: nobody holds them, and they would stay for as long as
     /// one of its partitions is mounted.
@@ -201,7 +201,7 @@ impl Door {
             return Ok((file, Some(PageCache { pages: 0, dirty: 0 })));
         }
         let mut cache = PageCache::of(file.fd());
-        if self.kind == DoorKind::WholeDisk && cache.is_some_and(|cache| cache.pages > 0) {
+        if self.kind == DevicePathKind::WholeDisk && cache.is_some_and(|cache| cache.pages > 0) {
             let dropped = rustix::fs::fadvise(file.fd(), 0, None, Advice::DontNeed);
             dropped.map_err(|errno| Error::io(errno, path().to_string()))?;
             cache = PageCache::of(file.fd());
@@ -210,18 +210,18 @@ impl Door {
     }
 }
 
-/// A door that was tried.
+/// A device path that was tried.
 #[derive(Debug)]
 pub struct Candidate {
-    /// The door.
-    pub door: Door,
+    /// The device path.
+    pub device_path: DevicePath,
     /// The pages in its page cache, `None` where the kernel does not count them; or why it cannot be opened.
     pub found: Result<Option<PageCache>>,
 }
 
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.door)?;
+        write!(f, "{}: ", self.device_path)?;
         match &self.found {
             Ok(Some(PageCache { pages: 0, .. })) => f.write_str("no cached pages"),
             Ok(Some(PageCache { pages, dirty })) => {
@@ -233,7 +233,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Why a door was chosen. In the order of preference.
+/// Why a device path was chosen. In the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The first whose page cache is empty.
@@ -245,7 +245,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason for a door with this page cache.
+    /// The reason for a device path with this page cache.
     fn of(cache: Option<PageCache>) -> Self {
         match cache {
             Some(PageCache { pages: 0, .. }) => Self::Empty,
@@ -265,7 +265,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The door that is used.
+/// The device path that is used.
 #[derive(Debug)]
 pub struct Chosen<T> {
     /// Which of the candidates it is.
@@ -276,10 +276,10 @@ pub struct Chosen<T> {
     pub reason: Reason,
 }
 
-/// The state of each door, and which one is used. As text it is one line.
+/// The state of each device path, and which one is used. As text it is one line.
 #[derive(Debug)]
 pub struct Choice<T> {
-    /// All doors, best first.
+    /// All device paths, best first.
     pub candidates: Vec<Candidate>,
     /// `None` where none can be opened.
     pub chosen: Option<Chosen<T>>,
@@ -289,8 +289,8 @@ impl<T> fmt::Display for Choice<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chosen = self.chosen.as_ref();
         match chosen.and_then(|chosen| Some((self.candidates.get(chosen.index)?, chosen.reason))) {
-            Some((candidate, reason)) => write!(f, "{}, {reason}", candidate.door)?,
-            None => f.write_str("no door can be opened")?,
+            Some((candidate, reason)) => write!(f, "{}, {reason}", candidate.device_path)?,
+            None => f.write_str("no device path can be opened")?,
         }
         let others = self.candidates.iter().enumerate();
         others
@@ -299,22 +299,22 @@ impl<T> fmt::Display for Choice<T> {
     }
 }
 
-/// Tries each door with `open`, such as [`Door::open`], and takes one by the rule of this module.
+/// Tries each device path with `open`, such as [`DevicePath::open`], and takes one by the rule of this module.
 pub fn choose<T>(
-    doors: Vec<Door>,
-    mut open: impl FnMut(&Door) -> Result<(T, Option<PageCache>)>,
+    device_paths: Vec<DevicePath>,
+    mut open: impl FnMut(&DevicePath) -> Result<(T, Option<PageCache>)>,
 ) -> Choice<T> {
-    let mut candidates = Vec::with_capacity(doors.len());
+    let mut candidates = Vec::with_capacity(device_paths.len());
     let mut chosen: Option<Chosen<T>> = None;
-    for (index, door) in doors.into_iter().enumerate() {
-        let found = open(&door).map(|(device, cache)| {
+    for (index, device_path) in device_paths.into_iter().enumerate() {
+        let found = open(&device_path).map(|(device, cache)| {
             let reason = Reason::of(cache);
             if chosen.as_ref().is_none_or(|best| reason < best.reason) {
                 chosen = Some(Chosen { index, device, reason });
             }
             cache
         });
-        candidates.push(Candidate { door, found });
+        candidates.push(Candidate { device_path, found });
     }
     Choice { candidates, chosen }
 }
@@ -358,14 +358,18 @@ mod tests {
             self
         }
 
-        fn doors(&self, dev: (u32, u32)) -> Result<Vec<Door>> {
-            doors_in(self.0.path(), dev)
+        fn device_paths(&self, dev: (u32, u32)) -> Result<Vec<DevicePath>> {
+            device_paths_in(self.0.path(), dev)
         }
 
-        /// Path, kind and base of each door.
-        fn summary(&self, dev: (u32, u32)) -> Vec<(String, DoorKind, u64)> {
-            let doors = self.doors(dev).unwrap().into_iter();
-            doors.map(|door| (door.path.display().to_string(), door.kind, door.base)).collect()
+        /// Path, kind and base of each device path.
+        fn summary(&self, dev: (u32, u32)) -> Vec<(String, DevicePathKind, u64)> {
+            let device_paths = self.device_paths(dev).unwrap().into_iter();
+            device_paths
+                .map(|device_path| {
+                    (device_path.path.display().to_string(), device_path.kind, device_path.base)
+                })
+                .collect()
         }
     }
 
@@ -378,22 +382,25 @@ mod tests {
         let sysfs = Sysfs::new();
         sysfs.add("virtual/block/vda", (254, 0), &[("size", "100000")]);
         sysfs.add("virtual/block/vda/vda1", (254, 1), &partition("2048", "97952"));
-        let doors = sysfs.doors((254, 1)).unwrap();
-        assert_eq!(doors.len(), 2);
-        let (disk, own) = (&doors[0], &doors[1]);
-        assert_eq!((disk.kind, disk.base, disk.size), (DoorKind::WholeDisk, 1 << 20, 97952 * 512));
+        let device_paths = sysfs.device_paths((254, 1)).unwrap();
+        assert_eq!(device_paths.len(), 2);
+        let (disk, own) = (&device_paths[0], &device_paths[1]);
+        assert_eq!(
+            (disk.kind, disk.base, disk.size),
+            (DevicePathKind::WholeDisk, 1 << 20, 97952 * 512)
+        );
         assert_eq!((disk.path.to_str().unwrap(), disk.node), ("/dev/vda", (254, 0)));
-        assert_eq!((own.kind, own.base, own.size), (DoorKind::FileSystem, 0, 97952 * 512));
+        assert_eq!((own.kind, own.base, own.size), (DevicePathKind::FileSystem, 0, 97952 * 512));
         assert_eq!((own.path.to_str().unwrap(), own.node), ("/dev/vda1", (254, 1)));
     }
 
     #[test]
-    fn nothing_beneath_a_mapped_device_is_a_door() {
+    fn nothing_beneath_a_mapped_device_is_a_device_path() {
         let sysfs = Sysfs::new();
         for (minor, name) in ["dm-0", "md127", "loop3", "zram1", "vdb"].into_iter().enumerate() {
             let dev = (250, minor as u32);
             sysfs.add(&format!("virtual/block/{name}"), dev, &[("size", "8")]);
-            let own = (format!("/dev/{name}"), DoorKind::FileSystem, 0);
+            let own = (format!("/dev/{name}"), DevicePathKind::FileSystem, 0);
             assert_eq!(sysfs.summary(dev), [own]);
         }
     }
@@ -405,17 +412,19 @@ mod tests {
         sysfs.add("pci/nvme0/nvme0n1/nvme0n1p1", (259, 1), &partition("8", "100"));
         sysfs.add("pci/nvme0/ng0n1", (241, 0), &[]);
         let of = |path: &str, kind, base| (path.to_owned(), kind, base);
-        let whole =
-            [of("/dev/ng0n1", DoorKind::NvmeChar, 0), of("/dev/nvme0n1", DoorKind::FileSystem, 0)];
+        let whole = [
+            of("/dev/ng0n1", DevicePathKind::NvmeChar, 0),
+            of("/dev/nvme0n1", DevicePathKind::FileSystem, 0),
+        ];
         assert_eq!(sysfs.summary((259, 0)), whole);
         let part = [
-            of("/dev/ng0n1", DoorKind::NvmeChar, 4096),
-            of("/dev/nvme0n1", DoorKind::WholeDisk, 4096),
-            of("/dev/nvme0n1p1", DoorKind::FileSystem, 0),
+            of("/dev/ng0n1", DevicePathKind::NvmeChar, 4096),
+            of("/dev/nvme0n1", DevicePathKind::WholeDisk, 4096),
+            of("/dev/nvme0n1p1", DevicePathKind::FileSystem, 0),
         ];
         assert_eq!(sysfs.summary((259, 1)), part);
-        let doors = sysfs.doors((259, 1)).unwrap();
-        assert_eq!((doors[0].node, doors[0].size), ((241, 0), 100 * 512));
+        let device_paths = sysfs.device_paths((259, 1)).unwrap();
+        assert_eq!((device_paths[0].node, device_paths[0].size), ((241, 0), 100 * 512));
     }
 
     #[test]
@@ -424,12 +433,13 @@ mod tests {
         let size = [("size", "10000")];
         sysfs.add("virtual/nvme-subsystem/nvme-subsys1/nvme1n1", (259, 1), &size);
         sysfs.add("virtual/nvme-subsystem/nvme-subsys1/ng1n1", (241, 0), &[]);
-        let kinds: Vec<_> = sysfs.summary((259, 1)).into_iter().map(|door| door.1).collect();
-        assert_eq!(kinds, [DoorKind::NvmeChar, DoorKind::FileSystem]);
+        let kinds: Vec<_> =
+            sysfs.summary((259, 1)).into_iter().map(|device_path| device_path.1).collect();
+        assert_eq!(kinds, [DevicePathKind::NvmeChar, DevicePathKind::FileSystem]);
     }
 
     #[test]
-    fn a_character_device_of_another_namespace_is_no_door() {
+    fn a_character_device_of_another_namespace_is_no_device_path() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
         // The name fits, the controller does not; another namespace; a single path of several.
@@ -438,8 +448,8 @@ mod tests {
         sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
         for minor in 0..3 {
             let kinds: Vec<_> =
-                sysfs.summary((259, minor)).into_iter().map(|door| door.1).collect();
-            assert_eq!(kinds, [DoorKind::FileSystem], "nvme{minor}");
+                sysfs.summary((259, minor)).into_iter().map(|device_path| device_path.1).collect();
+            assert_eq!(kinds, [DevicePathKind::FileSystem], "nvme{minor}");
         }
     }
 
@@ -447,7 +457,7 @@ mod tests {
     fn what_sysfs_does_not_say_is_an_error() {
         let sysfs = Sysfs::new();
         sysfs.add("virtual/block/vda", (254, 0), &[("size", "2000")]);
-        let kind = |dev| sysfs.doors(dev).unwrap_err().kind();
+        let kind = |dev| sysfs.device_paths(dev).unwrap_err().kind();
         assert_eq!(kind((0, 45)), ErrorKind::Unsupported);
         assert_eq!(kind((254, 9)), ErrorKind::Io(Errno::ENOENT));
         let far = u64::MAX.to_string();
@@ -461,28 +471,30 @@ mod tests {
             assert_eq!(kind((254, minor)), ErrorKind::Corrupt, "{start} {size}");
         }
         sysfs.add("virtual/block/vda/vda5", (254, 5), &partition("1000", "1000"));
-        assert_eq!(sysfs.doors((254, 5)).unwrap().len(), 2);
+        assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// Which door the rule takes, and why, where opening each of them gives this.
+    /// Which device path the rule takes, and why, where opening each of them gives this.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
-        let kinds = [DoorKind::NvmeChar, DoorKind::WholeDisk, DoorKind::FileSystem];
-        let door = |(index, kind)| {
+        let kinds =
+            [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];
+        let device_path = |(index, kind)| {
             let path = PathBuf::from(format!("/dev/{index}"));
-            Door { path, node: (1, index as u32), kind, base: 0, size: 1 }
+            DevicePath { path, node: (1, index as u32), kind, base: 0, size: 1 }
         };
-        let doors = kinds[3 - found.len()..].iter().copied().enumerate().map(door).collect();
+        let device_paths =
+            kinds[3 - found.len()..].iter().copied().enumerate().map(device_path).collect();
         let mut results = found.iter();
-        let choice = choose(doors, |door| match *results.next().unwrap() {
+        let choice = choose(device_paths, |device_path| match *results.next().unwrap() {
             Ok(cache) => {
                 let cache = cache.map(|(pages, dirty)| PageCache { pages, dirty });
-                Ok((door.node.1 as usize, cache))
+                Ok((device_path.node.1 as usize, cache))
             }
             Err(errno) => Err(Error::io(errno, "open")),
         });
         assert_eq!(choice.candidates.len(), found.len());
         let chosen = choice.chosen.as_ref().map(|chosen| {
-            assert_eq!(chosen.device, chosen.index, "the device of another door");
+            assert_eq!(chosen.device, chosen.index, "the device of another device path");
             (chosen.index, chosen.reason)
         });
         (chosen, choice.to_string())
@@ -515,7 +527,7 @@ mod tests {
             /dev/0 (NVMe character device): open: Permission denied (EACCES); \
             /dev/2 (file system's device): 601 cached pages, 58 dirty";
         assert_eq!(taken(&found).1, expected);
-        let none = "no door can be opened; /dev/0 (file system's device): open: \
+        let none = "no device_path can be opened; /dev/0 (file system's device): open: \
             No such file or directory (ENOENT)";
         assert_eq!(taken(&[Err(Errno::ENOENT)]).1, none);
     }
