@@ -1,11 +1,11 @@
-//! What a device holds instead of a file system that ironmap knows: so that a refusal can say what it refuses.
+//! Recognises the content of a device that is not a file system of ironmap's, so that a refusal can name it.
 
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// What the first bytes of a format are, and where.
+/// The magic number of a format, and its place.
 struct Magic {
     at: u64,
     bytes: &'static [u8],
@@ -16,7 +16,7 @@ const fn magic(at: u64, bytes: &'static [u8], name: &'static str) -> Magic {
     Magic { at, bytes, name }
 }
 
-/// Where the superblock of ext2, ext3 and ext4 ends: what is smaller holds none.
+/// Where the superblock of ext2, ext3 and ext4 ends: a smaller device has no room for it.
 pub(crate) const SMALLEST: u64 = 2048;
 
 const SWAP: &str = "a Linux swap area, not a file system";
@@ -66,7 +66,7 @@ const MAGICS: &[Magic] = &[
     magic(0, &[0x1F, 0x8B, 0x08], "compressed with gzip: unpack it first"),
 ];
 
-/// What stands on the device, by its magic numbers: `an XFS file system: not supported yet`. `None` where nothing is known.
+/// The content of the device, by its magic numbers: `an XFS file system: not supported yet`. `None` where nothing is known.
 #[must_use]
 pub fn probe(device: &dyn Device) -> Option<&'static str> {
     let found = |magic: &&Magic| {
@@ -97,7 +97,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     Error::new(ErrorKind::UnknownFormat, what)
 }
 
-/// What a device holds that someone may still want, as a clause: a format or a partition table. `None` where nothing is known.
+/// The content of a device that a user may still need, as a clause: a format or a partition table. `None` where nothing is known.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
         // How it could be read is of no interest here.

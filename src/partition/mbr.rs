@@ -31,7 +31,7 @@ impl Entry {
 /// The partitions, or `None` where sector 0 holds no table.
 pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Vec<Partition>>> {
     let Some(entries) = read_table(device, 0)? else { return Ok(None) };
-    // Boot sectors of file systems carry the same two bytes at their end: what stands before must be a table.
+    // Boot sectors of file systems carry the same two bytes at their end: the bytes before must be a table.
     let plausible = entries.iter().all(|entry| matches!(entry.status, 0 | 0x80));
     if !plausible || !entries.iter().any(|entry| entry.is_used()) {
         return Ok(None);

@@ -41,7 +41,7 @@ pub struct Partition {
 }
 
 impl PartitionTable {
-    /// Reads the device's partition table; `None` where there is none.
+    /// Reads the device's partition table; `None` if it has no table.
     ///
     /// # Errors
     /// `Corrupt` where both copies of a GPT are damaged, or the table contradicts itself or the device; `Io`.

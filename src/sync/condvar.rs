@@ -1,7 +1,7 @@
 //! A condition that wakes its waiters up all at once.
 //!
 //! parking_lot's hands them to the lock, from where each wakes the next one up when it gets a processor. With more threads than
-//! processors that is a convoy: whoever did not wait does all the work meanwhile, and makes no commit that others share.
+//! processors that is a convoy: threads that did not wait do all the work meanwhile, and make no commit that others share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// What is waited for must be changed under the lock, and the condition told afterwards.
+/// The awaited state must be changed under the lock, and the condition told afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     /// How often it was told.
@@ -41,7 +41,7 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // Both under the lock: who changes something afterwards sees that somebody waits, and makes the number another one.
+        // Both under the lock: a thread that changes the state afterwards sees that another waits, and changes the number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
         // Fails also where the number is another one already, and for signals.

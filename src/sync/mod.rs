@@ -1,4 +1,4 @@
-//! What the threads of the write side meet at: locks, conditions, counters, and the cache.
+//! Synchronisation of the write side's threads: locks, conditions, counters, and the cache.
 //!
 //! In every build but one these are parking_lot's, the standard library's and quick_cache's, and a condition of our own. With `--cfg shuttle` they are
 //! [a model checker's](https://docs.rs/shuttle) of the same shape: `./x shuttle` runs the same code under schedules of its choice.

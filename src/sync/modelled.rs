@@ -1,4 +1,4 @@
-//! The model checker's locks behind parking_lot's calls. A lock is never poisoned: a panic ends the schedule, and the test.
+//! The model checker's locks with parking_lot's interface. A lock is never poisoned: a panic ends the schedule, and the test.
 
 mod cache;
 #[cfg(test)]

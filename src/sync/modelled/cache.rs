@@ -22,7 +22,7 @@ enum Entry<V> {
     Loading(Load<V>),
 }
 
-/// Somebody loads the value. Who waits for that gets it, whatever became of the entry meanwhile.
+/// A thread loads the value. Threads that wait for it get it, also if the entry has changed meanwhile.
 type Load<V> = Arc<Mutex<Loaded<V>>>;
 
 enum Loaded<V> {
@@ -49,7 +49,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Who loads at the same time will not be kept.
+    /// The value of a concurrent load will not be kept.
     pub(crate) fn insert(&self, key: K, value: V) {
         self.entries.lock().insert(key, Entry::Resident(value));
     }
