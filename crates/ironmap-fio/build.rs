@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What the shim is built from. The last two are made there by `./configure` and `make FIO-VERSION-FILE`.
+/// The files that the shim is built from. The last two are made there by `./configure` and `make FIO-VERSION-FILE`.
 const NEEDED: [&str; 4] = ["ioengines.h", "fio.h", "config-host.h", "FIO-VERSION-FILE"];
 
 fn main() {
@@ -12,7 +12,7 @@ fn main() {
         Ok((fio, version)) => build(&fio, &version),
         Err(missing) => {
             println!(
-                "cargo::warning=libironmap_fio.so will be no engine, for want of fio's source: {missing}. \
+                "cargo::warning=libironmap_fio.so will not be an engine, because fio's source is missing: {missing}. \
                  `./x fio build` gets it and builds. By hand, of the version that `fio --version` tells: \
                  apt-get source fio; in its directory ./configure and make FIO-VERSION-FILE; \
                  then build with FIO_SRC=DIRECTORY."

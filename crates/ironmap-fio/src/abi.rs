@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
 /// Runs what C has called. A panic is told, and what C gets is `otherwise`.
 #[inline(always)]
 fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
-    // What a panic leaves half done is the job's, of which fio hears an error: it ends.
+    // Work that a panic leaves half done belongs to the job, and fio gets an error: the job ends.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         tell(&format!("a bug: {}", message(&*panic)));
         otherwise
@@ -167,7 +167,7 @@ unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     })
 }
 
-/// Does something with a job's options and a path, and tells what is wrong with them or with it.
+/// Does something with a job's options and a path, and reports errors of either.
 ///
 /// # Safety
 /// Both can be read, and so can their strings.
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
     };
     // SAFETY: the caller's promise.
     let told = unsafe { with_options(job, path, work) };
-    // fio removes each file twice, before it closes it and behind that: not worth a line.
+    // fio removes each file twice, before it closes it and after that: not worth a line.
     if gone { Errno::ENOENT.0 } else { told }
 }
 
@@ -413,7 +413,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max
 }
 
 /// # Safety
-/// As [`job`]; `number` is below what was reaped last.
+/// As [`job`]; `number` is below the count that was reaped last.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_end(raw: *mut c_void, number: u32) -> RawEnd {
     // SAFETY: the caller's promise.

@@ -9,7 +9,7 @@ use crate::options::{Options, Place};
 use crate::store::Store;
 use crate::tell::tell;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Read,
@@ -34,7 +34,7 @@ pub(crate) struct Request {
     pub(crate) len: usize,
 }
 
-/// What became of a request.
+/// The result of a request.
 pub(crate) enum Queued {
     /// It ended within the call, with so many bytes.
     Completed(Result<usize>),
@@ -55,13 +55,13 @@ pub(crate) struct End {
 struct Slot {
     /// `None` while a request has it.
     buffer: Option<Buffer>,
-    /// What a request in flight that is shorter has left of it.
+    /// The rest of it, if a shorter request is in flight.
     rest: Option<Buffer>,
 }
 
 /// One of fio's threads.
 pub(crate) struct Job {
-    // First, so that what is in flight ends while the rest is there.
+    // First, so that requests in flight end while the rest is there.
     queue: Queue,
     slots: Vec<Slot>,
     files: Vec<Option<File>>,
@@ -84,7 +84,7 @@ impl Job {
         Ok(Self { queue, slots, files, ends, options, told: false, store })
     }
 
-    /// Ends it: what is in flight first, then what uses the volume, then the volume itself, where nobody else has it.
+    /// Ends it: requests in flight first, then the files, then the volume itself, if no other job has it.
     pub(crate) fn close(self) -> Result<()> {
         let Self { queue, slots, files, store, .. } = self;
         drop((queue, slots, files));
@@ -144,7 +144,7 @@ impl Job {
         }
     }
 
-    /// Does a request whose memory is lent, and waits for it. Inlined, since each return behind a system call costs (docs/BENCHMARKS.md).
+    /// Does a request whose memory is lent, and waits for it. Inlined, since each return after a system call costs (docs/BENCHMARKS.md).
     #[inline(always)]
     pub(crate) fn run(&mut self, request: &Request, memory: &mut [u8]) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);
@@ -153,7 +153,7 @@ impl Job {
         let result = match request.op {
             Op::Read => file.read_at(queue, memory, pos),
             Op::Write => file.write_at_with(queue, memory, pos, durable),
-            // Who punches waits for all requests on the range; those of this thread end only when it takes them.
+            // A punch waits for all requests on the range; those of this thread end only when it takes them.
             Op::Trim if queue.outstanding() > 0 => return Queued::Busy,
             Op::Trim => self.store.punch(file, pos, request.len),
             Op::Sync => file.sync(queue).map(|()| 0),
@@ -165,7 +165,7 @@ impl Job {
         Queued::Completed(result)
     }
 
-    /// Hands over what was queued.
+    /// Submits the queued requests.
     pub(crate) fn commit(&mut self) -> Result<()> {
         self.queue.poll()
     }

@@ -4,7 +4,7 @@
 //! A request goes from fio to `shim/shim.c`, which is compiled against fio's own header and turns its types to those of `shim/shim.h`;
 //! then to `abi`, where C becomes Rust and no panic gets out; then to the `job`, a thread's queue and memory. Its files
 //! are in a `store`: a volume, which is opened once in a process and `shared`, or the host. They are made before the jobs begin (`layout`).
-//! What the user must know is told once (`tell`).
+//! Messages to the user are printed once (`tell`).
 //! An engine that was not built for the fio that loads it is refused (`version`).
 //!
 //! It is under GPL-2.0, since fio's header is part of it. The library and the program do not depend on it.

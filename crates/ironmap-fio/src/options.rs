@@ -1,4 +1,4 @@
-//! What a job asks for, as its options say.
+//! The options of a job.
 
 use ironmap::dio::{DioFlags, StablePages};
 use ironmap::{Engine, Error, FileOptions, Result};

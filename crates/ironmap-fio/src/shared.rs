@@ -40,7 +40,7 @@ fn volumes() -> MutexGuard<'static, Vec<Shared>> {
     VOLUMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says what a job will want of its volume. fio prepares all jobs before the first begins: who comes first opens it as all need it.
+/// Notes a job's needs of its volume. fio prepares all jobs before the first begins: the first one opens it with the needs of all.
 pub(crate) fn expect(name: &str, writes: bool) {
     entry(&mut volumes(), name).writes |= writes;
 }
@@ -53,7 +53,7 @@ fn entry<'a>(volumes: &'a mut Vec<Shared>, name: &str) -> &'a mut Shared {
     &mut volumes[at]
 }
 
-/// Opens a volume, or shares it with who has it open.
+/// Opens a volume, or shares it with the jobs that have it open.
 pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Error> {
     let mut volumes = volumes();
     let shared = entry(&mut volumes, name);

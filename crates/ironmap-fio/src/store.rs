@@ -1,4 +1,4 @@
-//! What a job's files are on: a volume that it shares, or the host.
+//! The store of a job's files: a volume that it shares, or the host.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::options::{Options, Place};
 use crate::shared::{self, Lent};
 use crate::tell::tell;
 
-/// What a job's files are on.
+/// The store of a job's files.
 pub(crate) enum Store {
     Volume(Lent),
     Host(Host),
@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// Who serves a file of the host is told: the figures are the kernel's where it is the kernel.
+    /// A file of the host that the kernel serves is reported: the figures are the kernel's then.
     pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
         match self {
             Self::Volume(lent) => {

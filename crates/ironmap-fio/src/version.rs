@@ -5,7 +5,7 @@ use std::ffi::CStr;
 /// fio-3.33; empty where fio's source was not at hand.
 pub(crate) const BUILT_FOR: &str = env!("FIO_VERSION");
 
-/// Compares the running fio with the one whose header this was built against: what lies where in its structures is known for that one only.
+/// Compares the running fio with the one whose header this was built against: the layout of its structures is known for that one only.
 ///
 /// # Errors
 /// A line for the user.
@@ -19,7 +19,9 @@ fn compare(built_for: &str, running: Option<&str>) -> Result<(), String> {
         (None, _) => {
             Err("this engine was built without fio's source (FIO_SRC): ./x fio build".to_owned())
         }
-        (Some(_), None) => Err("what loads this engine does not tell a version of fio".to_owned()),
+        (Some(_), None) => {
+            Err("the program that loads this engine gives no version of fio".to_owned())
+        }
         (Some(built), Some(running)) if built != running => Err(format!(
             "this engine was built for {built}, and this is {running}: build it against that one's source"
         )),

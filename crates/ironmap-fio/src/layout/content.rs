@@ -1,8 +1,8 @@
-//! What a file is to be like, and whether it may be made.
+//! The wanted content of a file, and whether it may be made.
 
 use ironmap::{Error, ErrorKind, Result};
 
-/// What a file that is made has.
+/// The content of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Nothing: it grows as it is written.
@@ -11,7 +11,7 @@ pub(crate) enum Content {
     Sparse,
     /// Its size, and space that reads as zeros.
     Preallocated,
-    /// What fio fills its buffers with, so that reads find extents that are written.
+    /// The fill of fio's buffers, so that reads find written extents.
     Written,
 }
 

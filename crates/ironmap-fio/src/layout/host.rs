@@ -1,4 +1,4 @@
-//! Files of mounted file systems. They are only read, so what is made is written.
+//! Files of mounted file systems. They are only read, so new files are written.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};

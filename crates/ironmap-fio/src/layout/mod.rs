@@ -10,7 +10,7 @@ pub(crate) use self::content::{Content, Layout};
 use crate::options::{Options, Place};
 use crate::shared;
 
-/// The size of a regular file; `None` where there is none.
+/// The size of a regular file; `None` if it does not exist.
 pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     let Place::Volume(name) = &options.place else { return host::size(path) };
     shared::expect(name, options.writes);
@@ -19,8 +19,8 @@ pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     lent.close().and(size)
 }
 
-/// Makes a file, with the directories that lead to it, or extends it. What it has is kept, but of a file that is to be written all
-/// is written anew.
+/// Makes a file, with the directories that lead to it, or extends it. Its content is kept, but a file for writes
+/// is written again as a whole.
 pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let Place::Volume(name) = &options.place else { return host::lay_out(path, layout) };
     let lent = shared::open(name, options.engine, true)?;

@@ -11,7 +11,7 @@ use super::content::{Content, Layout};
 
 const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 };
 
-/// The size of a regular file; `None` where there is none.
+/// The size of a regular file; `None` if it does not exist.
 pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     match volume.fs().resolve(path, Follow::All) {
         Ok(inode) if inode.file_type() == FileType::Regular => Ok(Some(inode.size())),
@@ -21,8 +21,8 @@ pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     }
 }
 
-/// Makes a file, with the directories that lead to it, or extends it. What it has is kept, but of a file that is to be written all
-/// is written anew.
+/// Makes a file, with the directories that lead to it, or extends it. Its content is kept, but a file for writes
+/// is written again as a whole.
 pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
     if layout.content == Content::Written {
@@ -31,7 +31,7 @@ pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> 
     volume.fs().sync()
 }
 
-/// The same, but for what is written. One file at a time: with create_serialize=0 all jobs come at once, for the same name and sizes of their
+/// The same, without the writes. One file at a time: with create_serialize=0 all jobs come at once, for the same name and sizes of their
 /// own, and none may make it shorter than another has made it.
 fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     static ONE: Mutex<()> = Mutex::new(());
