@@ -1,4 +1,4 @@
-//! What grows with a volume and what does not: a read's cost at 1, 1k and 1M extents, the memory of the map, and the time
+//! Growth with the size of a volume: a read's cost at 1, 1k and 1M extents, the memory of the map, and the time
 //! that opening takes at 1 GiB, 100 GiB and 16 TiB.
 //!
 //! `cargo bench --bench growth`, as root: the file system is the kernel's work, on a zram device that is removed at the end.
@@ -98,7 +98,7 @@ fn write(path: &Path, extents: u64) -> Result<()> {
     Ok(())
 }
 
-/// An open file, and what was measured of it.
+/// An open file, and its measurements.
 struct Measured {
     file: File,
     queue: Queue,

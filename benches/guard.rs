@@ -1,7 +1,7 @@
 //! Guards of sectors: which crate computes them fastest, and what encoding and verifying whole runs costs.
 //!
 //! `cargo bench --bench guard`. One core; the candidates take turns, and the median of their turns counts. `crc` is its largest
-//! table, which is what remains where the processor multiplies no polynomials.
+//! table, which is used where the processor has no multiplication of polynomials.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crc_fast::CrcAlgorithm::{Crc16T10Dif, Crc64Nvme};
 use ironmap::protection::{Interval, Protection, TupleKind, guard};
 
 const ROUNDS: usize = 101;
-/// What a turn goes over; the data stay in the second-level cache, as data that have just been read do.
+/// The bytes of a turn; the data stay in the second-level cache, as data that have just been read do.
 const TURN: usize = 1 << 20;
 const DATA: usize = 128 << 10;
 

@@ -1,4 +1,4 @@
-//! What the integrity device costs: nanoseconds a request over a device that does nothing, beside those of its guard alone.
+//! The costs of the integrity device: nanoseconds a request over a device that does nothing, beside those of its guard alone.
 //!
 //! `cargo bench --bench integrity`
 

@@ -22,7 +22,7 @@ async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error:
             next += 1;
         }
         ready.get_ref().clear();
-        queue.poll()?; // hands over what was submitted, and sees what has completed
+        queue.poll()?; // hands over submitted requests, and takes completed ones
         let mut waits = true;
         while let Some(completion) = queue.pop() {
             let (count, buffer) = completion.into_buffer()?;

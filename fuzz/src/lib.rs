@@ -1,4 +1,4 @@
-//! What all fuzz targets share: the damage and the visit of `tests/hostile`, the choice of changes by coverage.
+//! Shared code of all fuzz targets: the damage and the visit of `tests/hostile`, the choice of changes by coverage.
 
 #[path = "../../tests/integrity/damage.rs"]
 #[allow(dead_code, reason = "each user has its own part")]
@@ -41,12 +41,12 @@ thread_local! {
     static DEVICES: Vec<stand::Stand> = damage::crashed();
 }
 
-/// Opens and uses what is left of an integrity device.
+/// Opens and uses a damaged integrity device.
 pub fn survive_integrity(damage: &damage::Damage) {
     DEVICES.with(|devices| damage.survive(devices));
 }
 
-/// What is done to one of the base volumes.
+/// The damage of one of the base volumes.
 #[derive(Arbitrary, Debug)]
 pub struct Damage {
     base: u8,
@@ -54,7 +54,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Reads what is left of the volume; without a target the changes may be anywhere.
+    /// Reads the damaged volume; without a target the changes may be anywhere.
     pub fn survive(&self, target: Option<Target>) {
         VOLUMES.with_borrow_mut(|volumes| {
             let index = usize::from(self.base) % volumes.len();

@@ -17,9 +17,9 @@ use ironmap::{
 };
 
 const BLOCK: u64 = 4096;
-/// What is read of a device: all that a file of this length would be.
+/// The bytes read of a device: as many as of a file.
 const RANGE: u64 = 64 << 20;
-/// How often the reads are counted: what waits for a device differs from one time to the next.
+/// How often the reads are counted: waiting for a device differs from one time to the next.
 const WINDOWS: u32 = 3;
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]

@@ -1,4 +1,4 @@
-//! Instructions that do nothing and that lab/marker.c finds in the program: what is executed between them is counted.
+//! Instructions that do nothing and that lab/marker.c finds in the program: instructions executed between them are counted.
 #![allow(unsafe_code, reason = "inline assembly")]
 
 /// Begins a window.
